@@ -1,0 +1,24 @@
+"""Every bound that a decoder keeps, with its name, in one place; sizes are bytes.
+
+A size that a file states is believed only after it is held against what is there and against one of these.
+"""
+
+# A batch up to this size is held in memory whole; a larger one is read, checked and inflated in windows.
+STREAMED_BATCH_BYTES = 8 * 1024 * 1024
+# How much of a file is read at a time.
+READ_CHUNK_BYTES = 1024 * 1024
+# How many records' columns are held at a time.
+SCAN_WINDOW_RECORDS = 4096
+# How many inflated bytes are held at a time when a batch is opened in windows.
+INFLATE_WINDOW_BYTES = 4 * 1024 * 1024
+# A record larger than this is refused by what must hold a record whole (Kafka's own limit is the int32 of its size).
+MAX_RECORD_BYTES = 2**31 - 1
+# What one batch may inflate to before it counts as a bomb; Kafka's own limit is a Java array.
+MAX_INFLATED_BATCH_BYTES = 2**31 - 1
+# The inflated size of a message set inside a wrapper message of format 0 or 1, and how deep wrappers may nest.
+MAX_INFLATED_MESSAGE_SET_BYTES = 512 * 1024 * 1024
+MAX_MESSAGE_SET_DEPTH = 1
+# Text files beside the logs (checkpoints, properties): larger ones are refused.
+MAX_TEXT_FILE_BYTES = 64 * 1024 * 1024
+# Arrays and strings inside a decoded message: never more elements than bytes that are left.
+MAX_SCHEMA_DEPTH = 32

@@ -1,0 +1,204 @@
+"""The smallest pieces of Kafka's bytes: fixed layouts, variable-length integers, CRC-32C, and the errors of reading them.
+
+Everything is big-endian. Variable-length integers are those of Protocol Buffers: seven bits a byte, low group first, the
+high bit says that another byte follows; signed ones are zigzag-coded.
+
+    ====================  =====================================  =========================================
+    kind                  at most                                used by
+    ====================  =====================================  =========================================
+    unsigned varint       5 bytes, 32 bits                       compact lengths, tags, metadata framing
+    varint                5 bytes, zigzag of an int32            records (format v2)
+    varlong               10 bytes, zigzag of an int64           timestamp deltas of records
+    ====================  =====================================  =========================================
+
+A fixed layout is declared once, as a `FixedLayout`; the fast `struct` and construct's declaration both derive from it.
+construct is imported on first use: it costs 50 ms at start-up and the common paths do not need it. construct by itself is
+looser than Kafka (varints without a bound, leftover bytes in a prefix pass), so the strict pieces live here.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import struct
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_VARINT_BYTES = 5
+MAX_VARLONG_BYTES = 10
+UINT32_MASK = 0xFFFF_FFFF
+UINT64_MASK = 0xFFFF_FFFF_FFFF_FFFF
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class FormatError(ValueError):
+    """Bytes that are not what their place promises; the message is one sentence without the file's name.
+
+    `position` is the byte, counted from the start of what was decoded, where the fault was seen, or None.
+    """
+
+    def __init__(self, message: str, position: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+
+
+class CorruptRecordError(FormatError):
+    """A batch whose size, magic or CRC is wrong (Kafka: CorruptRecordException)."""
+
+
+class InvalidRecordError(FormatError):
+    """A batch whose records do not parse (Kafka: InvalidRecordException)."""
+
+
+class CorruptIndexError(FormatError):
+    """An index file that cannot be right (Kafka: CorruptIndexException)."""
+
+
+class CorruptSnapshotError(FormatError):
+    """A producer snapshot that cannot be right (Kafka: CorruptSnapshotException)."""
+
+
+class CorruptCheckpointError(FormatError):
+    """A text file beside the logs that cannot be right (Kafka: IOException at its reader)."""
+
+
+class InflationError(FormatError):
+    """Compressed bytes that do not inflate, or inflate beyond the limit given."""
+
+
+# One row a type: our name -> (struct code, the name of construct's type).
+_TYPES: dict[str, tuple[str, str]] = {
+    "int8": ("b", "Int8sb"),
+    "int16": ("h", "Int16sb"),
+    "int32": ("i", "Int32sb"),
+    "uint32": ("I", "Int32ub"),
+    "int64": ("q", "Int64sb"),
+}
+
+
+class FixedLayout:
+    """A layout of fixed size: named big-endian integers, one after the other.
+
+    `FixedLayout("IndexEntry", relative_offset="int32", position="int32")` gives `.size` in bytes, `.unpack_from(buffer,
+    position)` -> named tuple, `.pack(*values)` -> bytes, `.offset_of(name)` and `.construct`, the declaration for construct.
+    Raises struct.error when the buffer is too short or a value does not fit.
+    """
+
+    def __init__(self, name: str, **fields: str) -> None:
+        self.name = name
+        self.fields = fields
+        self.struct = struct.Struct(">" + "".join(_TYPES[kind][0] for kind in fields.values()))
+        self.size = self.struct.size
+        self.tuple_type: Any = namedtuple(name, fields)  # noqa: PYI024 - the fields are data here
+        self.pack: Callable[..., bytes] = self.struct.pack
+        self._make: Callable[[Iterable[Any]], Any] = self.tuple_type._make
+
+    def unpack_from(self, buffer: Buffer, position: int = 0) -> Any:
+        """Decode the layout at `position` -> a named tuple of its fields. Raises struct.error when bytes are missing."""
+        return self._make(self.struct.unpack_from(buffer, position))
+
+    def iter_unpack(self, buffer: Buffer) -> Iterable[Any]:
+        """Decode a buffer of whole entries -> named tuples. Raises struct.error when the size is no multiple of `.size`."""
+        return map(self._make, self.struct.iter_unpack(buffer))
+
+    def offset_of(self, name: str) -> int:
+        """The position in bytes of field `name` within the layout. Raises KeyError for an unknown name."""
+        position = 0
+        for field, kind in self.fields.items():
+            if field == name:
+                return position
+            position += struct.calcsize(">" + _TYPES[kind][0])
+        raise KeyError(name)
+
+    @cached_property
+    def construct(self) -> Any:
+        """The same layout as a construct.Struct."""
+        import construct
+
+        return construct.Struct(*(name / getattr(construct, _TYPES[kind][1]) for name, kind in self.fields.items()))
+
+
+def _load_crc32c() -> Callable[..., int]:
+    """The C function of the crc32c package: (data, crc=0) -> crc.
+
+    The package looks its own version up when imported, which costs 55 ms; the extension module inside does not.
+    """
+    package = importlib.util.find_spec("crc32c")
+    if package is not None and package.submodule_search_locations is not None:
+        spec = importlib.machinery.PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)
+        if spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            found: Callable[..., int] = module.crc32c
+            return found
+    from crc32c import crc32c as plain
+
+    return plain  # type: ignore[no-any-return]
+
+
+crc32c = _load_crc32c()
+
+
+def zigzag_decode(raw: int) -> int:
+    """An unsigned integer as read from the bytes -> the signed one that it stands for."""
+    return (raw >> 1) ^ -(raw & 1)
+
+
+def read_unsigned_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
+    """Decode an unsigned varint of at most 32 bits -> (value, position after it).
+
+    Raises FormatError when it runs past `end` or has more than 5 bytes.
+    """
+    value = 0
+    for shift in range(0, 7 * MAX_VARINT_BYTES, 7):
+        if position >= end:
+            raise FormatError("a varint runs past the end of its bytes", position)
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & UINT32_MASK, position
+    raise FormatError(f"a varint has more than {MAX_VARINT_BYTES} bytes", position)
+
+
+def read_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
+    """Decode a zigzag varint -> (int32, position after it). Raises FormatError as read_unsigned_varint does."""
+    raw, position = read_unsigned_varint(buffer, position, end)
+    return zigzag_decode(raw), position
+
+
+def read_varlong(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
+    """Decode a zigzag varlong -> (int64, position after it). Raises FormatError past `end` or beyond 10 bytes."""
+    value = 0
+    for shift in range(0, 7 * MAX_VARLONG_BYTES, 7):
+        if position >= end:
+            raise FormatError("a varlong runs past the end of its bytes", position)
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return zigzag_decode(value & UINT64_MASK), position
+    raise FormatError(f"a varlong has more than {MAX_VARLONG_BYTES} bytes", position)
+
+
+def write_unsigned_varint(value: int) -> bytes:
+    """Encode an unsigned integer of at most 64 bits -> 1 to 10 bytes. Raises ValueError for a negative one."""
+    if value < 0:
+        raise ValueError(f"an unsigned varint cannot hold {value}")
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def write_varint(value: int) -> bytes:
+    """Encode an int32 or int64 as zigzag varint or varlong -> 1 to 10 bytes."""
+    return write_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)

@@ -1,0 +1,59 @@
+"""Compiles the per-record loops where a C compiler is; without one the same sources run interpreted.
+
+The sources are plain Python; their C types stand beside them in .pxd files (Cython's pure-Python mode). A build that
+fails is reported and left out: `kcli --version` says which of the two runs. KCLI_PURE_PYTHON=1 leaves it out on purpose.
+"""
+
+import os
+import sys
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+COMPILED_MODULES = ["kcli/format/record_scan.py", "kcli/inspect/record_lines.py"]
+
+
+class OptionalBuildExt(build_ext):
+    """Builds what it can; a module that cannot be compiled stays plain Python."""
+
+    def run(self):
+        try:
+            super().run()
+        except Exception as error:
+            self._report(error)
+
+    def build_extension(self, extension):
+        try:
+            super().build_extension(extension)
+        except Exception as error:
+            self._report(error)
+
+    @staticmethod
+    def _report(error):
+        print(f"kcli: the record loops are not compiled and will run interpreted, slower: {error}", file=sys.stderr)
+
+
+def extensions():
+    """The modules to compile, or none where Cython or the wish for it is missing."""
+    modules = [path for path in COMPILED_MODULES if os.path.exists(path)]
+    if os.environ.get("KCLI_PURE_PYTHON") == "1" or not modules:
+        return []
+    try:
+        from Cython.Build import cythonize
+    except ImportError as error:
+        OptionalBuildExt._report(error)
+        return []
+    return cythonize(
+        modules,
+        compiler_directives={
+            "language_level": "3",
+            "boundscheck": True,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": False,
+            "infer_types": False,
+        },
+    )
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": OptionalBuildExt})
