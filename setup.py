@@ -43,6 +43,15 @@ def extensions():
     except ImportError as error:
         OptionalBuildExt._report(error)
         return []
+    try:
+        return compile_modules(cythonize, modules)
+    except Exception as error:
+        OptionalBuildExt._report(error)
+        return []
+
+
+def compile_modules(cythonize, modules):
+    """The extensions of the modules, translated to C. Raises Cython's CompileError."""
     return cythonize(
         modules,
         compiler_directives={
@@ -52,6 +61,7 @@ def extensions():
             "cdivision": True,
             "initializedcheck": False,
             "infer_types": False,
+            "annotation_typing": False,
         },
     )
 

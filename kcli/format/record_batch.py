@@ -1,0 +1,237 @@
+"""The record batch, message format v2: what a `.log` file is a row of, since Kafka 0.11 (KIP-98).
+
+    byte  field                   type     notes
+    ----  ----------------------  -------  ---------------------------------------------------------------
+       0  baseOffset              int64    set by the broker
+       8  batchLength             int32    bytes behind this field; the whole batch is 12 more
+      12  partitionLeaderEpoch    int32    set by the broker, outside the CRC as the two above
+      16  magic                   int8     2
+      17  crc                     uint32   CRC-32C from attributes to the end of the batch
+      21  attributes              int16    bits: 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control,
+                                           6 delete horizon (KIP-534: baseTimestamp holds the horizon)
+      23  lastOffsetDelta         int32    kept by the cleaner, so it may lie behind the last record
+      27  baseTimestamp           int64    ms; what the records' deltas count from
+      35  maxTimestamp            int64    ms; with LogAppendTime every record's timestamp
+      43  producerId              int64    -1: none
+      51  producerEpoch           int16    -1: none
+      53  baseSequence            int32    -1: none
+      57  recordsCount            int32    0: an empty batch, kept by the cleaner for its producer's sequence
+      61  records                          see kcli.format.records; compressed as one block
+
+A batch that is read (`RecordBatch`) and one to be written (`NewRecordBatch`) are two types: of the second, length and CRC
+are derived and cannot be set.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError, FixedLayout, crc32c
+
+HEADER = FixedLayout(
+    "RecordBatchHeader",
+    base_offset="int64",
+    batch_length="int32",
+    partition_leader_epoch="int32",
+    magic="int8",
+    crc="uint32",
+    attributes="int16",
+    last_offset_delta="int32",
+    base_timestamp="int64",
+    max_timestamp="int64",
+    producer_id="int64",
+    producer_epoch="int16",
+    base_sequence="int32",
+    record_count="int32",
+)
+HEADER_BYTES = HEADER.size  # 61
+LOG_OVERHEAD_BYTES = 12  # offset and length, of every format
+MAGIC_POSITION = HEADER.offset_of("magic")  # 16, of every format
+CRC_START = HEADER.offset_of("attributes")  # 21
+MAGIC = 2
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+NO_LEADER_EPOCH = -1
+
+
+def increment_sequence(sequence: int, increment: int) -> int:
+    """A producer's sequence moved on by `increment`; it wraps from 2**31 - 1 to 0 (Kafka: DefaultRecordBatch)."""
+    if sequence > INT32_MAX - increment:
+        return increment - (INT32_MAX - sequence) - 1
+    return sequence + increment
+
+
+class _Header(NamedTuple):
+    position: int
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+class RecordBatch(_Header):
+    """The header of a batch as it was read; `position` is its first byte in the file. Records stay opaque behind it."""
+
+    __slots__ = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch in bytes, header included."""
+        return self.batch_length + LOG_OVERHEAD_BYTES
+
+    @property
+    def end_position(self) -> int:
+        """The byte of the file behind the batch."""
+        return self.position + self.batch_length + LOG_OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset that the batch accounts for."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record, or -1 where the batch has none."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return increment_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def codec(self) -> int:
+        """The codec's id, 0 to 7; 0 to 4 have a meaning (kcli.format.compression)."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """True where the broker's clock, not the producer's, gave the timestamps."""
+        return self.attributes & LOG_APPEND_TIME_FLAG != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        """True where the batch belongs to a transaction."""
+        return self.attributes & TRANSACTIONAL_FLAG != 0
+
+    @property
+    def is_control(self) -> bool:
+        """True where the records are control records (markers, KRaft's own)."""
+        return self.attributes & CONTROL_FLAG != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the tombstones and markers of the batch may go, or None where no cleaner set it."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+    @property
+    def has_producer(self) -> bool:
+        """True where an idempotent or transactional producer wrote the batch."""
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def log_append_time_ms(self) -> int | None:
+        """The timestamp of every record under LogAppendTime, else None."""
+        return self.max_timestamp if self.attributes & LOG_APPEND_TIME_FLAG else None
+
+
+def read_header(buffer: Buffer, index: int = 0, position: int = 0) -> RecordBatch:
+    """Decode the 61 bytes at buffer[index] -> RecordBatch that lies at byte `position` of its file.
+
+    Nothing is checked but that the bytes are there: raises struct.error where they are not.
+    """
+    return RecordBatch(position, *HEADER.struct.unpack_from(buffer, index))
+
+
+def check_batch(batch: Buffer) -> RecordBatch:
+    """Decode and check one whole batch -> RecordBatch. Raises CorruptRecordError for its size, magic or CRC."""
+    if len(batch) < HEADER_BYTES:
+        raise CorruptRecordError(f"a batch of {len(batch)} bytes is shorter than its header of {HEADER_BYTES} bytes", 0)
+    header = read_header(batch)
+    if header.size_bytes != len(batch):
+        raise CorruptRecordError(f"the batch states a size of {header.size_bytes} bytes and has {len(batch)}", 8)
+    if header.magic != MAGIC:
+        raise CorruptRecordError(f"the batch has magic {header.magic}, not {MAGIC}", MAGIC_POSITION)
+    computed = crc32c(memoryview(batch)[CRC_START:])
+    if computed != header.crc:
+        raise CorruptRecordError(f"the stored CRC is {header.crc}, the computed one {computed}", CRC_START - 4)
+    return header
+
+
+class NewRecordBatch(NamedTuple):
+    """A batch to be written; `records` are the encoded records, already compressed as `attributes` say.
+
+    `encode()` derives the length and the CRC.
+    """
+
+    base_offset: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    record_count: int
+    records: Buffer
+    attributes: int = 0
+    partition_leader_epoch: int = 0
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    base_sequence: int = NO_SEQUENCE
+
+    def encode(self) -> bytes:
+        """The batch as bytes. Raises struct.error when a field does not fit its type."""
+        header = bytearray(
+            HEADER.pack(
+                self.base_offset,
+                HEADER_BYTES - LOG_OVERHEAD_BYTES + len(self.records),
+                self.partition_leader_epoch,
+                MAGIC,
+                0,
+                self.attributes,
+                self.last_offset_delta,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                self.record_count,
+            )
+        )
+        crc = crc32c(self.records, crc32c(bytes(header[CRC_START:])))
+        header[CRC_START - 4 : CRC_START] = crc.to_bytes(4, "big")
+        return bytes(header) + bytes(self.records)
+
+
+def empty_batch(batch: RecordBatch) -> NewRecordBatch:
+    """What Kafka's cleaner leaves of a batch whose records all went but whose producer still needs its sequence."""
+    return NewRecordBatch(
+        base_offset=batch.base_offset,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=batch.max_timestamp,
+        record_count=0,
+        records=b"",
+        attributes=batch.attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG),
+        partition_leader_epoch=batch.partition_leader_epoch,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+    )
