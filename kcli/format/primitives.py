@@ -69,7 +69,11 @@ class CorruptCheckpointError(FormatError):
 
 
 class InflationError(FormatError):
-    """Compressed bytes that do not inflate, or inflate beyond the limit given."""
+    """Compressed bytes that do not inflate."""
+
+
+class InflationLimitError(InflationError):
+    """Compressed bytes that inflate beyond the limit given."""
 
 
 # One row a type: our name -> (struct code, the name of construct's type).
@@ -95,7 +99,7 @@ class FixedLayout:
         self.fields = fields
         self.struct = struct.Struct(">" + "".join(_TYPES[kind][0] for kind in fields.values()))
         self.size = self.struct.size
-        self.tuple_type: Any = namedtuple(name, fields)  # noqa: PYI024 - the fields are data here
+        self.tuple_type: Any = namedtuple(name, fields)
         self.pack: Callable[..., bytes] = self.struct.pack
         self._make: Callable[[Iterable[Any]], Any] = self.tuple_type._make
 

@@ -219,9 +219,7 @@ def scan_records(
                     offset_delta = scratch[0]
             offset = base_offset + offset_delta
             offsets[index] = offset
-            if (timestamp_delta >= 0) != (timestamp >= base_timestamp) or (offset_delta >= 0) != (
-                offset >= base_offset
-            ):
+            if (timestamp_delta >= 0) != (timestamp >= base_timestamp) or (offset_delta >= 0) != (offset >= base_offset):
                 status = OUT_OF_INT64
                 break
             byte = buffer[position]

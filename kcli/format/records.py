@@ -118,9 +118,7 @@ def read_record(data: Buffer, position: int = 0, end: int | None = None) -> tupl
     limit = len(data) if end is None else end
     size, position = read_varint(data, position, limit)
     if size < 0 or size > limit - position:
-        raise InvalidRecordError(
-            f"a record of {size} bytes does not fit into the {limit - position} that are left", position
-        )
+        raise InvalidRecordError(f"a record of {size} bytes does not fit into the {limit - position} that are left", position)
     end = position + size
     if size == 0:
         raise InvalidRecordError("a record without a body", position)

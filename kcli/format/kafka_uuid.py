@@ -1,0 +1,41 @@
+"""Kafka's Uuid: 16 bytes that name a topic, a directory or an incarnation, written as 22 characters of base64url.
+
+Zero stands for "no id"; one is the id of the metadata topic. `kcliKcliKcliKcliKcliKg` is a whole one as people see it.
+"""
+
+from __future__ import annotations
+
+import binascii
+
+from kcli.format.primitives import FormatError
+
+UUID_BYTES = 16
+UUID_CHARACTERS = 22
+
+
+class Uuid(bytes):
+    """An id of 16 bytes: compares, hashes and encodes as those bytes, prints as Kafka prints it."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        """The 22 characters of base64url, without padding."""
+        text = binascii.b2a_base64(self, newline=False).decode("ascii")
+        return text.rstrip("=").replace("+", "-").replace("/", "_")
+
+    __repr__ = __str__
+
+    @classmethod
+    def parse(cls, text: str) -> Uuid:
+        """Decode the printed form -> Uuid. Raises FormatError when it is not base64url of 16 bytes."""
+        try:
+            standard = text.replace("-", "+").replace("_", "/").encode("ascii")
+            raw = binascii.a2b_base64(standard + b"=" * (-len(standard) % 4), strict_mode=True)
+        except ValueError as error:
+            raise FormatError(f"{text[:40]!r} is not an id in base64url") from error
+        if len(raw) != UUID_BYTES:
+            raise FormatError(f"the id {text[:40]!r} has {len(raw)} bytes, not {UUID_BYTES}")
+        return cls(raw)
+
+
+ZERO_UUID = Uuid(UUID_BYTES)

@@ -1,0 +1,365 @@
+"""The disk as a port: the only place below the shells that knows `os`.
+
+    ===========  =====================================================================================
+    port         methods
+    ===========  =====================================================================================
+    `Disk`       open_file, list_directory, is_directory, exists, size, mtime_ms, set_mtime_ms, read_file,
+                 write_file, append, truncate, rename, remove, make_directory, remove_directory,
+                 free_bytes, lock, flush, flush_directory
+    `DiskFile`   name, size, read_into, read_at, close: an open file, read only
+    ===========  =====================================================================================
+
+`OsDisk` is the real one. Everything in inspect/ and spark/ reads through it, so an object store or a simulated disk can
+take its place. Paths are plain strings, relative or absolute, and stay as the caller typed them. Failures are OSError.
+
+Reading is strictly read-only (no lock, no created file, no access time where the system allows) and leaves the page cache
+as it was: a large file's pages that were not cached before a read are dropped after it. A read with RWF_NOWAIT succeeds
+only for cached pages and so tells which is which; read-ahead is off for such files, or it would blur the answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+# Smaller files are read without a thought for the page cache.
+CACHE_NEUTRAL_FILE_BYTES = 32 * 1024 * 1024
+
+
+class DiskFile(Protocol):
+    """An open file, for reading."""
+
+    name: str
+
+    def size(self) -> int:
+        """The size in bytes now; it may change while a broker writes."""
+        ...
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        ...
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        ...
+
+    def close(self) -> None:
+        """Give the file back."""
+        ...
+
+
+class Disk(Protocol):
+    """What kcli asks of a file system. Every method raises OSError as the system does."""
+
+    def open_file(self, path: str) -> DiskFile:
+        """Open for reading."""
+        ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def is_directory(self, path: str) -> bool:
+        """True for a directory, False for anything else or nothing."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """True where something has that name."""
+        ...
+
+    def is_regular(self, path: str) -> bool:
+        """True for a plain file: not a directory, pipe, socket or device."""
+        ...
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes."""
+        ...
+
+    def mtime_ms(self, path: str) -> int:
+        """When the file was last modified, in ms since 1970."""
+        ...
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        """Set when the file was last modified, in ms since 1970."""
+        ...
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        ...
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a file whole and atomically: a temporary one is written, flushed and renamed."""
+        ...
+
+    def append(self, path: str, data: bytes | memoryview) -> None:
+        """Append to a file, created where it is missing."""
+        ...
+
+    def write_at(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of an existing file."""
+        ...
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut or extend a file to `size` bytes."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing the target."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory with its parents; no error where it is."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """How many bytes may still be written where `path` lies."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it."""
+        ...
+
+    def is_locked(self, path: str) -> bool:
+        """True where another process holds a POSIX record lock on the file; takes and creates nothing."""
+        ...
+
+    def flush(self, path: str) -> None:
+        """Wait until a file's bytes are on the device."""
+        ...
+
+    def flush_directory(self, path: str) -> None:
+        """Wait until a directory's entries are on the device."""
+        ...
+
+
+class OsFile:
+    """An open file of the operating system; see DiskFile."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._fd = _open_read_only(path)
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._fd)
+            code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+            raise OSError(code, os.strerror(code) if code == errno.EISDIR else "Not a regular file", path)
+        self._cache_neutral = status.st_size >= CACHE_NEUTRAL_FILE_BYTES and hasattr(os, "RWF_NOWAIT")
+        if self._cache_neutral:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def size(self) -> int:
+        """The size in bytes now."""
+        return os.fstat(self._fd).st_size
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        done = 0
+        while done < len(buffer):
+            count = self._read_once(position + done, buffer[done:])
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def _read_once(self, position: int, buffer: memoryview) -> int:
+        if not self._cache_neutral:
+            return os.preadv(self._fd, [buffer], position)
+        try:
+            if count := os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT):
+                return count
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            self._cache_neutral = False
+            return self._read_once(position, buffer)
+        count = os.preadv(self._fd, [buffer], position)
+        if count:
+            os.posix_fadvise(self._fd, position, count, os.POSIX_FADV_DONTNEED)
+        return count
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        buffer = bytearray(max(0, min(size, self.size() - position)))
+        count = self.read_into(position, memoryview(buffer))
+        return bytes(memoryview(buffer)[:count])
+
+    def close(self) -> None:
+        """Give the file back; closing twice is no error."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _open_read_only(path: str) -> int:
+    # O_NONBLOCK: a pipe in a log directory must not hang the tool. O_NOATIME is refused for other people's files.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
+    except PermissionError:
+        return os.open(path, flags)
+
+
+class OsDisk:
+    """The file system of the machine; see Disk."""
+
+    def open_file(self, path: str) -> OsFile:
+        """Open for reading."""
+        return OsFile(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return sorted(os.listdir(path))
+
+    def is_directory(self, path: str) -> bool:
+        """True for a directory, False for anything else or nothing."""
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        """True where something has that name."""
+        return os.path.lexists(path)
+
+    def is_regular(self, path: str) -> bool:
+        """True for a plain file: not a directory, pipe, socket or device."""
+        return os.path.isfile(path)
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes."""
+        return os.stat(path).st_size
+
+    def mtime_ms(self, path: str) -> int:
+        """When the file was last modified, in ms since 1970."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        """Set when the file was last modified, in ms since 1970; the time of access stays."""
+        os.utime(path, ns=(os.stat(path).st_atime_ns, mtime_ms * 1_000_000))
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        file = OsFile(path)
+        try:
+            if file.size() > limit:
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+            return file.read_at(0, limit)
+        finally:
+            file.close()
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a file whole and atomically: a temporary one is written, flushed and renamed."""
+        temporary = path + ".tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+        self.flush_directory(os.path.dirname(path) or ".")
+
+    def append(self, path: str, data: bytes | memoryview) -> None:
+        """Append to a file, created where it is missing."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def write_at(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of an existing file."""
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.lseek(fd, position, os.SEEK_SET)
+            _write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut or extend a file to `size` bytes."""
+        os.truncate(path, size)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing the target."""
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        os.remove(path)
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory with its parents; no error where it is."""
+        os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def free_bytes(self, path: str) -> int:
+        """How many bytes an unprivileged process may still write where `path` lies."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it.
+
+        It is the lock of Java's FileChannel.tryLock: lockf, which flock does not see. The file itself stays, as a
+        broker's does.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(fd)
+            return None
+        return lambda: os.close(fd)
+
+    def is_locked(self, path: str) -> bool:
+        """True where another process holds a POSIX record lock on the file; takes and creates nothing."""
+        import struct
+
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
+            layout = struct.Struct("hhqqi4x")
+            asked = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            return bool(layout.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+    def flush(self, path: str) -> None:
+        """Wait until a file's bytes are on the device."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def flush_directory(self, path: str) -> None:
+        """Wait until a directory's entries are on the device; ignored where the system cannot."""
+        with suppress(OSError):
+            self.flush(path)
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
