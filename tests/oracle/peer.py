@@ -1,0 +1,214 @@
+"""The real Apache Kafka as a judge: finds it, runs its classes and our small Java programs that call them.
+
+    ================  ======================================================================================
+    program           what it asks Kafka
+    ================  ======================================================================================
+    LoadLog.java      what does a broker make of this partition directory at its start
+    DumpMany.java     what does the dump tool print for these many argument lists, in one JVM
+    JavaText.java     how does Java decode these bytes as UTF-8; how does Jackson write this number or text
+    ================  ======================================================================================
+
+The script that stands for Kafka is `../shared/apache-kafka/kafka` beside the checkout, or the file that the environment
+variable KCLI_KAFKA_PEER names: `libs` prints the folder of the jars, `java [FLAG...] CLASS [ARG...]` runs a class with
+them, `dump-log` is the dump tool. Java programs are compiled once into a folder that the caller gives (a session's
+temporary one): starting a JVM costs half a second, compiling one of these files two more. Everything runs under
+LC_ALL=C.UTF-8, since Java takes the encoding of its output from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ORACLE_DIR = Path(__file__).resolve().parent
+RUN_SECONDS = 600
+# A dump of one (damaged) file that takes longer than this counts as hung; the others go on in a new JVM.
+DUMP_SECONDS = 60
+_EXIT_HUNG = -1
+
+
+class PeerMissingError(Exception):
+    """The real Kafka cannot be asked here; the message is one sentence that says what is missing."""
+
+
+class PeerFailedError(Exception):
+    """A program of ours, or a tool of Kafka, ended in a way that is no answer; the message holds its last words."""
+
+
+class Outcome(NamedTuple):
+    """What a program left: `stdout` as bytes, `stderr` as text, `exit_code` (-1 where it was ended because it hung)."""
+
+    stdout: bytes
+    stderr: str
+    exit_code: int
+
+
+class LoadCase(NamedTuple):
+    """One partition directory to load; offsets of None are read from the checkpoint files beside it (0 without one)."""
+
+    directory: Path
+    clean: bool
+    recovery_point_offset: int | None = None
+    log_start_offset: int | None = None
+    config: dict[str, str] = {}  # noqa: RUF012  (never changed; a NamedTuple cannot hold a factory)
+
+
+def find_peer() -> Path | None:
+    """Return the script that stands for Kafka, or None where there is none."""
+    named = os.environ.get("KCLI_KAFKA_PEER")
+    script = Path(named) if named else ORACLE_DIR.parents[2] / "shared" / "apache-kafka" / "kafka"
+    return script if script.is_file() else None
+
+
+class Peer:
+    """The real Kafka of one test session. `work_dir` (a path) takes the compiled programs and lists of cases.
+
+    Raises PeerMissingError when the script, java or the jars (which Maven fetches once) cannot be had.
+    """
+
+    def __init__(self, work_dir: Path) -> None:
+        script = find_peer()
+        if script is None:
+            raise PeerMissingError("no real Kafka: ../shared/apache-kafka/kafka is missing (KCLI_KAFKA_PEER may name another)")
+        for tool, reason in (("java", "a JDK runs it"), ("mvn", "Maven fetches its jars")):
+            if shutil.which(tool) is None:
+                raise PeerMissingError(f"no real Kafka: `{tool}` is not on the PATH ({reason})")
+        self.script = script
+        self.work_dir = work_dir
+        self._compiled: dict[str, Path] = {}
+        libs = self._run([str(script), "libs"], None, b"", 600)
+        if libs.exit_code != 0:
+            raise PeerMissingError(f"no real Kafka: its jars could not be fetched: {libs.stderr.strip()[-300:]}")
+        self.libs_dir = Path(libs.stdout.decode().strip())
+
+    def run_java(
+        self,
+        program: str,
+        args: Sequence[str] = (),
+        stdin: bytes = b"",
+        *,
+        cwd: Path | None = None,
+        timeout_seconds: float = RUN_SECONDS,
+    ) -> Outcome:
+        """Run `program` ("LoadLog" of tests/oracle/LoadLog.java, compiled on first use) with `args`; its Outcome.
+
+        Raises PeerFailedError when it does not compile or takes longer than `timeout_seconds`.
+        """
+        classes_dir = self._compile(program)
+        class_path = f"{classes_dir}{os.pathsep}{self.libs_dir}/*"
+        # The script gives a -cp of its own first; java heeds the last one.
+        command = [str(self.script), "java", "-cp", class_path, program, *args]
+        return self._run(command, cwd, stdin, timeout_seconds)
+
+    def dump_log(self, args: Sequence[str], cwd: Path | None = None) -> Outcome:
+        """Run Kafka's dump tool as a process of its own, in `cwd`, so that paths in `args` may be relative to it."""
+        return self._run([str(self.script), "dump-log", *args], cwd, b"", RUN_SECONDS)
+
+    def dump_many(self, cases: Sequence[Sequence[str]], cwd: Path | None = None) -> list[Outcome]:
+        """Run Kafka's dump tool once for each argument list of `cases`, in as few JVMs as it takes; Outcomes in order.
+
+        A case that hangs has the exit code -1 and what it had printed by then.
+        """
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(cases):
+            rest = cases[len(outcomes) :]
+            lines = "".join(json.dumps(list(case)) + "\n" for case in rest)
+            with tempfile.NamedTemporaryFile("w", dir=self.work_dir, suffix=".cases", encoding="utf-8") as listed:
+                listed.write(lines)
+                listed.flush()
+                budget_seconds = RUN_SECONDS + 2 * len(rest)
+                args = [listed.name, str(DUMP_SECONDS * 1000)]
+                ran = self.run_java("DumpMany", args, cwd=cwd, timeout_seconds=budget_seconds)
+            answered = _read_frames(ran.stdout)
+            if not answered or (len(answered) < len(rest) and answered[-1].exit_code != _EXIT_HUNG):
+                raise PeerFailedError(f"DumpMany ended after {len(answered)} of {len(rest)} cases: {ran.stderr[-2000:]}")
+            outcomes += answered
+        return outcomes
+
+    def load_logs(self, cases: Iterable[LoadCase], options: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Let Kafka load each partition directory, in one JVM, CHANGING its files as a broker's start would.
+
+        Returns one object a case, in order (LoadLog.java lists the keys); one that failed to load has an "exception".
+        `options` are those of LoadLog.java, such as --no-close or --now-ms.
+        """
+        listed_cases = list(cases)
+        with tempfile.NamedTemporaryFile("w", dir=self.work_dir, suffix=".cases", encoding="utf-8") as listed:
+            listed.writelines(_load_line(case) for case in listed_cases)
+            listed.flush()
+            ran = self.run_java("LoadLog", [*options, "--batch", listed.name], timeout_seconds=RUN_SECONDS)
+        answers = [json.loads(line) for line in ran.stdout.decode("utf-8").splitlines()]
+        if ran.exit_code != 0 or len(answers) != len(listed_cases):
+            raise PeerFailedError(f"LoadLog gave {len(answers)} of {len(listed_cases)} answers: {ran.stderr[-2000:]}")
+        return answers
+
+    def java_text(self, mode: str, lines: Iterable[bytes]) -> list[bytes]:
+        """What Java makes of each of `lines` (any bytes) in `mode`: decode, quote, double, long (see JavaText.java)."""
+        given = "".join(line.hex() + "\n" for line in lines).encode()
+        ran = self.run_java("JavaText", [mode], given)
+        if ran.exit_code != 0:
+            raise PeerFailedError(f"JavaText {mode} failed: {ran.stderr[-2000:]}")
+        return [bytes.fromhex(line) for line in ran.stdout.decode("ascii").split("\n")[:-1]]
+
+    def _compile(self, program: str) -> Path:
+        if program in self._compiled:
+            return self._compiled[program]
+        classes_dir = self.work_dir / f"classes-{program}"
+        classes_dir.mkdir(parents=True, exist_ok=True)
+        source = ORACLE_DIR / f"{program}.java"
+        compiler = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-Xlint:all,-processing,-path", "-encoding", "UTF-8"]
+        # java expands `*` in a class path, the compiler as a module does not.
+        jars = os.pathsep.join(str(jar) for jar in sorted(self.libs_dir.glob("*.jar")))
+        command = ["java", *compiler, "-cp", jars, "-d", str(classes_dir), str(source)]
+        ran = self._run(command, None, b"", RUN_SECONDS)
+        if ran.exit_code != 0:
+            raise PeerFailedError(f"{source.name} does not compile: {(ran.stdout.decode() + ran.stderr)[:2000]}")
+        self._compiled[program] = classes_dir
+        return classes_dir
+
+    @staticmethod
+    def _run(command: Sequence[str], cwd: Path | None, stdin: bytes, timeout_seconds: float) -> Outcome:
+        environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+        try:
+            ran = subprocess.run(
+                command,
+                cwd=cwd,
+                input=stdin,
+                capture_output=True,
+                env=environment,
+                timeout=timeout_seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PeerFailedError(f"{' '.join(command[:6])} ... took more than {timeout_seconds} s") from error
+        return Outcome(ran.stdout, ran.stderr.decode("utf-8", "replace"), ran.returncode)
+
+
+def _load_line(case: LoadCase) -> str:
+    """Return one line of LoadLog's --batch file."""
+    recovery_point = "-" if case.recovery_point_offset is None else str(case.recovery_point_offset)
+    log_start = "-" if case.log_start_offset is None else str(case.log_start_offset)
+    config = ",".join(f"{key}={value}" for key, value in case.config.items())
+    return "\t".join([str(case.directory), "clean" if case.clean else "unclean", recovery_point, log_start, config]) + "\n"
+
+
+def _read_frames(printed: bytes) -> list[Outcome]:
+    """Read DumpMany's frames: a line `exit stdout-bytes stderr-bytes`, then those bytes."""
+    outcomes: list[Outcome] = []
+    position = 0
+    while position < len(printed):
+        head_end = printed.index(b"\n", position)
+        exit_code, stdout_bytes, stderr_bytes = (int(word) for word in printed[position:head_end].split())
+        body = head_end + 1
+        stderr_at = body + stdout_bytes
+        position = stderr_at + stderr_bytes
+        if position > len(printed):
+            break
+        stderr = printed[stderr_at:position].decode("utf-8", "replace")
+        outcomes.append(Outcome(printed[body:stderr_at], stderr, exit_code))
+    return outcomes
