@@ -3,11 +3,11 @@
     what                  Java                            where it differs from Python
     --------------------  ------------------------------  -------------------------------------------------------------
     bytes as UTF-8        new String(bytes, UTF_8)        a surrogate's three bytes give one U+FFFD, not three
-    a JSON string         Jackson's TextNode              control characters as \\u00XX in capitals, nothing else escaped
+    a JSON string         Jackson's TextNode              control characters as \\u00XX in capitals, and no others
     a double              Double.toString                 1.0E10, 1.0E-5, 4.9E-324: at least two digits, E from 1e7 and
                                                           below 1e-3
 
-Doubles are those of a JDK 19 or later, the shortest that read back the same; older ones print a digit too many for a few.
+Doubles are those of a JDK 19 or later, the shortest that read back the same; older ones print some with a digit too many.
 """
 
 from __future__ import annotations
