@@ -1,0 +1,75 @@
+"""Bytes taken front to back, out of one buffer or out of chunks that are asked for as they are needed.
+
+Inflating reads through this: a small batch lies in memory whole, a large one comes in the chunks that its file is read in.
+Memory is one chunk and what is taken at once; what is taken is a view of the chunk, copied only where it crosses two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from kcli.format.primitives import Buffer, InflationError
+
+
+class ByteSource:
+    """Compressed bytes, taken front to back out of one buffer or out of chunks; what is taken are views, not copies."""
+
+    __slots__ = ("_chunks", "_position", "_view")
+
+    def __init__(self, data: Buffer | Iterable[Buffer]) -> None:
+        try:
+            self._view = memoryview(data)  # type: ignore[arg-type]
+            self._chunks: Iterator[Buffer] = iter(())
+        except TypeError:
+            self._view = memoryview(b"")
+            self._chunks = iter(data)  # type: ignore[arg-type]
+        self._position = 0
+
+    def _fill(self, count: int) -> bool:
+        """Bring `count` bytes together behind the position; False when so many do not come."""
+        missing = count - (len(self._view) - self._position)
+        if missing <= 0:
+            return True
+        pieces: list[Buffer] = [self._view[self._position :]]
+        for chunk in self._chunks:
+            pieces.append(chunk)
+            missing -= len(chunk)
+            if missing <= 0:
+                break
+        self._view = memoryview(b"".join(pieces))
+        self._position = 0
+        return missing <= 0
+
+    def peek(self, count: int) -> memoryview:
+        """The next `count` bytes, fewer at the end, without taking them."""
+        self._fill(count)
+        return self._view[self._position : self._position + count]
+
+    def take(self, count: int) -> memoryview:
+        """The next `count` bytes. Raises InflationError when there are fewer."""
+        if not self._fill(count):
+            raise InflationError("the compressed bytes end early")
+        start = self._position
+        self._position = start + count
+        return self._view[start : start + count]
+
+    def take_some(self, at_most: int) -> memoryview:
+        """The next bytes as they lie there: 1 to `at_most`, or none at the end."""
+        self._fill(1)
+        start = self._position
+        self._position = min(start + at_most, len(self._view))
+        return self._view[start : self._position]
+
+    def give_back(self, count: int) -> None:
+        """Undo the last `count` bytes of the last take."""
+        self._position -= count
+
+    def take_rest(self) -> memoryview:
+        """Everything that is left."""
+        rest: list[Buffer] = [self._view[self._position :], *self._chunks]
+        self._view, self._position = memoryview(b""), 0
+        return memoryview(rest[0] if len(rest) == 1 else b"".join(rest))
+
+    def at_end(self) -> bool:
+        """Whether no byte is left."""
+        return not self._fill(1)

@@ -1,0 +1,385 @@
+"""The codecs themselves: compressed bytes -> pieces, each small whatever the bytes claim, and back.
+
+What is written, byte by byte, and what is read besides:
+
+    ======  =========================================================  ===========================================
+    codec   written                                                    also read
+    ======  =========================================================  ===========================================
+    gzip    1F 8B 08 00, time 0, deflate, CRC-32, size                 several members
+    snappy  82 "SNAPPY" 00, int32 1, int32 1, (int32 size, block)*     repeated headers; one bare raw block
+    lz4     04 22 4D 18, flags 60, blocks 40, checksum,                larger blocks; content size; checksums;
+            (int32 LE size, block)*, int32 0                           several frames
+    zstd    one frame with its content size                            no content size; several and skipped frames
+    ======  =========================================================  ===========================================
+
+Bounds of a piece: a window (gzip), one block (lz4 up to 4 MB, zstd 128 KB), 32 times the compressed bytes (snappy).
+
+Traps, and what is done about them:
+
+* A stream that ends early is an error in every codec, where zstandard and zlib hand out what there is. Bytes behind the end
+  that begin no further member or frame are one too.
+* lz4: clients of message format 0 computed the header's checksum over four bytes too many. Kafka does not look at it
+  there, and writes it that way. As Kafka's reader does, blocks that depend on earlier ones are refused, and the checksum of
+  the whole content is not looked at (Kafka's readers and writers never agreed on it).
+* zstandard's one-call function fails without a content size, which Kafka's writer leaves out.
+
+The libraries are imported with the first batch that needs them: together they would cost 45 ms at start-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from kcli.format.byte_source import ByteSource
+from kcli.format.primitives import Buffer, InflationError
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+
+
+# ---------------------------------------------------------------------------------------------------------------- none
+
+
+def _pass(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
+    while piece := source.take_some(window):
+        yield piece
+
+
+# ---------------------------------------------------------------------------------------------------------------- gzip
+
+_GZIP_WBITS = 31
+_GZIP_STEP_BYTES = 64 * 1024
+_GZIP_NEXT_MEMBER_STEP_BYTES = 512
+
+
+def _inflate_gzip(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
+    import zlib
+
+    step = _GZIP_STEP_BYTES
+    while True:
+        member = zlib.decompressobj(_GZIP_WBITS)
+        while not member.eof:
+            fed = member.unconsumed_tail or source.take_some(step)
+            try:
+                piece = member.decompress(fed, window)
+            except zlib.error as error:
+                raise InflationError(f"the gzip bytes are damaged: {error}") from None
+            if piece:
+                yield piece
+            elif not fed:
+                raise InflationError("the gzip bytes end early")
+            step = min(2 * step, _GZIP_STEP_BYTES)
+        source.give_back(len(member.unused_data))
+        if source.at_end():
+            return
+        # Small steps at first: zlib copies what it did not use, and there may be a million tiny members.
+        step = _GZIP_NEXT_MEMBER_STEP_BYTES
+
+
+def _inflate_gzip_at_once(data: Buffer) -> bytes | None:
+    import zlib
+
+    member = zlib.decompressobj(_GZIP_WBITS)
+    try:
+        whole = member.decompress(data)
+    except zlib.error:
+        return None
+    return whole if member.eof and not member.unused_data else None
+
+
+def _deflate_gzip(data: Buffer, level: int | None, magic: int) -> bytes:
+    import zlib
+
+    member = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION if level is None else level, zlib.DEFLATED, _GZIP_WBITS)
+    return member.compress(data) + member.flush()
+
+
+# -------------------------------------------------------------------------------------------------------------- snappy
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
+_XERIAL_BLOCK_BYTES = 32 * 1024
+# A copy of at most 64 bytes takes at least 2 bytes of compressed input.
+_SNAPPY_MAX_RATIO = 32
+
+
+def _inflate_snappy(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
+    header = source.peek(len(_XERIAL_HEADER))
+    if len(header) < len(_XERIAL_HEADER) or header[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        yield _inflate_snappy_block(source.take_rest(), limit)
+        return
+    while not source.at_end():
+        size = int.from_bytes(source.take(4), "big", signed=True)
+        if size.to_bytes(4, "big", signed=True) == _XERIAL_MAGIC[:4]:
+            version = int.from_bytes(source.take(len(_XERIAL_HEADER) - 4)[4:8], "big", signed=True)
+            if version < 1:
+                raise InflationError(f"the snappy bytes are of version {version}; the first one is 1")
+            continue
+        if size < 0:
+            raise InflationError(f"a snappy block claims a size of {size} bytes")
+        yield _inflate_snappy_block(source.take(size), limit)
+
+
+def _inflate_snappy_block(block: memoryview, limit: int) -> Buffer:
+    from cramjam import DecompressionError, snappy
+
+    try:
+        claimed = snappy.decompress_raw_len(block)
+        if claimed > limit:
+            raise InflationError(f"a snappy block claims to inflate to {claimed} bytes, more than the limit of {limit}")
+        if claimed > _SNAPPY_MAX_RATIO * len(block):
+            raise InflationError(f"a snappy block of {len(block)} bytes claims to inflate to {claimed}")
+        return memoryview(snappy.decompress_raw(block))
+    except DecompressionError as error:
+        raise InflationError(f"a snappy block is damaged: {error}") from None
+
+
+def _inflate_snappy_at_once(data: Buffer) -> bytes | None:
+    view = memoryview(data)
+    start = len(_XERIAL_HEADER) + 4
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC or int.from_bytes(view[start - 4 : start], "big") != len(view) - start:
+        return None
+    try:
+        return bytes(_inflate_snappy_block(view[start:], _SNAPPY_MAX_RATIO * len(view)))
+    except InflationError:
+        return None
+
+
+def _deflate_snappy(data: Buffer, level: int | None, magic: int) -> bytes:
+    from cramjam import snappy
+
+    view = memoryview(data)
+    parts: list[Any] = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES])
+        parts += (len(block).to_bytes(4, "big"), block)
+    return b"".join(parts)
+
+
+# ----------------------------------------------------------------------------------------------------------------- lz4
+
+_LZ4_MAGIC = 0x184D2204.to_bytes(4, "little")
+_LZ4_BLOCK_BYTES = {4: 64 * 1024, 5: 256 * 1024, 6: 1024 * 1024, 7: 4 * 1024 * 1024}
+_LZ4_STORED = 0x8000_0000
+_LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM, _LZ4_INDEPENDENT = 0x04, 0x08, 0x10, 0x20
+_LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
+_LZ4_MAX_LEVEL = 12
+
+
+def _xxh32_of_short(data: Buffer) -> int:
+    """XXH32 with seed 0 of fewer than 16 bytes, all that the header of a frame has."""
+    mask, position = 0xFFFF_FFFF, 0
+    value = (0x165667B1 + len(data)) & mask
+    while position + 4 <= len(data):
+        value = (value + int.from_bytes(data[position : position + 4], "little") * 0xC2B2AE3D) & mask
+        value = ((value << 17 | value >> 15) & mask) * 0x27D4EB2F & mask
+        position += 4
+    for byte in data[position:]:
+        value = (value + byte * 0x165667B1) & mask
+        value = ((value << 11 | value >> 21) & mask) * 0x9E3779B1 & mask
+    value = (value ^ value >> 15) * 0x85EBCA77 & mask
+    value = (value ^ value >> 13) * 0xC2B2AE3D & mask
+    return value ^ value >> 16
+
+
+def _lz4_header_checksum(descriptor: bytes, magic: int) -> int:
+    """The checksum byte behind a frame's descriptor, as clients of message format `magic` compute it."""
+    return _xxh32_of_short((_LZ4_MAGIC if magic == 0 else b"") + descriptor) >> 8 & 0xFF
+
+
+def _inflate_lz4(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
+    yield from _inflate_lz4_frame(source, magic)
+    while not source.at_end():
+        yield from _inflate_lz4_frame(source, magic)
+
+
+def _inflate_lz4_frame(source: ByteSource, magic: int) -> Iterator[Buffer]:
+    flags, block_bytes = _take_lz4_header(source, magic)
+    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    inflate_block = _lz4_block_inflater(block_bytes, checked=checksum_bytes > 0)
+    while True:
+        size = int.from_bytes(source.peek(4), "little")
+        stored = size & ~_LZ4_STORED
+        if stored == 0:
+            break
+        if stored > block_bytes:
+            raise InflationError(f"an lz4 block claims {stored} bytes, more than the {block_bytes} of its frame")
+        yield inflate_block(source.take(4 + stored + checksum_bytes))
+    source.take(8 if flags & _LZ4_CONTENT_CHECKSUM else 4)
+
+
+def _take_lz4_header(source: ByteSource, magic: int) -> tuple[int, int]:
+    """Take a frame's header -> its flags, the largest size of its blocks in bytes."""
+    if source.take(4) != _LZ4_MAGIC:
+        raise InflationError("where an lz4 frame should begin there is none")
+    flags, block_flags = source.take(2)
+    if flags >> 6 != 1 or flags & 3 or block_flags & 0x8F or block_flags >> 4 not in _LZ4_BLOCK_BYTES:
+        raise InflationError(f"an lz4 frame has the unknown flags {flags:#04x} {block_flags:#04x}")
+    if not flags & _LZ4_INDEPENDENT:
+        raise InflationError("an lz4 frame has blocks that depend on one another, which Kafka refuses")
+    descriptor = bytes((flags, block_flags)) + source.take(8 if flags & _LZ4_CONTENT_SIZE else 0)
+    if source.take(1)[0] != _lz4_header_checksum(descriptor, 1) and magic != 0:
+        raise InflationError("the header of an lz4 frame is damaged")
+    return flags, _LZ4_BLOCK_BYTES[block_flags >> 4]
+
+
+def _lz4_block_inflater(block_bytes: int, *, checked: bool) -> Callable[[memoryview], Buffer]:
+    """A function: a block with its size in front, and its checksum behind it if `checked` -> its inflated bytes."""
+    from lz4 import block, frame
+
+    size_code = next(code for code, size in _LZ4_BLOCK_BYTES.items() if size == block_bytes)
+    descriptor = bytes((0x40 | _LZ4_INDEPENDENT | _LZ4_BLOCK_CHECKSUM, size_code << 4))
+    header = _LZ4_MAGIC + descriptor + bytes((_lz4_header_checksum(descriptor, 1),))
+
+    def inflate_block(raw: memoryview) -> Buffer:
+        try:
+            if checked:
+                # As a frame of its own: the library checks a checksum only so.
+                return frame.decompress(b"".join((header, raw, bytes(4))))  # type: ignore[no-any-return]
+            if raw[3] & 0x80:
+                return raw[4:]
+            return block.decompress(raw[4:], uncompressed_size=block_bytes)  # type: ignore[no-any-return]
+        except (block.LZ4BlockError, RuntimeError) as error:
+            raise InflationError(f"an lz4 block is damaged: {error}") from None
+
+    return inflate_block
+
+
+def _inflate_lz4_at_once(data: Buffer) -> bytes | None:
+    if data[: len(_LZ4_HEADER)] != _LZ4_HEADER:
+        return None
+    from lz4 import frame
+
+    try:
+        whole, used = frame.decompress(data, return_bytes_read=True)
+    except RuntimeError:
+        return None
+    return whole if used == len(data) else None
+
+
+def _deflate_lz4(data: Buffer, level: int | None, magic: int) -> bytes:
+    from lz4 import frame
+
+    deflated: bytes = frame.compress(
+        data,
+        compression_level=0 if level is None else min(level, _LZ4_MAX_LEVEL),
+        block_size=frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=False,
+        store_size=False,
+    )
+    if magic == 0:
+        return b"".join((deflated[:6], bytes((_lz4_header_checksum(deflated[4:6], 0),)), memoryview(deflated)[7:]))
+    return deflated
+
+
+# ---------------------------------------------------------------------------------------------------------------- zstd
+
+_ZSTD_MAGIC = 0xFD2FB528.to_bytes(4, "little")
+_ZSTD_SKIPPABLE = 0x184D2A50
+_ZSTD_DEFAULT_LEVEL = 3
+# A block inflates to 128 KB at most and takes at least 4 bytes: 3 of header, one to repeat.
+_ZSTD_MAX_RATIO = 32 * 1024
+# Decompressors are costly to make (20 us) and must not be shared while they work: a pool of idle ones.
+_zstd_idle: list[Any] = []
+
+
+def _inflate_zstd(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
+    from zstandard import ZstdDecompressor, ZstdError
+
+    decompressor = _zstd_idle.pop() if _zstd_idle else ZstdDecompressor()
+    try:
+        yield from _inflate_zstd_frame(source, decompressor)
+        while not source.at_end():
+            yield from _inflate_zstd_frame(source, decompressor)
+    except ZstdError as error:
+        raise InflationError(f"the zstd bytes are damaged: {error}") from None
+    finally:
+        _zstd_idle.append(decompressor)
+
+
+def _inflate_zstd_frame(source: ByteSource, decompressor: Any) -> Iterator[Buffer]:
+    """Feed one frame block by block: each inflates to 128 KB at most, whatever the frame claims."""
+    magic_number = source.take(4)
+    if int.from_bytes(magic_number, "little") & ~0xF == _ZSTD_SKIPPABLE:
+        source.take(int.from_bytes(source.take(4), "little"))
+        return
+    if magic_number != _ZSTD_MAGIC:
+        raise InflationError("where a zstd frame should begin there is none")
+    source.give_back(4)
+    flags = source.take(5)[4]
+    source.give_back(5)
+    single_segment = flags >> 5 & 1
+    header_bytes = 6 - single_segment + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
+    frame = decompressor.decompressobj()
+    frame.decompress(source.take(header_bytes))
+    last = 0
+    while not last:
+        header = int.from_bytes(source.peek(3), "little")
+        last = header & 1
+        repeated = header >> 1 & 3 == 1
+        piece = frame.decompress(source.take(4 if repeated else 3 + (header >> 3)))
+        if piece:
+            yield piece
+    if flags & 4:
+        frame.decompress(source.take(4))
+    if not frame.eof:
+        raise InflationError("the zstd bytes end early")
+
+
+def _inflate_zstd_at_once(data: Buffer) -> bytes | None:
+    from zstandard import ZstdDecompressor, ZstdError
+
+    decompressor = _zstd_idle.pop() if _zstd_idle else ZstdDecompressor()
+    frame = decompressor.decompressobj()
+    try:
+        whole: bytes = frame.decompress(data)
+    except ZstdError:
+        return None
+    finally:
+        _zstd_idle.append(decompressor)
+    return whole if frame.eof and not frame.unused_data else None
+
+
+def _deflate_zstd(data: Buffer, level: int | None, magic: int) -> bytes:
+    from zstandard import ZstdCompressor
+
+    return ZstdCompressor(level=_ZSTD_DEFAULT_LEVEL if level is None else level).compress(data)
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+class OneShot(NamedTuple):
+    """A codec's quick way: `inflate` takes sound, single streams whole -> bytes, or None for anything else.
+
+    It knows no limit, so it may be used only where `max_ratio` times the compressed size is allowed.
+    """
+
+    max_ratio: int
+    inflate: Callable[[Buffer], bytes | None]
+
+
+ONE_SHOTS: dict[int, OneShot] = {
+    NONE: OneShot(1, bytes),
+    GZIP: OneShot(1032, _inflate_gzip_at_once),
+    SNAPPY: OneShot(_SNAPPY_MAX_RATIO, _inflate_snappy_at_once),
+    LZ4: OneShot(255, _inflate_lz4_at_once),
+    ZSTD: OneShot(_ZSTD_MAX_RATIO, _inflate_zstd_at_once),
+}
+# (source, size of a piece where the codec has a choice, limit of the whole, message format) -> pieces
+INFLATERS: dict[int, Callable[[ByteSource, int, int, int], Iterator[Buffer]]] = {
+    NONE: _pass,
+    GZIP: _inflate_gzip,
+    SNAPPY: _inflate_snappy,
+    LZ4: _inflate_lz4,
+    ZSTD: _inflate_zstd,
+}
+# (data, level or None, message format) -> compressed bytes
+DEFLATERS: dict[int, Callable[[Buffer, int | None, int], bytes]] = {
+    NONE: lambda data, level, magic: bytes(data),
+    GZIP: _deflate_gzip,
+    SNAPPY: _deflate_snappy,
+    LZ4: _deflate_lz4,
+    ZSTD: _deflate_zstd,
+}
