@@ -1,0 +1,116 @@
+"""Control records: what brokers and KRaft write between the records of a partition, in batches of their own.
+
+    type  name             value                                                written
+    ----  ---------------  ---------------------------------------------------  ---------------------------------------
+       0  ABORT            int16 version, int32 coordinatorEpoch                at the end of a transaction (KIP-98)
+       1  COMMIT           the same                                             the same
+       2  LEADER_CHANGE    LeaderChangeMessage                                  by a new leader of __cluster_metadata
+       3  SNAPSHOT_HEADER  SnapshotHeaderRecord                                 first in a snapshot (KIP-630)
+       4  SNAPSHOT_FOOTER  SnapshotFooterRecord                                 last in a snapshot
+       5  KRAFT_VERSION    KRaftVersionRecord                                   when voters may change (KIP-853)
+       6  KRAFT_VOTERS     VotersRecord                                         with the set of voters (KIP-853)
+
+The key is int16 version and int16 type. Keys and markers of a newer version are read as version 0, what a version adds
+stands behind. KRaft's messages state their own version in their first field, but are read and written as version 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from kcli.format.primitives import Buffer, InvalidRecordError
+from kcli.protocol.catalog import message_type
+from kcli.protocol.json_values import json_text, to_dict
+from kcli.protocol.message import Message
+
+ABORT = 0
+COMMIT = 1
+LEADER_CHANGE = 2
+SNAPSHOT_HEADER = 3
+SNAPSHOT_FOOTER = 4
+KRAFT_VERSION = 5
+KRAFT_VOTERS = 6
+UNKNOWN_NAME = "UNKNOWN"
+
+_KEY = struct.Struct(">hh")
+_KRAFT_VERSION_OF_MESSAGES = 0
+
+# type -> (name, message, what the dump tool prints before its JSON)
+_TYPES = {
+    ABORT: ("ABORT", "EndTxnMarker", ""),
+    COMMIT: ("COMMIT", "EndTxnMarker", ""),
+    LEADER_CHANGE: ("LEADER_CHANGE", "LeaderChangeMessage", "LeaderChange:"),
+    SNAPSHOT_HEADER: ("SNAPSHOT_HEADER", "SnapshotHeaderRecord", "SnapshotHeader"),
+    SNAPSHOT_FOOTER: ("SNAPSHOT_FOOTER", "SnapshotFooterRecord", "SnapshotFooter"),
+    KRAFT_VERSION: ("KRAFT_VERSION", "KRaftVersionRecord", "KRaftVersion"),
+    KRAFT_VOTERS: ("KRAFT_VOTERS", "VotersRecord", "KRaftVoters"),
+}
+
+
+class ControlRecord(NamedTuple):
+    """A control record: its type's number and name, and its message, which is None for a type that is not known."""
+
+    type_id: int
+    name: str
+    message: Message | None
+
+    @property
+    def is_marker(self) -> bool:
+        """True for the end of a transaction."""
+        return self.type_id in (ABORT, COMMIT)
+
+
+def control_type_id(key: Buffer | None) -> int:
+    """The type's number in a control record's key. Raises InvalidRecordError for a key that has none."""
+    if key is None:
+        raise InvalidRecordError("a control record without a key")
+    if len(key) < _KEY.size:
+        raise InvalidRecordError(
+            f"Invalid value size found for control record key. Must have at least {_KEY.size} bytes, but found only {len(key)}"
+        )
+    version, type_id = _KEY.unpack_from(key)
+    if version < 0:
+        raise InvalidRecordError(f"Invalid version found for control record: {version}. May indicate data corruption")
+    return int(type_id)
+
+
+def decode_control_record(key: Buffer | None, value: Buffer | None) -> ControlRecord:
+    """A control record's bytes -> ControlRecord. Raises FormatError where they cannot be read."""
+    type_id = control_type_id(key)
+    if type_id not in _TYPES:
+        return ControlRecord(type_id, UNKNOWN_NAME, None)
+    name, message_name, _ = _TYPES[type_id]
+    if value is None:
+        raise InvalidRecordError(f"a control record {name} without a value")
+    if type_id in (ABORT, COMMIT):
+        position = _check_marker_version(value)
+    else:
+        position = 0
+    message, _ = message_type("control_records", message_name).decode(value, _KRAFT_VERSION_OF_MESSAGES, position)
+    return ControlRecord(type_id, name, message)
+
+
+def _check_marker_version(value: Buffer) -> int:
+    """Read the version of a transaction's marker -> the position behind it."""
+    version = int.from_bytes(value[:2], "big", signed=True)
+    if len(value) < 2 or version < 0:
+        raise InvalidRecordError(f"Invalid version found for end transaction marker: {version}. May indicate data corruption")
+    return 2
+
+
+def control_suffix(key: Buffer | None, value: Buffer | None) -> str:
+    """What kafka-dump-log prints at the end of a control record's line, with the blank before it.
+
+    Raises FormatError where Kafka's tool would die of the record.
+    """
+    record = decode_control_record(key, value)
+    if record.message is None:
+        return f" controlType: {record.name}({record.type_id})"
+    if record.is_marker:
+        return f" endTxnMarker: {record.name} coordinatorEpoch: {record.message.coordinator_epoch}"
+    _, message_name, label = _TYPES[record.type_id]
+    lowest, highest = message_type("control_records", message_name).schema.versions
+    # The JSON is in the version that the message states, whatever it was read in.
+    version = min(max(record.message.version, lowest), highest)
+    return f" {label} {json_text(to_dict(record.message, version))}"

@@ -1,0 +1,211 @@
+"""Writes the Python source of a message's decoder for one version.
+
+For each struct a function `decode_NAME(data, at, end) -> (object, position behind it)`, straight down its fields: the
+version's questions (is the field there, may it be null, is it compact, is it tagged) are answered here, not at run time.
+Neighbours of fixed size are read by one call of struct. For PartitionRecord in version 0, the source begins so:
+
+    def decode_PartitionRecord(data, at, end):
+        m = new(PartitionRecord)
+        m.partition_id, m.topic_id = unpack_i16s(data, at)
+        m.topic_id = Uuid(m.topic_id)
+        at += 20
+        n = data[at] - 1
+        at += 1
+        if n > 126:
+            n, at = read_length(data, at - 1)
+        ...
+
+As Kafka's readers do, this trusts the size of a tagged field that it knows no more than it needs (the field tells its own
+size) and takes the last of a tag that is there twice; text that is not UTF-8 gets replacement characters.
+"""
+
+from __future__ import annotations
+
+from kcli.protocol.message import default_source
+from kcli.protocol.schema import FIXED_SIZE_BYTES, Field, FieldType, Schema, Struct
+
+STRUCT_CODES = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
+}
+
+
+class Source:
+    """Lines of Python that grow from top to bottom; `depth` is the indentation of the next one."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def add(self, *lines: str) -> None:
+        """Append lines at the present depth; what they are indented by themselves is kept."""
+        self.lines += ["    " * self.depth + line for line in lines]
+
+    def text(self) -> str:
+        """All lines as one source."""
+        return "\n".join(self.lines) + "\n"
+
+
+class DecoderSource(Source):
+    """The decoder of `schema` in `version`. `formats` collects the struct codes that the source has unpackers named after."""
+
+    def __init__(self, schema: Schema, version: int) -> None:
+        super().__init__()
+        self.version = version
+        self.is_flexible = schema.flexible.has(version)
+        self.formats: set[str] = set()
+        for struct in schema.structs.values():
+            self._struct(struct)
+
+    def _struct(self, struct: Struct) -> None:
+        self.add(f"def decode_{struct.name}(data, at, end):")
+        self.depth += 1
+        self.add(f"m = new({struct.name})")
+        present = [field for field in struct.fields if self._is_plain(field)]
+        for field in struct.fields:
+            if not self._is_plain(field):
+                self.add(f"m.{field.attribute} = {default_source(field)}")
+        while present:
+            run = self._fixed_run(present)
+            if run:
+                self._read_run(run)
+            else:
+                self._read(present[0], present[0].type, f"m.{present[0].attribute}")
+            present = present[max(len(run), 1) :]
+        if self.is_flexible:
+            self._tagged_fields(struct)
+        else:
+            self.add("m.unknown_tagged_fields = ()")
+        self.add("return m, at", "")
+        self.depth -= 1
+
+    def _is_plain(self, field: Field) -> bool:
+        return field.versions.has(self.version) and not field.tagged.has(self.version)
+
+    @staticmethod
+    def _fixed_run(fields: list[Field]) -> list[Field]:
+        """The fields at the head of the list that struct can read in one go."""
+        run = []
+        for field in fields:
+            if not field.type.is_fixed:
+                break
+            run.append(field)
+        return run
+
+    def _read_run(self, run: list[Field]) -> None:
+        codes = "".join(STRUCT_CODES[field.type.name] for field in run)
+        self.formats.add(codes)
+        targets = ", ".join(f"m.{field.attribute}" for field in run)
+        self.add(f"{targets}{',' if len(run) == 1 else ''} = unpack_{packer_name(codes)}(data, at)")
+        for field in run:
+            if field.type.name == "uuid":
+                self.add(f"m.{field.attribute} = Uuid(m.{field.attribute})")
+        self.add(f"at += {sum(FIXED_SIZE_BYTES[field.type.name] for field in run)}")
+
+    def _read(self, field: Field, kind: FieldType, target: str, is_element: bool = False) -> None:
+        """Read one value of type `kind` into `target`."""
+        is_compact = self.is_flexible and not field.is_never_compact
+        is_nullable = field.nullable.has(self.version) and not is_element
+        name = f"{field.name} element" if is_element else field.name
+        if kind.is_fixed:
+            codes = STRUCT_CODES[kind.name]
+            self.formats.add(codes)
+            self.add(f"{target}, = unpack_{packer_name(codes)}(data, at)", f"at += {FIXED_SIZE_BYTES[kind.name]}")
+            if kind.name == "uuid":
+                self.add(f"{target} = Uuid({target})")
+            return
+        if kind.struct is not None and not kind.is_array:
+            self._read_struct(field, kind.struct, target, is_nullable)
+            return
+        self._read_length(is_compact, is_wide=kind.is_array or kind.name != "string")
+        if is_nullable:
+            self.add("if n < 0:", f"    {target} = None", "else:")
+            self.depth += 1
+        else:
+            self.add("if n < 0:", f"    raise null_refused({name!r}, at)")
+        if kind.is_array:
+            self._read_array(field, kind.element, target)
+        else:
+            self._read_blob(kind.name, name, target)
+        if is_nullable:
+            self.depth -= 1
+
+    def _read_length(self, is_compact: bool, is_wide: bool) -> None:
+        if is_compact:
+            self.add("n = data[at] - 1", "at += 1", "if n > 126:", "    n, at = read_length(data, at - 1)")
+            return
+        codes = "i" if is_wide else "h"
+        self.formats.add(codes)
+        self.add(f"n, = unpack_{codes}(data, at)", f"at += {4 if is_wide else 2}")
+
+    def _read_blob(self, kind: str, name: str, target: str) -> None:
+        self.add("stop = at + n")
+        if kind == "string":
+            self.add("if n > 32767 or stop > end:", f"    raise bad_string({name!r}, n, end - at, at)")
+            self.add(f"{target} = decode_utf8(data[at:stop])")
+        elif kind == "bytes":
+            self.add("if stop > end:", "    raise bad_bytes(n, end - at, at)", f"{target} = bytes(data[at:stop])")
+        else:
+            self.add("if stop > end:", "    raise bad_records(n, end - at, at)")
+            self.add(f"{target} = memoryview(data)[at:stop]")
+        self.add("at = stop")
+
+    def _read_array(self, field: Field, element: FieldType, target: str) -> None:
+        self.add("if n > end - at:", "    raise bad_count(n, end - at, at)")
+        if element.is_fixed and element.name != "uuid":
+            size, code = FIXED_SIZE_BYTES[element.name], STRUCT_CODES[element.name]
+            self.add(f'{target} = list(unpack_from(f">{{n}}{code}", data, at))', f"at += {size} * n")
+            return
+        self.add(f"items = {target} = []", "for _ in range(n):")
+        self.depth += 1
+        self._read(field, element, "item", is_element=True)
+        self.add("items.append(item)")
+        self.depth -= 1
+
+    def _read_struct(self, field: Field, struct: Struct, target: str, is_nullable: bool) -> None:
+        read = f"{target}, at = decode_{struct.name}(data, at, end)"
+        if not is_nullable:
+            self.add(read)
+        elif field.tagged.has(self.version):
+            self.add("n, at = read_int32_varint(data, at)", "if n <= 0:", f"    {target} = None", "else:", f"    {read}")
+        else:
+            # A byte ahead tells whether there is one: negative for null.
+            self.add("at += 1", "if data[at - 1] > 127:", f"    {target} = None", "else:", f"    {read}")
+
+    def _tagged_fields(self, struct: Struct) -> None:
+        tagged = [field for field in struct.fields if field.tag >= 0]
+        self.add("m.unknown_tagged_fields = ()", "tags = data[at]", "at += 1", "if tags:")
+        self.depth += 1
+        self.add("tags, at = read_int32_varint(data, at - 1)", "unknown = []", "for _ in range(tags):")
+        self.depth += 1
+        self.add("tag, at = read_int32_varint(data, at)", "size, at = read_int32_varint(data, at)")
+        branch = "if"
+        for field in tagged:
+            self.add(f"{branch} tag == {field.tag}:")
+            self.depth += 1
+            if field.tagged.has(self.version):
+                self._read(field, field.type, f"m.{field.attribute}")
+            else:
+                self.add(f"raise tag_refused(tag, {self.version}, at)")
+            self.depth -= 1
+            branch = "elif"
+        if tagged:
+            self.add("else:")
+            self.depth += 1
+        self.add("if size < 0 or size > end - at:", "    raise bad_bytes(size, end - at, at)")
+        self.add("unknown.append((tag, bytes(data[at : at + size])))", "at += size")
+        self.depth -= 2 if tagged else 1
+        self.add("m.unknown_tagged_fields = tuple(unknown)")
+        self.depth -= 1
+
+
+def packer_name(codes: str) -> str:
+    """How generated code names the packer of these struct codes, as part of an identifier."""
+    return codes.replace("?", "t")

@@ -1,0 +1,308 @@
+"""The records of Kafka's internal topics: from bytes to messages, and to the text that kafka-dump-log prints of them.
+
+    topic                    key                              value
+    -----------------------  -------------------------------  --------------------------------------------------------
+    __consumer_offsets       int16 record type, then the      int16 version, then the value message in that version;
+    __transaction_state      key message (never flexible)     no value: the key's entry is deleted
+    __share_group_state
+    __cluster_metadata       none                             a frame: unsigned varints 1 (of the frame itself), record
+    __remote_log_metadata                                     type, version, then the message, which ends the value
+
+Two ways in: `decode` gives messages or raises FormatError; `describe` gives Kafka's text, its error texts included. They
+part where Kafka's dump tool is more tolerant than it should be: it reads a metadata record of a version that it does not
+know as if it were the newest that it knows.
+"""
+
+from __future__ import annotations
+
+from kcli.format.primitives import Buffer
+from kcli.protocol.catalog import message_type, record_types
+from kcli.protocol.codec_support import read_int32_varint
+from kcli.protocol.compiler import MessageType
+from kcli.protocol.errors import DecodeError, MessageError, MissingKeyError, UnknownRecordTypeError
+from kcli.protocol.json_values import JsonValue, json_text, to_dict
+from kcli.protocol.message import Message
+from kcli.protocol.remote_log_text import remote_log_text
+
+FRAME_VERSION = 1
+_VERSION_BYTES = 2
+_INT16_MAX = 0x7FFF
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+DecodedRecord = tuple[Message | None, Message | None]
+DescribedRecord = tuple[str | None, str | None]
+
+
+class Decoder:
+    """Reads the records of one internal topic."""
+
+    topic: str
+
+    def decode(self, key: Buffer | None, value: Buffer | None) -> DecodedRecord:
+        """A record's bytes -> (key message or None, value message or None; a deleted entry has no value).
+
+        Raises MessageError where they cannot be read.
+        """
+        raise NotImplementedError
+
+    def describe(self, offset: int, key: Buffer | None, value: Buffer | None) -> DescribedRecord:
+        """What kafka-dump-log prints behind `key: ` and `payload: `; None where it prints neither.
+
+        Raises MissingKeyError where Kafka's tool would die of the record.
+        """
+        raise NotImplementedError
+
+    def to_dict(self, message: Message) -> dict[str, JsonValue]:
+        """A key or value message as the JSON object that kafka-dump-log shows."""
+        return to_dict(message)
+
+
+class CoordinatorDecoder(Decoder):
+    """The topics of the three coordinators, whose records have a typed key and a versioned value."""
+
+    def __init__(self, topic: str, file: str) -> None:
+        self.topic = topic
+        self._file = file
+
+    def decode(self, key: Buffer | None, value: Buffer | None) -> DecodedRecord:
+        """See Decoder.decode."""
+        return self._decode(key, value)[1:]
+
+    def _decode(self, key: Buffer | None, value: Buffer | None) -> tuple[int, Message, Message | None]:
+        """A record's bytes -> (record type, key message, value message or None)."""
+        if key is None:
+            raise MissingKeyError(f"a record of {self.topic} without a key")
+        record_type = _read_int16(key, "key")
+        key_type = record_types(self._file, "coordinator-key").get(record_type)
+        value_type = record_types(self._file, "coordinator-value").get(record_type)
+        if key_type is None or value_type is None:
+            raise UnknownRecordTypeError(record_type)
+        key_message = _decode_behind_int16(key_type, key, 0, record_type, "key")
+        if value is None:
+            return record_type, key_message, None
+        version = _read_int16(value, "value")
+        if not value_type.schema.versions.has(version):
+            raise DecodeError(f"Found an unknown record version {version} for {record_type} type", 0)
+        return record_type, key_message, _decode_behind_int16(value_type, value, version, version, "value")
+
+    def describe(self, offset: int, key: Buffer | None, value: Buffer | None) -> DescribedRecord:
+        """See Decoder.describe."""
+        try:
+            record_type, key_message, value_message = self._decode(key, value)
+        except MissingKeyError as error:
+            text = f"Failed to decode message at offset {offset} using the specified decoder"
+            raise MissingKeyError(f"{text} (message had a missing key)") from error
+        except UnknownRecordTypeError as error:
+            return f"Unknown record type {error.record_type} at offset {offset}, skipping.", None
+        except DecodeError as error:
+            return f"Error at offset {offset}, skipping. {error.java_message}", None
+        key_text = json_text({"type": str(record_type), "data": self.to_dict(key_message)})
+        if value_message is None:
+            return key_text, "<DELETE>"
+        version = str(value_message.schema_version)
+        return key_text, json_text({"version": version, "data": self.to_dict(value_message)})
+
+
+class GroupDecoder(CoordinatorDecoder):
+    """__consumer_offsets, whose classic members carry bytes of a protocol of their own."""
+
+    def __init__(self) -> None:
+        super().__init__("__consumer_offsets", "group_records")
+
+    def to_dict(self, message: Message) -> dict[str, JsonValue]:
+        """The message as JSON; a consumer's subscription and assignment are shown decoded where they can be."""
+        out = to_dict(message)
+        if message.STRUCT.name == "GroupMetadataValue" and message.protocol_type == CONSUMER_PROTOCOL_TYPE:
+            for member, shown in zip(message.members, out["members"]):
+                shown["subscription"] = _shown("ConsumerProtocolSubscription", member.subscription, shown["subscription"])
+                shown["assignment"] = _shown("ConsumerProtocolAssignment", member.assignment, shown["assignment"])
+        return out
+
+
+def _shown(name: str, data: bytes, otherwise: JsonValue) -> JsonValue:
+    """A consumer's opaque bytes as JSON, or `otherwise` where they are not a message `name`."""
+    try:
+        return to_dict(decode_consumer_protocol(name, data))
+    except DecodeError:
+        return otherwise
+
+
+def decode_consumer_protocol(name: str, data: Buffer) -> Message:
+    """Decode "ConsumerProtocolSubscription" or "ConsumerProtocolAssignment" bytes, which begin with an int16 version.
+
+    As Kafka's consumers, takes a newer version for the newest known. Raises DecodeError.
+    """
+    version = _read_int16(data, name)
+    return _decode_any_version(message_type("control_records", name), data, version, _VERSION_BYTES)[0]
+
+
+class FramedDecoder(Decoder):
+    """A topic whose values are framed messages; keys are ignored."""
+
+    def __init__(self, topic: str, file: str) -> None:
+        self.topic = topic
+        self._file = file
+
+    def decode(self, key: Buffer | None, value: Buffer | None) -> DecodedRecord:
+        """See Decoder.decode; the key message is always None."""
+        data = _framed(value)
+        found, version, at = self._read_frame(data)
+        message, at = found.decode(data, version, at)
+        self._check_end(found, data, at)
+        return None, message
+
+    def _read_frame(self, value: Buffer) -> tuple[MessageType, int, int]:
+        """Read what stands before the message -> (its type, its version, its position)."""
+        frame_version, at = _read_frame_varint(value, 0, "frame version")
+        if frame_version == 0:
+            raise DecodeError(
+                "Could not deserialize metadata record with frame version 0. Note that upgrades from the preview "
+                "release of KRaft in 2.8 to newer versions are not supported."
+            )
+        if frame_version != FRAME_VERSION:
+            raise DecodeError(
+                f"Could not deserialize metadata record due to unknown frame version {frame_version}"
+                f"(only frame version {FRAME_VERSION} is supported)"
+            )
+        record_type, at = _read_frame_varint(value, at, "type")
+        version, at = _read_frame_varint(value, at, "version")
+        found = record_types(self._file, "metadata").get(record_type)
+        if found is None:
+            raise UnknownRecordTypeError(record_type)
+        return found, version, at
+
+    @staticmethod
+    def _check_end(found: MessageType, value: Buffer, at: int) -> None:
+        if at < len(value):
+            raise DecodeError(f"Found {len(value) - at} byte(s) of garbage after {found.key}", at)
+
+    def _decode_as_kafka_does(self, value: Buffer | None) -> tuple[MessageType, Message, int]:
+        """The message and the version that its frame states, which may be one that the message does not have.
+
+        Raises DecodeError with Kafka's text.
+        """
+        data = _framed(value)
+        try:
+            found, version, at = self._read_frame(data)
+        except UnknownRecordTypeError as error:
+            java = "org.apache.kafka.common.errors.UnsupportedVersionException: Unknown metadata id"
+            raise DecodeError(error.message, None, f"{java} {error.record_type}") from error
+        try:
+            message, at = _decode_any_version(found, data, version, at)
+        except DecodeError as error:
+            raise DecodeError(error.message, None, f"Failed to deserialize record with type {found.key}") from error
+        self._check_end(found, data, at)
+        return found, message, version
+
+
+class ClusterMetadataDecoder(FramedDecoder):
+    """__cluster_metadata and its snapshots."""
+
+    def __init__(self) -> None:
+        super().__init__("__cluster_metadata", "metadata_records")
+
+    def describe(self, offset: int, key: Buffer | None, value: Buffer | None) -> DescribedRecord:
+        """See Decoder.describe."""
+        try:
+            found, message, version = self._decode_as_kafka_does(value)
+        except DecodeError as error:
+            return None, f"Error at {offset}, skipping. {error.java_message}"
+        shown = {"type": record_type_name(found), "version": version, "data": to_dict(message)}
+        return None, json_text(shown)
+
+
+class RemoteLogMetadataDecoder(FramedDecoder):
+    """__remote_log_metadata, of the topic-based manager that Kafka ships for tiered storage."""
+
+    def __init__(self) -> None:
+        super().__init__("__remote_log_metadata", "remote_log_records")
+
+    def describe(self, offset: int, key: Buffer | None, value: Buffer | None) -> DescribedRecord:
+        """See Decoder.describe."""
+        try:
+            if value is None:
+                raise DecodeError("a record without a value", None, _NO_REMOTE_VALUE)
+            text = remote_log_text(self._decode_as_kafka_does(value)[1])
+        except DecodeError as error:
+            text = f"Error at offset {offset}, skipping. {error.java_message}"
+        return None, text
+
+
+# What the JVM says of it.
+_NO_REMOTE_VALUE = (
+    'Cannot invoke "java.nio.ByteBuffer.remaining()" because the return value of '
+    '"org.apache.kafka.common.record.internal.Record.value()" is null'
+)
+
+
+def record_type_name(found: MessageType) -> str:
+    """The name of a metadata record's type as Kafka's enum has it: TopicRecord -> TOPIC_RECORD."""
+    out = found.name[0]
+    for letter in found.name[1:]:
+        out += f"_{letter}" if letter.isupper() else letter.upper()
+    return out
+
+
+def _read_int16(data: Buffer, what: str) -> int:
+    if len(data) < _VERSION_BYTES:
+        text = f"Could not read version from {what}'s buffer."
+        raise DecodeError(f"a {what} of {len(data)} bytes has no version", 0, text)
+    return int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
+
+
+def _decode_behind_int16(found: MessageType, data: Buffer, version: int, stated: int, what: str) -> Message:
+    """The message behind the first int16 of a key or value; what follows it is ignored, as by Kafka."""
+    try:
+        return found.decode(data, version, _VERSION_BYTES)[0]
+    except DecodeError as error:
+        text = f"Could not read record with version {stated} from {what}'s buffer due to: {error.java_message}."
+        raise DecodeError(error.message, error.position, text) from error
+
+
+def _decode_any_version(found: MessageType, data: Buffer, version: int, at: int) -> tuple[Message, int]:
+    """Decode a message in the known version that is nearest to `version` -> (message, position behind it).
+
+    So do Kafka's generated readers: only those of inner structs look whether they know the version. Raises DecodeError.
+    """
+    lowest, highest = found.schema.versions
+    message, at = found.decode(data, min(max(version, lowest), highest), at)
+    if version > highest and any(_holds_struct(getattr(message, field.attribute)) for field in found.schema.root.fields):
+        raise DecodeError(f"Can't read version {version} of a struct of {found.name}", at)
+    return message, at
+
+
+def _holds_struct(value: object) -> bool:
+    return isinstance(value, Message) or (isinstance(value, list) and len(value) > 0 and isinstance(value[0], Message))
+
+
+def _framed(value: Buffer | None) -> Buffer:
+    if value is None:
+        raise DecodeError("a record without a value", None, "Error while reading frame version")
+    return value
+
+
+def _read_frame_varint(value: Buffer, at: int, what: str) -> tuple[int, int]:
+    """Read a number of the frame as the int16 that Kafka makes of it -> (number, position behind it)."""
+    try:
+        number, at = read_int32_varint(value, at)
+    except (IndexError, MessageError) as error:
+        raise DecodeError(f"Error while reading {what}", at) from error
+    if number > _INT16_MAX:
+        raise DecodeError(f"Value for {what} was too large.", at)
+    return ((number + 0x8000) & 0xFFFF) - 0x8000, at
+
+
+OFFSETS = GroupDecoder()
+TRANSACTION_LOG = CoordinatorDecoder("__transaction_state", "transaction_records")
+SHARE_GROUP_STATE = CoordinatorDecoder("__share_group_state", "share_records")
+CLUSTER_METADATA = ClusterMetadataDecoder()
+REMOTE_LOG_METADATA = RemoteLogMetadataDecoder()
+
+_BY_TOPIC: dict[str, Decoder] = {
+    decoder.topic: decoder for decoder in (OFFSETS, TRANSACTION_LOG, SHARE_GROUP_STATE, CLUSTER_METADATA, REMOTE_LOG_METADATA)
+}
+
+
+def decoder_for_topic(topic_name: str) -> Decoder | None:
+    """The decoder of an internal topic's records, or None for any other topic."""
+    return _BY_TOPIC.get(topic_name)
