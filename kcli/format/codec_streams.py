@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from kcli.format.byte_source import ByteSource
-from kcli.format.primitives import Buffer, InflationError
+from kcli.format.primitives import Buffer, InflationError, InflationLimitError
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
@@ -126,7 +126,7 @@ def _inflate_snappy_block(block: memoryview, limit: int) -> Buffer:
     try:
         claimed = snappy.decompress_raw_len(block)
         if claimed > limit:
-            raise InflationError(f"a snappy block claims to inflate to {claimed} bytes, more than the limit of {limit}")
+            raise InflationLimitError(f"a snappy block claims to inflate to {claimed} bytes, more than the limit of {limit}")
         if claimed > _SNAPPY_MAX_RATIO * len(block):
             raise InflationError(f"a snappy block of {len(block)} bytes claims to inflate to {claimed}")
         return memoryview(snappy.decompress_raw(block))

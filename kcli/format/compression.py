@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from kcli.format import codec_streams, limits
 from kcli.format.byte_source import ByteSource
 from kcli.format.codec_streams import GZIP, LZ4, NONE, SNAPPY, ZSTD
-from kcli.format.primitives import Buffer, FormatError, InflationError
+from kcli.format.primitives import Buffer, FormatError, InflationLimitError
 
 CODECS: dict[int, str] = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 _CODEC_IDS = {name: codec for codec, name in CODECS.items()}
@@ -47,8 +47,9 @@ def codec_id(name: str) -> int:
 def inflate(codec: int, data: Buffer, *, limit: int, magic: int = 2) -> bytes:
     """Inflate the whole of `data` -> at most `limit` bytes.
 
-    `magic` is the message format around it, 0 to 2. Raises InflationError when the bytes are damaged, end early or inflate
-    beyond `limit`, FormatError for an unknown codec. Never holds more than about twice what truly inflates up to `limit`.
+    `magic` is the message format around it, 0 to 2. Raises InflationLimitError beyond `limit`, InflationError when the
+    bytes are damaged or end early, FormatError for an unknown codec. Never holds more than about twice what truly
+    inflates, up to `limit`.
     """
     one_shot = codec_streams.ONE_SHOTS.get(codec)
     if one_shot is not None and len(data) * one_shot.max_ratio <= limit:
@@ -104,5 +105,5 @@ def _pieces(codec: int, source: ByteSource, window: int, limit: int, magic: int)
     for piece in codec_streams.INFLATERS[codec](source, min(window, limit + 1), limit, magic):
         room -= len(piece)
         if room < 0:
-            raise InflationError(f"the {CODECS[codec]} bytes inflate to more than the limit of {limit} bytes")
+            raise InflationLimitError(f"the {CODECS[codec]} bytes inflate to more than the limit of {limit} bytes")
         yield piece

@@ -1,0 +1,20 @@
+"""Whole numbers in text, as Java's Integer.parseInt and Long.parseLong take them: a sign of either kind, then digits.
+
+Python's int() is looser (spaces, underscores, any size), so names and text files are read through this.
+"""
+
+from __future__ import annotations
+
+import re
+
+_INTEGER = re.compile(r"[+-]?\d+")
+# The longest number of 64 bits has 20 characters; zeros in front may make it longer, within reason.
+_MAX_CHARACTERS = 64
+
+
+def parse_integer(text: str, bits: int) -> int | None:
+    """The signed integer of `bits` (32 or 64) bits that `text` is, or None where it is none or does not fit."""
+    if len(text) > _MAX_CHARACTERS or _INTEGER.fullmatch(text) is None:
+        return None
+    value = int(text)
+    return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
