@@ -7,7 +7,7 @@ fails is reported and left out: `kcli --version` says which of the two runs. KCL
 import os
 import sys
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED_MODULES = ["kcli/format/record_scan.py", "kcli/inspect/record_lines.py"]
@@ -52,8 +52,9 @@ def extensions():
 
 def compile_modules(cythonize, modules):
     """The extensions of the modules, translated to C. Raises Cython's CompileError."""
+    flags = [] if sys.platform == "win32" else ["-O3", "-g0"]
     return cythonize(
-        modules,
+        [Extension(path.removesuffix(".py").replace("/", "."), [path], extra_compile_args=flags) for path in modules],
         compiler_directives={
             "language_level": "3",
             "boundscheck": True,

@@ -22,3 +22,5 @@ MAX_MESSAGE_SET_DEPTH = 1
 MAX_TEXT_FILE_BYTES = 64 * 1024 * 1024
 # Arrays and strings inside a decoded message: never more elements than bytes that are left.
 MAX_SCHEMA_DEPTH = 32
+# Index files and producer snapshots are read whole; an index of the largest segment (2 GiB, an entry every KiB) has 16 MiB.
+MAX_INDEX_FILE_BYTES = 256 * 1024 * 1024

@@ -43,6 +43,7 @@ from kcli.format.record_batch import (
     MAGIC_POSITION,
     RecordBatch,
 )
+from kcli.format.records import Header, read_headers
 from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT, RecordColumns, is_compiled, scan_records
 from kcli.log.disk import Disk, DiskFile
 
@@ -90,6 +91,29 @@ class RecordWindow:
         self.error: FormatError | None = None
         self.leftover = False
         self.legacy: list[LegacyRecord] | None = None
+
+    def key(self, index: int) -> bytes | None:
+        """The key of record `index` of the window, or None for null."""
+        size = self.columns.key_size[index]
+        if size < 0:
+            return None
+        start = self.columns.key_position[index]
+        return bytes(self.buffer[start : start + size])
+
+    def value(self, index: int) -> bytes | None:
+        """The value of record `index` of the window, or None for null."""
+        size = self.columns.value_size[index]
+        if size < 0:
+            return None
+        start = self.columns.value_position[index]
+        return bytes(self.buffer[start : start + size])
+
+    def headers(self, index: int) -> tuple[Header, ...]:
+        """The headers of record `index` of the window."""
+        count = self.columns.header_count[index]
+        if count == 0:
+            return ()
+        return read_headers(self.buffer, self.columns.header_position[index], count, len(self.buffer))
 
 
 class RecordScanner:
@@ -359,10 +383,13 @@ class SegmentReader:
         size = self.file.size()
         return size if self._end is None else min(self._end, size)
 
-    def batches(self, position: int = 0, *, resynchronise: bool = True) -> Iterator[LogBatch | Damage]:
+    def batches(
+        self, position: int = 0, *, resynchronise: bool = True, lenient: bool = False
+    ) -> Iterator[LogBatch | Damage]:
         """Walk from byte `position`, which must begin a batch, to the end. Raises OSError as the disk does.
 
-        With `resynchronise=False` the walk ends at the first Damage.
+        With `resynchronise=False` the walk ends at the first Damage. With `lenient` a BAD_MAGIC or SHORT_HEADER entry is
+        taken as Kafka takes it: by its size, as format 2 where the magic is above 1 and else as format 1; never valid.
         """
         end = self.end_position()
         unpack, struct_size = HEADER.struct.unpack_from, HEADER_BYTES
@@ -373,9 +400,11 @@ class SegmentReader:
                 self._fill(position, limits.READ_CHUNK_BYTES, end)
             index = position - self._start
             fault = self._entry_fault(position, index, end)
+            if lenient and fault is not None and fault[0] in (BAD_MAGIC, SHORT_HEADER) and self._filled - index >= struct_size:
+                fault = None
             if fault is None:
                 magic = self._buffer[index + MAGIC_POSITION]
-                legacy = magic < 2
+                legacy = magic < 2 or magic > 127
                 header: RecordBatch | LegacyBatch
                 if legacy:
                     header = self._legacy_header(position, index)
@@ -398,6 +427,23 @@ class SegmentReader:
                 return
             position, suspect = found, None
 
+    def header_at(self, position: int, end: int | None = None) -> RecordBatch | LegacyBatch:
+        """The header of the entry at byte `position`, without the batch. Raises CorruptRecordError where none fits before `end`."""
+        limit = self.end_position() if end is None else min(end, self.end_position())
+        head = self.file.read_at(position, HEADER_BYTES)
+        if len(head) <= ENTRY_HEAD_BYTES or position < 0:
+            raise CorruptRecordError(f"no batch begins at byte {position}", position)
+        size = int.from_bytes(head[8:12], "big", signed=True)
+        if not MIN_ENTRY_SIZE <= size <= limit - position - LOG_OVERHEAD_BYTES:
+            raise CorruptRecordError(f"the entry at byte {position} states {size} bytes, which do not fit", position)
+        if 2 <= head[MAGIC_POSITION] < 128:
+            if len(head) < HEADER_BYTES:
+                raise CorruptRecordError(f"the batch at byte {position} is shorter than its header", position)
+            return RecordBatch(position, *HEADER.struct.unpack_from(head))
+        from kcli.format.legacy_message_set import read_legacy_header
+
+        return read_legacy_header(head, 0, position)
+
     def batch_at(self, position: int) -> LogBatch | Damage | None:
         """The one entry at byte `position`, or None behind the last byte."""
         return next(self.batches(position, resynchronise=False), None)
@@ -412,7 +458,7 @@ class SegmentReader:
     def _entry_fault(self, position: int, index: int, end: int) -> tuple[str, str] | None:
         """What keeps the bytes at `position` from being an entry -> (kind, sentence), or None."""
         left = min(end - position, self._filled - index)
-        if left < ENTRY_HEAD_BYTES:
+        if left <= ENTRY_HEAD_BYTES:
             if not any(self._buffer[index : index + left]):
                 return ZEROS, f"the last {end - position} bytes are zeros"
             return TRUNCATED, f"{left} bytes are too few for a batch"
@@ -465,7 +511,8 @@ class SegmentReader:
                 return None
         data = self._buffer[index : index + size]
         if isinstance(header, RecordBatch):
-            return LogBatch(header, data, crc32c(data[CRC_START:]), self.file)
+            crc = crc32c(data[CRC_START:]) if size >= HEADER_BYTES else -1
+            return LogBatch(header, data, crc, self.file)
         from kcli.format.legacy_message_set import legacy_crc
 
         return LogBatch(header, data, legacy_crc(data), self.file)

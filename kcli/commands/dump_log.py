@@ -1,0 +1,209 @@
+"""`kcli dump-log`: a drop-in for kafka-dump-log, and what that tool lacks."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, write_out
+from kcli.log.disk import OsDisk
+
+if TYPE_CHECKING:
+    from kcli.inspect.kafka_text import ContentParser
+
+DESCRIPTION = """\
+Shows the files of a log directory: segments, indexes, snapshots, checkpoints. Takes all options of
+kafka-dump-log; --output kafka prints the same bytes."""
+EPILOG = """\
+Paths are files, directories and globs. Exit codes: 0 all sound, 1 something is damaged (all else is shown),
+2 could not run. docs/dump-log.md has examples, docs/json-output.md the schema of --output json."""
+
+STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
+# Option -> the topic whose records it decodes, in the order in which Kafka's tool prefers them.
+TOPIC_DECODERS = {
+    "offsets_decoder": "__consumer_offsets",
+    "transaction_log_decoder": "__transaction_state",
+    "cluster_metadata_decoder": "__cluster_metadata",
+    "remote_log_metadata_decoder": "__remote_log_metadata",
+    "share_group_state_decoder": "__share_group_state",
+}
+
+
+# What Kafka's output does not know.
+SELECTING = (
+    *("offset", "time", "key", "header", "producer_id", "transactional", "control", "aborted"),
+    *("limit", "tail", "stats", "follow"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `kcli dump-log`."""
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="files, directories or globs")
+    parser.add_argument("--files", metavar="A,B", action="append", default=[], help="the same, separated by commas")
+    parser.add_argument(
+        "--output",
+        choices=["auto", "text", "kafka", "json", "csv"],
+        default="auto",
+        help="auto: text on a terminal and with the options for selecting, else kafka",
+    )
+    _add_kafka_arguments(parser.add_argument_group("as in kafka-dump-log"))
+    _add_selection_arguments(parser.add_argument_group("selecting (not with --output kafka)"))
+    group = parser.add_argument_group("more")
+    group.add_argument(
+        "--stats", action="store_true", help="counts, sizes, codecs, rates, top keys, producers instead of records"
+    )
+    group.add_argument("--follow", action="store_true", help="go on as a live broker appends and rolls")
+
+
+def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
+    from kcli.inspect.kafka_text import DEFAULT_MAX_MESSAGE_BYTES, INT32_MAX
+
+    group.add_argument("--print-data-log", action="store_true", help="print keys and values; any decoder option implies it")
+    group.add_argument("--deep-iteration", action="store_true", help="print records; --print-data-log implies it")
+    group.add_argument("--skip-record-metadata", action="store_true", help="leave out record metadata and control records")
+    group.add_argument("--verify-index-only", action="store_true", help="hold indexes against the log, print no entries")
+    group.add_argument("--index-sanity-check", action="store_true", help="only what an index can tell by itself")
+    group.add_argument(
+        "--max-message-size",
+        type=int,
+        default=DEFAULT_MAX_MESSAGE_BYTES,
+        metavar="BYTES",
+        help="of one batch, when an index is checked (%(default)s)",
+    )
+    group.add_argument("--max-bytes", type=int, default=INT32_MAX, metavar="BYTES", help="read only so much of each .log")
+    for side in ("key", "value"):
+        group.add_argument(
+            f"--{side}-decoder-class",
+            nargs="?",
+            const=STRING_DECODER,
+            metavar="CLASS",
+            help="one of Kafka's String-, Integer-, Long-, DefaultDecoder, or your own as package.module:callable",
+        )
+    for option, topic in TOPIC_DECODERS.items():
+        group.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=f"decode as records of {topic}")
+
+
+def _add_selection_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
+    group.add_argument("--time", metavar="A..B", help="timestamps likewise: ISO 8601 (UTC unless it says so) or ms")
+    group.add_argument("--key", metavar="KEY", help="records with this key")
+    group.add_argument("--header", metavar="NAME[=VALUE]", action="append", default=[], help="records with this header")
+    group.add_argument("--producer-id", metavar="ID", type=int, help="batches of this producer")
+    group.add_argument("--transactional", action="store_true", help="batches of transactions")
+    group.add_argument("--control", action="store_true", help="control batches")
+    group.add_argument("--aborted", action="store_true", help="records of aborted transactions")
+    group.add_argument(
+        "--isolation",
+        choices=["read_uncommitted", "read_committed"],
+        default="read_uncommitted",
+        help="read_committed: what a consumer would see, nothing of open or aborted transactions",
+    )
+    group.add_argument("--limit", metavar="N", type=int, help="at most N records")
+    group.add_argument("--tail", metavar="N", type=int, help="the last N records")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Dump what was asked for -> exit code."""
+    paths = list(args.paths) + [path for files in args.files for path in files.split(",") if path]
+    if not paths:
+        raise CannotRun("name what to show: kcli dump-log PATH..., or --files A,B")
+    output = _chosen_output(args)
+    if output == "kafka":
+        return _run_kafka(args, paths)
+    from kcli.commands.dump_log_selected import run_selected
+
+    return run_selected(args, paths, output, content_parser(args))
+
+
+def _selects(args: argparse.Namespace) -> str | None:
+    """The first option given that Kafka's output does not know, or None."""
+    given = [name for name in SELECTING if getattr(args, name) not in (None, False, [])]
+    if args.isolation != "read_uncommitted":
+        given.append("isolation")
+    return f"--{given[0].replace('_', '-')}" if given else None
+
+
+def _chosen_output(args: argparse.Namespace) -> str:
+    selects = _selects(args)
+    if args.output == "auto":
+        return "text" if selects or os.isatty(1) else "kafka"
+    if args.output == "kafka" and selects:
+        raise CannotRun(f"{selects} cannot be had with --output kafka; use text, json or csv")
+    return str(args.output)
+
+
+def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
+    from kcli.inspect.kafka_dump import dump_as_kafka
+    from kcli.inspect.kafka_text import DumpOptions
+
+    if args.max_bytes < 0:
+        raise CannotRun("--max-bytes takes a number of bytes, 0 or more")
+    parser = content_parser(args)
+    decoded = parser is not None or args.key_decoder_class or args.value_decoder_class
+    options = DumpOptions(
+        print_data_log=bool(args.print_data_log or decoded),
+        deep_iteration=args.deep_iteration,
+        skip_record_metadata=args.skip_record_metadata,
+        verify_index_only=args.verify_index_only,
+        index_sanity_check=args.index_sanity_check,
+        max_message_bytes=args.max_message_size,
+        max_bytes=args.max_bytes,
+        parser=parser,
+    )
+    disk = OsDisk()
+
+    def tell(line: str) -> None:
+        sys.stderr.write(line + "\n")
+
+    sound = dump_as_kafka(disk, expand(disk, paths), options, write_out, tell, os.path.abspath)
+    return EXIT_OK if sound else EXIT_FINDINGS
+
+
+def expand(disk: OsDisk, paths: list[str]) -> list[str]:
+    """Files as they are; a directory's files in the order of their names; a glob's matches."""
+    found: list[str] = []
+    for path in paths:
+        if disk.is_directory(path):
+            found += _files_below(disk, path.rstrip("/") or "/")
+        elif any(sign in path for sign in "*?[") and not disk.exists(path):
+            from kcli.log.log_directory import expand_pattern
+
+            matches = expand_pattern(disk, path)
+            if not matches:
+                raise CannotRun(f"{path}: nothing has such a name")
+            for match in matches:
+                found += _files_below(disk, match) if disk.is_directory(match) else [match]
+        else:
+            found.append(path)
+    return found
+
+
+def _files_below(disk: OsDisk, directory: str) -> list[str]:
+    files: list[str] = []
+    for name in disk.list_directory(directory):
+        path = f"{directory.rstrip('/')}/{name}"
+        if disk.is_directory(path):
+            files += _files_below(disk, path)
+        else:
+            files.append(path)
+    return files
+
+
+def content_parser(args: argparse.Namespace) -> ContentParser | None:
+    """What decodes keys and values, or None for Kafka's StringDecoder. One wins for all files, in Kafka's order."""
+    for option, topic in TOPIC_DECODERS.items():
+        if getattr(args, option):
+            from kcli.protocol.internal_records import decoder_for_topic
+
+            return decoder_for_topic(topic)
+    names = (args.key_decoder_class or STRING_DECODER, args.value_decoder_class or STRING_DECODER)
+    if names == (STRING_DECODER, STRING_DECODER):
+        return None
+    from kcli.inspect.content_decoders import ClassParser, UnknownDecoder
+
+    try:
+        return ClassParser(*names)
+    except UnknownDecoder as error:
+        raise CannotRun(str(error)) from None

@@ -1,0 +1,75 @@
+"""Where commands put what they have: results on stdout, all else on stderr; plain when piped, colours only on terminals.
+
+exit code  meaning
+---------  ----------------------------------------------------------------------
+0          done, and all was sound
+1          done, but something that was read is damaged, or findings were made
+2          could not run: wrong options, nothing to read, no permission
+130        interrupted
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+EXIT_OK = 0
+EXIT_FINDINGS = 1
+EXIT_CANNOT_RUN = 2
+EXIT_INTERRUPTED = 130
+
+
+class CannotRun(Exception):
+    """The command cannot do what it was asked; the message is the sentence that the user reads."""
+
+
+def tell(message: str) -> None:
+    """Print one sentence on stderr."""
+    sys.stderr.write(f"kcli: {message}\n")
+
+
+def write_out(data: memoryview | bytes) -> None:
+    """Write bytes to stdout, all of them, past Python's buffer. Raises BrokenPipeError when nobody reads any more."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def print_text(text: str) -> None:
+    """Print lines on stdout. Raises BrokenPipeError when nobody reads any more."""
+    write_out((text if text.endswith("\n") else text + "\n").encode("utf-8", "surrogateescape"))
+
+
+def is_terminal(stream: int = 1) -> bool:
+    """True where stdout (1) or stderr (2) is a terminal."""
+    return os.isatty(stream)
+
+
+def use_colour() -> bool:
+    """True where stdout is a terminal that may show colours (NO_COLOR unset, TERM not dumb)."""
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Run a command -> its exit code; what ends it early becomes a sentence, never a traceback.
+
+    A closed pipe is no error: whoever read has what they wanted.
+    """
+    try:
+        return run()
+    except CannotRun as error:
+        tell(str(error))
+        return EXIT_CANNOT_RUN
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at its end; give it a place where that cannot fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        tell(f"{error.filename or 'input'}: {error.strerror or error}")
+        return EXIT_CANNOT_RUN
+    except MemoryError:
+        tell("out of memory; give the process more, or select less with --offset or --limit")
+        return EXIT_CANNOT_RUN

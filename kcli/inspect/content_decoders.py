@@ -1,0 +1,92 @@
+"""Decoders of keys and values by name: the four that Kafka ships, and one's own as `package.module:callable`.
+
+    org.apache.kafka.tools.api.StringDecoder    UTF-8, faults replaced as Java replaces them
+    org.apache.kafka.tools.api.IntegerDecoder   int32, big-endian; bytes behind it are ignored
+    org.apache.kafka.tools.api.LongDecoder      int64, likewise
+    org.apache.kafka.tools.api.DefaultDecoder   the bytes; Kafka prints a Java array's identity, here they are in hex
+    (their names of Kafka 4.2 and before: kafka.serializer.StringDecoder ...)
+
+One's own takes bytes and gives anything; its str() is printed. What it raises ends the record, not the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kcli.format.java_text import decode_utf8
+from kcli.format.primitives import FormatError
+
+Decode = Callable[[bytes], object]
+
+
+class UnknownDecoder(ValueError):
+    """A decoder that is not to be had; the message is a sentence for the user."""
+
+
+def _decode_integer(size: int, name: str) -> Decode:
+    def decode(data: bytes) -> int:
+        if len(data) < size:
+            raise FormatError(f"{name} needs {size} bytes, and there are {len(data)}")
+        return int.from_bytes(data[:size], "big", signed=True)
+
+    return decode
+
+
+KAFKA_DECODERS: dict[str, Decode] = {
+    "StringDecoder": decode_utf8,
+    "IntegerDecoder": _decode_integer(4, "IntegerDecoder"),
+    "LongDecoder": _decode_integer(8, "LongDecoder"),
+    "DefaultDecoder": bytes.hex,
+}
+KAFKA_PACKAGES = ("org.apache.kafka.tools.api.", "kafka.serializer.", "")
+
+
+def find_decoder(name: str) -> Decode:
+    """The decoder called `name` -> a callable from bytes. Raises UnknownDecoder with a sentence that says what there is."""
+    for package in KAFKA_PACKAGES:
+        known = KAFKA_DECODERS.get(name.removeprefix(package)) if name.startswith(package) else None
+        if known is not None:
+            return known
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        names = ", ".join(KAFKA_DECODERS)
+        raise UnknownDecoder(
+            f"{name}: kcli runs no Java classes; it knows {names} of org.apache.kafka.tools.api, "
+            "and your own in Python as package.module:callable"
+        )
+    import importlib
+
+    try:
+        found: object = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownDecoder(f"{name}: cannot be loaded: {error}") from error
+    if isinstance(found, type):
+        found = found()
+    if not callable(found):
+        raise UnknownDecoder(f"{name}: is not callable")
+    return found
+
+
+class ClassParser:
+    """A ContentParser of two decoders, for the key and for the value. Raises UnknownDecoder."""
+
+    def __init__(self, key_decoder: str, value_decoder: str) -> None:
+        self._key = find_decoder(key_decoder)
+        self._value = find_decoder(value_decoder)
+
+    def describe(self, offset: int, key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
+        """Key and value as text, None for null. Raises FormatError where a decoder fails."""
+        return self._text(self._key, key, offset), self._text(self._value, value, offset)
+
+    @staticmethod
+    def _text(decode: Decode, data: bytes | None, offset: int) -> str | None:
+        if data is None:
+            return None
+        try:
+            return str(decode(data))
+        except FormatError as error:
+            raise FormatError(f"offset {offset}: {error.message}") from None
+        except Exception as error:
+            raise FormatError(f"offset {offset}: the decoder failed: {type(error).__name__}: {error}") from error

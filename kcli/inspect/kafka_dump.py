@@ -1,0 +1,103 @@
+"""kafka-dump-log's main loop (`--output kafka`): each file by the suffix of its name, the summary on stderr at the end.
+
+suffix                 printed by                     other files
+---------------------  -----------------------------  ------------------------------------------------
+.log, .checkpoint      kafka_text.LogDumper           "Ignoring unknown file F" on stderr, as Kafka
+.index, .timeindex     kafka_text_indexes.IndexDumper
+.txnindex, .snapshot   kafka_text_indexes.IndexDumper
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from kcli.inspect.kafka_text import DumpOptions, LogDumper, Report
+from kcli.inspect.text_buffer import TextBuffer
+from kcli.log.disk import Disk
+
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+_CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})((?:-.*)?\.checkpoint(?:\.part|\.deleted)?)")
+INT64_MAX = 2**63 - 1
+
+
+def dump_as_kafka(
+    disk: Disk,
+    paths: Iterable[str],
+    options: DumpOptions,
+    write: Callable[[memoryview], object],
+    tell: Callable[[str], None],
+    absolute: Callable[[str], str],
+) -> bool:
+    """Print every file of `paths` as kafka-dump-log does -> True where all of them are sound.
+
+    `write` takes stdout's bytes, `tell` one sentence for stderr, `absolute` gives the path that the summary shows.
+    Raises what `write` raises; an unreadable file is told of and counts as damage.
+    """
+    out = TextBuffer(write)
+    report = Report(tell)
+    logs = LogDumper(disk, out, options, report, absolute)
+    for path in paths:
+        out.put(b"Dumping %s\n" % path.encode(errors="surrogateescape"))
+        try:
+            _dump_file(disk, path, out, options, report, absolute, logs)
+        except OSError as error:
+            report.damage(path, None, f"cannot be read: {error.strerror or error}")
+    out.flush()
+    for line in logs.summary.lines():
+        tell(line)
+    return not report.damaged
+
+
+def _dump_file(
+    disk: Disk,
+    path: str,
+    out: TextBuffer,
+    options: DumpOptions,
+    report: Report,
+    absolute: Callable[[str], str],
+    logs: LogDumper,
+) -> None:
+    name = path.rsplit("/", 1)[-1]
+    suffix = name[name.rindex(".") :] if "." in name else ""
+    if suffix == ".log":
+        base_offset = _base_offset(path, name, report)
+        if base_offset is not None:
+            out.put(b"Log starting offset: %d\n" % base_offset)
+        logs.dump(path)
+    elif suffix == ".checkpoint":
+        _put_checkpoint_name(path, name, out, report)
+        logs.dump(path)
+    elif suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+        from kcli.inspect.kafka_text_indexes import IndexDumper
+
+        indexes = IndexDumper(disk, out, options, report, absolute, logs.summary)
+        if suffix == ".snapshot":
+            indexes.producer_snapshot(path)
+            return
+        base_offset = _base_offset(path, name, report) or 0
+        dump = {".index": indexes.offset_index, ".timeindex": indexes.time_index, ".txnindex": indexes.transaction_index}
+        dump[suffix](path, base_offset)
+    else:
+        report.ignored(path)
+
+
+def _base_offset(path: str, name: str, report: Report) -> int | None:
+    """The number before the first dot, as Java's Long.parseLong reads it."""
+    digits = name.split(".")[0]
+    if re.fullmatch(r"[+-]?[0-9]+", digits) and -INT64_MAX - 1 <= int(digits) <= INT64_MAX:
+        return int(digits)
+    report.damage(path, None, "its name does not begin with an offset (Kafka's names have 20 digits); Kafka does not open it")
+    return None
+
+
+def _put_checkpoint_name(path: str, name: str, out: TextBuffer, report: Report) -> None:
+    found = _CHECKPOINT_NAME.fullmatch(name)
+    if name == BOOTSTRAP_CHECKPOINT:
+        out.put(b"KRaft bootstrap snapshot\n")
+    elif found:
+        out.put(b"Snapshot end offset: %d, epoch: %d\n" % (int(found[1]), int(found[2])))
+    else:
+        report.damage(
+            path, None, "its name is not that of a metadata snapshot (OFFSET-EPOCH.checkpoint); Kafka does not open it"
+        )

@@ -1,0 +1,34 @@
+# C types for record_lines.py when Cython compiles it; the Python source knows nothing of them.
+cimport cython
+
+cdef bint COMPILED
+
+@cython.locals(end=Py_ssize_t, byte=cython.uchar)
+cdef Py_ssize_t put_text(unsigned char[::1] out, Py_ssize_t position, bytes text) except? -9
+
+@cython.locals(rest=cython.ulonglong, bound=cython.ulonglong, digits=cython.int, end=Py_ssize_t)
+cdef Py_ssize_t put_int(unsigned char[::1] out, Py_ssize_t position, long long value) except? -9
+
+@cython.locals(index=Py_ssize_t)
+cdef Py_ssize_t put_again(unsigned char[::1] out, Py_ssize_t position, Py_ssize_t start, Py_ssize_t end) except? -9
+
+@cython.locals(seen=cython.uchar, byte=cython.uchar, index=Py_ssize_t)
+cdef Py_ssize_t put_ascii(unsigned char[::1] out, Py_ssize_t position, const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t end) except? -9
+
+@cython.locals(index=Py_ssize_t)
+cpdef Py_ssize_t first_gap(long long[::1] offsets, Py_ssize_t count) except? -9
+
+@cython.locals(
+    offsets=cython.longlong[::1], timestamps=cython.longlong[::1],
+    key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1],
+    value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
+    header_counts=cython.longlong[::1],
+    position=Py_ssize_t, room=Py_ssize_t, index=Py_ssize_t, start=Py_ssize_t, needed=cython.longlong,
+    key_size=cython.longlong, value_size=cython.longlong, sequence=cython.longlong, delta=cython.longlong,
+    shared_start=Py_ssize_t, shared_end=Py_ssize_t, timestamp=cython.longlong, shared_timestamp=cython.longlong,
+    shared_key_size=cython.longlong, shared_value_size=cython.longlong,
+)
+cpdef Py_ssize_t put_record_lines(
+    unsigned char[::1] out, const unsigned char[::1] data, columns, Py_ssize_t first, Py_ssize_t count,
+    bytes time_label, long long fixed_timestamp, bint has_fixed_timestamp, long long base_offset, long long base_sequence,
+    bint with_metadata, bint with_contents, long long[::1] place) except? -9

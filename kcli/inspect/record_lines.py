@@ -1,0 +1,205 @@
+# cython: boundscheck=False
+# (every line's room is checked before it is written; the scanner has checked the positions)
+"""Lines of records as kafka-dump-log prints them, straight from columns into a buffer.
+
+    | offset: O CreateTime: T keySize: K valueSize: V sequence: Q headerKeys: [] key: ... payload: ...
+
+One source, interpreted or compiled by Cython (C types in record_lines.pxd): compiled, a line costs some 40 ns and a copy of
+its payload. A record that needs more than copying (headers, bytes that are not ASCII, a line longer than the buffer) is
+left to the caller, who formats it in Python and comes back for the rest.
+"""
+
+from array import array
+
+from kcli.format.record_scan import RecordColumns
+
+Buffer = bytes | bytearray | memoryview
+
+COMPILED = not __file__.endswith(".py")
+
+# What a line takes beside its key and value: labels and seven integers of at most 20 digits.
+LINE_OVERHEAD_BYTES = 256
+INT32_MAX = 2147483647
+
+
+def put_text(out: memoryview, position: int, text: bytes) -> int:
+    """Copy `text` to out[position] -> the position behind it."""
+    if not COMPILED:
+        end = position + len(text)
+        out[position:end] = text
+        return end
+    for byte in text:
+        out[position] = byte
+        position += 1
+    return position
+
+
+def put_int(out: memoryview, position: int, value: int) -> int:
+    """Write `value` in decimal to out[position] -> the position behind it."""
+    if not COMPILED:
+        text = b"%d" % value
+        end = position + len(text)
+        out[position:end] = text
+        return end
+    if value < 0:
+        out[position] = 45
+        position += 1
+        rest = -value
+    else:
+        rest = value
+    digits = 1
+    bound = 10
+    while digits < 19 and rest >= bound:
+        bound *= 10
+        digits += 1
+    end = position + digits
+    position = end
+    while rest > 9:
+        position -= 1
+        out[position] = 48 + rest % 10
+        rest = rest // 10
+    out[position - 1] = 48 + rest
+    return end
+
+
+def put_again(out: memoryview, position: int, start: int, end: int) -> int:
+    """Copy out[start:end] to out[position] -> the position behind it; the two do not overlap."""
+    if not COMPILED:
+        out[position : position + end - start] = out[start:end]
+        return position + end - start
+    for index in range(end - start):
+        out[position + index] = out[start + index]
+    return position + end - start
+
+
+def put_ascii(out: memoryview, position: int, data: Buffer, start: int, end: int) -> int:
+    """Copy data[start:end] to out[position] if it is ASCII -> the position behind it, or -1 where it is not."""
+    if not COMPILED:
+        piece = bytes(data[start:end])
+        if not piece.isascii():
+            return -1
+        out[position : position + len(piece)] = piece
+        return position + len(piece)
+    seen = 0
+    for index in range(start, end):
+        byte = data[index]
+        out[position] = byte
+        seen |= byte
+        position += 1
+    if seen > 127:
+        return -1
+    return position
+
+
+def first_gap(offsets: array, count: int) -> int:  # type: ignore[type-arg]
+    """The first index below `count` whose offset is not the one before plus one, or `count` where there is none."""
+    for index in range(1, count):
+        if offsets[index] != offsets[index - 1] + 1:
+            return index
+    return count
+
+
+def put_record_lines(
+    out: memoryview,
+    data: Buffer,
+    columns: RecordColumns,
+    first: int,
+    count: int,
+    time_label: bytes,
+    fixed_timestamp: int,
+    has_fixed_timestamp: bool,
+    base_offset: int,
+    base_sequence: int,
+    with_metadata: bool,
+    with_contents: bool,
+    place: array,  # type: ignore[type-arg]
+) -> int:
+    """Write lines of the records columns[first:count] into `out`, from place[0] on -> the index of the first not written.
+
+    place[0] moves behind what was written. It stops early at a record that does not fit or that is not plain; the caller
+    tells which by the room that is left.
+    """
+    offsets = columns.offset
+    timestamps = columns.timestamp
+    key_positions = columns.key_position
+    key_sizes = columns.key_size
+    value_positions = columns.value_position
+    value_sizes = columns.value_size
+    header_counts = columns.header_count
+    position = place[0]
+    room = len(out)
+    # Neighbours often share timestamp and sizes: the text from the timestamp's label to the sequence is then copied.
+    shared_start = 0
+    shared_end = 0
+    shared_timestamp = 0
+    shared_key_size = 0
+    shared_value_size = 0
+    index = first
+    while index < count:
+        key_size = key_sizes[index]
+        value_size = value_sizes[index]
+        if header_counts[index] != 0:
+            break
+        needed = LINE_OVERHEAD_BYTES
+        if with_contents:
+            if key_size > 0:
+                needed += key_size
+            if value_size > 0:
+                needed += value_size
+        if needed > room - position:
+            break
+        start = position
+        if with_metadata:
+            timestamp = fixed_timestamp if has_fixed_timestamp else timestamps[index]
+            position = put_text(out, position, b"| offset: ")
+            position = put_int(out, position, offsets[index])
+            if (
+                shared_end != 0
+                and timestamp == shared_timestamp
+                and key_size == shared_key_size
+                and value_size == shared_value_size
+            ):
+                position = put_again(out, position, shared_start, shared_end)
+            else:
+                shared_start = position
+                position = put_text(out, position, time_label)
+                position = put_int(out, position, timestamp)
+                position = put_text(out, position, b" keySize: ")
+                position = put_int(out, position, key_size)
+                position = put_text(out, position, b" valueSize: ")
+                position = put_int(out, position, value_size)
+                position = put_text(out, position, b" sequence: ")
+                shared_end = position
+                shared_timestamp = timestamp
+                shared_key_size = key_size
+                shared_value_size = value_size
+            sequence = -1
+            if base_sequence >= 0:
+                delta = offsets[index] - base_offset
+                if base_sequence > INT32_MAX - delta:
+                    sequence = delta - (INT32_MAX - base_sequence) - 1
+                else:
+                    sequence = base_sequence + delta
+            position = put_int(out, position, sequence)
+            position = put_text(out, position, b" headerKeys: []")
+        if with_contents:
+            if not with_metadata and (key_size >= 0 or value_size >= 0):
+                out[position] = 124
+                position += 1
+            if key_size >= 0:
+                position = put_text(out, position, b" key: ")
+                position = put_ascii(out, position, data, key_positions[index], key_positions[index] + key_size)
+                if position < 0:
+                    position = start
+                    break
+            if value_size >= 0:
+                position = put_text(out, position, b" payload: ")
+                position = put_ascii(out, position, data, value_positions[index], value_positions[index] + value_size)
+                if position < 0:
+                    position = start
+                    break
+        out[position] = 10
+        position += 1
+        index += 1
+    place[0] = position
+    return index

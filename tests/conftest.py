@@ -1,0 +1,44 @@
+"""Where tests find their inputs: fixtures/ always, ../shared where this checkout lies beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+FIXTURES = ROOT / "fixtures"
+LOG_SETS = ("kafka-logs", "kafka-logs-legacy")
+
+
+class LogSet(NamedTuple):
+    """A log directory that Kafka wrote, and Kafka's own dump of each of its files."""
+
+    data: Path
+    dumps: Path
+
+
+def log_sets(root: Path) -> list[LogSet]:
+    """The log directories below `root` (fixtures/ or ../shared), as far as they are there."""
+    return [LogSet(root / name / "data", root / name / "dumps") for name in LOG_SETS if (root / name / "data").is_dir()]
+
+
+def every_log_set() -> list[LogSet]:
+    """The given directories where they are, else the part of them in fixtures/."""
+    return log_sets(SHARED) or log_sets(FIXTURES)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of given inputs beside the checkout; the test is skipped where it is missing."""
+    if not SHARED.is_dir():
+        pytest.skip("../shared, the folder of given inputs, is not beside this checkout")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def fixtures() -> Path:
+    """The inputs that every clone has."""
+    return FIXTURES
