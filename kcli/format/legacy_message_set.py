@@ -1,0 +1,325 @@
+"""Message formats 0 and 1: what a `.log` file was a row of before Kafka 0.11, and still may be.
+
+    byte  field       type    notes
+    ----  ----------  ------  ------------------------------------------------------------------------------------
+       0  offset      int64   of a compressed set: the offset of its last message
+       8  size        int32   bytes behind this field; the whole entry is 12 more
+      12  crc         uint32  CRC-32 (zlib's) from magic to the end of the entry
+      16  magic       int8    0 or 1
+      17  attributes  int8    bits: 0-2 codec (not zstd), 3 LogAppendTime (format 1)
+      18  timestamp   int64   format 1 only, ms; of a compressed set the largest one, or the broker's
+          key         int32   size, -1 for null, then the bytes
+          value       int32   size, -1 for null, then the bytes
+
+A compressed set is one message, the wrapper, whose value is a row of such entries, deflated. Of the entries inside:
+
+* Offsets are absolute in format 0. In format 1 they are relative: the wrapper's offset belongs to the last of them, unless
+  it is 0 (sets of old librdkafka), where they count from 0.
+* With LogAppendTime in the wrapper all have the wrapper's timestamp; their own is what the producer wrote.
+* None may be compressed again. Kafka, and so we, learns that only when it comes to that entry; all other faults of the
+  inflated bytes show before the first message. An entry cut short at the end is passed over in silence.
+
+Messages are read as Kafka reads them, with its words in the errors where it has any. The CRC is not looked at but told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from kcli.format import limits
+from kcli.format.byte_source import ByteSource
+from kcli.format.codec_streams import NONE, ZSTD
+from kcli.format.compression import codec_name, deflate, inflate, inflate_stream
+from kcli.format.primitives import (
+    Buffer,
+    CorruptRecordError,
+    FixedLayout,
+    InflationLimitError,
+    InvalidRecordError,
+)
+
+HEAD = FixedLayout("MessageHead", offset="int64", size="int32", crc="uint32", magic="int8", attributes="int8")
+TIMESTAMP = FixedLayout("MessageTimestamp", timestamp="int64")
+ENTRY_OVERHEAD_BYTES = HEAD.offset_of("crc")  # 12: offset and size
+CRC_START = HEAD.offset_of("magic")  # 16
+MIN_MESSAGE_BYTES = 14  # crc, magic, attributes and the sizes of key and value, in format 0
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+NO_TIMESTAMP = -1
+
+
+class LegacyBatch(NamedTuple):
+    """The head of an entry as it was read; `position` is its first byte in the file, `timestamp` -1 in format 0."""
+
+    position: int
+    offset: int
+    size: int
+    crc: int
+    magic: int
+    attributes: int
+    timestamp: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole entry in bytes."""
+        return self.size + ENTRY_OVERHEAD_BYTES
+
+    @property
+    def end_position(self) -> int:
+        """The byte of the file behind the entry."""
+        return self.position + self.size_bytes
+
+    @property
+    def base_offset(self) -> int:
+        """The offset that stands in the entry; the first one of a compressed set shows only when it is opened."""
+        return self.offset
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last message."""
+        return self.offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the entry."""
+        return self.offset + 1
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in ms, as far as the entry knows; -1 in format 0."""
+        return self.timestamp
+
+    @property
+    def codec(self) -> int:
+        """The codec's id, 0 to 7; 0 to 3 have a meaning here."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """True where the broker's clock gave the timestamps; never in format 0."""
+        return self.magic != 0 and self.attributes & LOG_APPEND_TIME_FLAG != 0
+
+
+class LegacyRecord(NamedTuple):
+    """One message. `timestamp` is in ms, -1 in format 0; sizes are as stated, negative for null; `crc` is the stored one."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    key_size: int
+    value_size: int
+    crc: int
+    is_valid: bool
+    magic: int
+    attributes: int
+
+
+class NewLegacyRecord(NamedTuple):
+    """A message to be written; its timestamp (ms) does not count in format 0."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+def read_legacy_header(buffer: Buffer, index: int = 0, position: int = 0) -> LegacyBatch:
+    """Decode the head of the entry at buffer[index] -> LegacyBatch that lies at byte `position` of its file.
+
+    Nothing is checked but that the bytes are there: raises struct.error where they are not.
+    """
+    offset, size, crc, magic, attributes = HEAD.struct.unpack_from(buffer, index)
+    timestamp = NO_TIMESTAMP if magic == 0 else TIMESTAMP.struct.unpack_from(buffer, index + HEAD.size)[0]
+    return LegacyBatch(position, offset, size, crc, magic, attributes, timestamp)
+
+
+def legacy_crc(entry: Buffer) -> int:
+    """The CRC of one whole entry, computed."""
+    return crc32(memoryview(entry)[CRC_START:])
+
+
+def iter_records(batch: LegacyBatch, entry: Buffer) -> Iterator[LegacyRecord]:
+    """The messages of one whole entry: itself, or what it wraps -> LegacyRecords by offset as stored.
+
+    Raises InvalidRecordError, CorruptRecordError or InflationError, before the first message where the wrapper or what it
+    inflates to is at fault; nothing is inflated beyond MAX_INFLATED_MESSAGE_SET_BYTES or wrapped deeper than once. Above
+    INFLATE_WINDOW_BYTES memory is a window and one message: the set is then inflated twice.
+    """
+    message = memoryview(entry)[ENTRY_OVERHEAD_BYTES:]
+    if batch.codec == NONE:
+        yield _open(message, batch.offset, None)
+        return
+    if batch.codec == ZSTD:
+        raise InvalidRecordError(f"Invalid wrapper compressionType found in legacy deep record iterator {batch.magic}")
+    codec_name(batch.codec)
+    value = _open(message, batch.offset, None).value
+    if value is None:
+        raise InvalidRecordError(f"Found invalid compressed record set with null value (magic = {batch.magic})")
+    inflated: Buffer | None
+    try:
+        inflated = inflate(batch.codec, value, limit=limits.INFLATE_WINDOW_BYTES, magic=batch.magic)
+    except InflationLimitError:
+        inflated = None
+    base_offset = _base_offset(batch, _entries(_source(batch, value, inflated)))
+    for offset, inner in _entries(_source(batch, value, inflated)):
+        if inner[5] & CODEC_MASK:
+            codec_name(inner[5] & CODEC_MASK)
+            raise InvalidRecordError("Inner messages must not be compressed")
+        yield _open(inner, base_offset + offset, batch)
+
+
+def _source(batch: LegacyBatch, value: Buffer, inflated: Buffer | None) -> ByteSource:
+    if inflated is not None:
+        return ByteSource(inflated)
+    return ByteSource(
+        inflate_stream(
+            batch.codec,
+            value,
+            window=limits.READ_CHUNK_BYTES,
+            limit=limits.MAX_INFLATED_MESSAGE_SET_BYTES,
+            magic=batch.magic,
+        )
+    )
+
+
+def _entries(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
+    """The entries of an inflated set -> (offset as stored, the message from its CRC on)."""
+    while True:
+        head = source.peek(ENTRY_OVERHEAD_BYTES)
+        if len(head) < ENTRY_OVERHEAD_BYTES:
+            return
+        offset = int.from_bytes(head[:8], "big", signed=True)
+        size = int.from_bytes(head[8:], "big", signed=True)
+        if size < MIN_MESSAGE_BYTES:
+            raise CorruptRecordError(f"Record size is less than the minimum record overhead ({MIN_MESSAGE_BYTES})")
+        entry = source.peek(ENTRY_OVERHEAD_BYTES + size)
+        if len(entry) < ENTRY_OVERHEAD_BYTES + size:
+            return
+        source.take(ENTRY_OVERHEAD_BYTES + size)
+        yield offset, entry[ENTRY_OVERHEAD_BYTES:]
+
+
+def _base_offset(batch: LegacyBatch, entries: Iterator[tuple[int, memoryview]]) -> int:
+    """What to add to the offsets of a wrapper's entries; walks them all, so that their faults show first."""
+    last = None
+    for offset, _ in entries:
+        last = offset
+    if last is None:
+        raise InvalidRecordError("Found invalid compressed record set with no inner records")
+    if batch.magic == 0 or batch.offset == 0:
+        return 0
+    if batch.offset < last:
+        raise InvalidRecordError(
+            f"Found invalid wrapper offset in compressed v1 message set, wrapper offset '{batch.offset}' is less than "
+            f"the last inner message offset '{last}' and it is not zero."
+        )
+    return batch.offset - last
+
+
+def _open(message: memoryview, offset: int, wrapper: LegacyBatch | None) -> LegacyRecord:
+    """Decode a message from its CRC on, with the timestamp of its wrapper where that one's counts."""
+    end = len(message)
+    if end < MIN_MESSAGE_BYTES:
+        raise InvalidRecordError(f"a message of {end} bytes is smaller than the least possible {MIN_MESSAGE_BYTES}")
+    crc = int.from_bytes(message[:4], "big")
+    magic = int.from_bytes(message[4:5], "big", signed=True)
+    timestamp, position = NO_TIMESTAMP, 6
+    if magic != 0:
+        timestamp, position = int.from_bytes(message[6:14], "big", signed=True), 14
+        if magic == 1 and wrapper is not None and wrapper.is_log_append_time:
+            timestamp = wrapper.timestamp
+    key_size, key, position = _read_bytes(message, position, end, "key")
+    value_size, value, position = _read_bytes(message, position, end, "value")
+    is_valid = crc == crc32(message[4:])
+    return LegacyRecord(offset, timestamp, key, value, key_size, value_size, crc, is_valid, magic, message[5])
+
+
+def _read_bytes(message: memoryview, position: int, end: int, what: str) -> tuple[int, bytes | None, int]:
+    """Decode key or value -> (size as stated, the bytes or None, position behind them)."""
+    if position + 4 > end:
+        raise InvalidRecordError(f"the message ends before the size of its {what}", ENTRY_OVERHEAD_BYTES + position)
+    size = int.from_bytes(message[position : position + 4], "big", signed=True)
+    position += 4
+    if size < 0:
+        return size, None, position
+    if size > end - position:
+        raise InvalidRecordError(
+            f"the {what} states {size} bytes and {end - position} are left in the message", ENTRY_OVERHEAD_BYTES + position
+        )
+    return size, bytes(message[position : position + size]), position + size
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def encode_message(record: NewLegacyRecord | LegacyRecord, magic: int, attributes: int = 0) -> bytes:
+    """One entry as bytes; a compressed set's value must be deflated already. Raises struct.error for what does not fit."""
+    body = b"".join(
+        (
+            bytes((magic, attributes & 0xFF)),
+            b"" if magic == 0 else TIMESTAMP.pack(record.timestamp),
+            _sized(record.key),
+            _sized(record.value),
+        )
+    )
+    head = HEAD.pack(record.offset, 4 + len(body), crc32(body), magic, attributes)
+    return head[:CRC_START] + body
+
+
+def encode_message_set(
+    records: Iterable[NewLegacyRecord],
+    *,
+    magic: int,
+    codec: int = NONE,
+    log_append_time_ms: int | None = None,
+    level: int | None = None,
+) -> bytes:
+    """A message set as bytes: an entry a record, or with a codec one wrapper around them.
+
+    With `log_append_time_ms` (format 1 only) that is the timestamp of all. Raises ValueError for a magic that is not 0 or 1,
+    for zstd, and for a compressed set of no records.
+    """
+    messages = list(records)
+    if magic not in (0, 1) or codec == ZSTD or (codec != NONE and not messages):
+        raise ValueError(f"no message set of magic {magic}, codec {codec_name(codec)} and {len(messages)} messages can be")
+    flags = 0
+    if magic == 1 and log_append_time_ms is not None:
+        flags = LOG_APPEND_TIME_FLAG
+        messages = [message._replace(timestamp=log_append_time_ms) for message in messages]
+    if codec == NONE:
+        return b"".join(encode_message(message, magic, flags) for message in messages)
+    base_offset = 0 if magic == 0 else messages[0].offset
+    inner = b"".join(
+        encode_message(message._replace(offset=message.offset - base_offset), magic, flags) for message in messages
+    )
+    timestamp = max(message.timestamp for message in messages)
+    wrapper = NewLegacyRecord(messages[-1].offset, timestamp, None, deflate(codec, inner, level=level, magic=magic))
+    return encode_message(wrapper, magic, flags | codec)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return b"\xff\xff\xff\xff" if data is None else len(data).to_bytes(4, "big") + data
+
+
+@cache
+def message_declaration() -> Any:
+    """The layout of one entry as a construct.Struct; size and CRC are kept as they stand."""
+    import construct as c
+
+    def nullable(name: str) -> list[Any]:
+        size = f"{name}_size"
+        return [
+            size / c.Int32sb,
+            name / c.IfThenElse(lambda this: this[size] < 0, c.Computed(None), c.Bytes(lambda this: this[size])),
+        ]
+
+    return c.Struct(
+        *HEAD.construct.subcons,
+        "timestamp" / c.IfThenElse(lambda this: this.magic == 0, c.Computed(NO_TIMESTAMP), c.Int64sb),
+        *nullable("key"),
+        *nullable("value"),
+    )
