@@ -164,6 +164,13 @@ def bad_batch_in_old_segment(partition_dir: Path, rng: random.Random) -> None:
     flip_bit(log, middle_batch(batches, rng).position + 17, 4, rng)
 
 
+@damage
+def last_batch_overflows(partition_dir: Path, rng: random.Random) -> None:
+    """The last batch's base offset is 2^32 too high: the segment spans more offsets than its indexes can tell apart."""
+    log, batches = log_with_batches(partition_dir, at_least=2)
+    set_field(log, batches[-1], "base_offset", batches[-1].base_offset + 2**32)
+
+
 def _register_lengths() -> None:
     lies = {
         "huge": (lambda length, rng: 2**31 - 1, "is the largest int32, far beyond the end of the file"),

@@ -317,7 +317,7 @@ public class LoadLog {
   ArrayNode segments(File dir, JsonNode active) throws IOException {
     ArrayNode segments = MAPPER.createArrayNode();
     for (File log : sorted(dir)) {
-      if (!log.getName().endsWith(".log")) {
+      if (!log.getName().matches("\\d{20}\\.log")) {
         continue;
       }
       String stem = log.getPath().substring(0, log.getPath().length() - 4);
