@@ -4,138 +4,47 @@
     ----------------------------  -------------------------------------------------  --------------------------------
     a log directory               meta.properties, a checkpoint, or directories       LogDirectory
                                     with names of partitions in it
-    `<topic>-<partition>`         segment files in it, or its name                    PartitionDirectory, NORMAL
-      `.<hex>-delete`             scheduled for deletion                              PartitionDirectory, DELETE
-      `.<hex>-future`             a replica that moves between log directories        PartitionDirectory, FUTURE
-      `.<hex>-stray`              a replica that the metadata does not know           PartitionDirectory, STRAY
+    `<topic>-<partition>`         segment files in it, or its name                    PartitionDirectory
     `__cluster_metadata-0`        its name                                            PartitionDirectory, is_metadata_log
 
-Nothing but names is looked at, so a directory of any size is read in no time; the few readers of small files (topic id,
-checkpoints) are functions of their own. Every function raises OSError as the disk does. Paths stay as the caller typed them.
+What names mean is told by kcli.format.file_names. Nothing but names is looked at, so a directory of any size is read in no
+time; the few readers of small files (topic id, checkpoints) are functions of their own. Every function raises OSError as the
+disk does. Paths stay as the caller typed them.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kcli.format import limits
+from kcli.format.checkpoint import decode_offset_checkpoint
+from kcli.format.file_names import (
+    METADATA_TOPIC,
+    DirectoryState,
+    FileKind,
+    FileName,
+    FileState,
+    parse_file_name,
+    parse_partition_directory,
+)
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.metadata_files import decode_partition_metadata
+from kcli.format.primitives import FormatError
 from kcli.log.disk import Disk
 
-METADATA_TOPIC = "__cluster_metadata"
-REMOTE_INDEX_CACHE = "remote-log-index-cache"
-LOCK_FILE = ".lock"
-
-NORMAL = "normal"
-DELETE = "delete"
-FUTURE = "future"
-STRAY = "stray"
-
-# The kinds of files in a partition directory, and in the root of a log directory.
-LOG = "log"
-INDEX = "index"
-TIME_INDEX = "timeindex"
-TXN_INDEX = "txnindex"
-PRODUCER_SNAPSHOT = "snapshot"
-METADATA_SNAPSHOT = "metadata-snapshot"
-LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-PARTITION_METADATA = "partition.metadata"
-QUORUM_STATE = "quorum-state"
-META_PROPERTIES = "meta.properties"
-RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
-LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
-HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
-CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-UNKNOWN = "unknown"
-
-# Suffixes behind a file's own: what became of it, or has yet to.
-DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
-TEMPORARY_SUFFIX = ".tmp"
-PART_SUFFIX = ".part"
-
-_ROOT_NAMES = frozenset(
+_SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.PRODUCER_SNAPSHOT)
+_PARTITION_KINDS = frozenset(
     (
-        META_PROPERTIES,
-        RECOVERY_POINT_CHECKPOINT,
-        LOG_START_OFFSET_CHECKPOINT,
-        HIGH_WATERMARK_CHECKPOINT,
-        CLEANER_OFFSET_CHECKPOINT,
-        CLEAN_SHUTDOWN,
-        BOOTSTRAP_CHECKPOINT,
-        LOCK_FILE,
+        *_SEGMENT_KINDS,
+        FileKind.METADATA_SNAPSHOT,
+        FileKind.LEADER_EPOCH_CHECKPOINT,
+        FileKind.PARTITION_METADATA,
+        FileKind.QUORUM_STATE,
     )
 )
-_PARTITION_NAMES = frozenset((LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, QUORUM_STATE))
-_SEGMENT_KINDS = {
-    ".log": LOG,
-    ".index": INDEX,
-    ".timeindex": TIME_INDEX,
-    ".txnindex": TXN_INDEX,
-    ".snapshot": PRODUCER_SNAPSHOT,
-}
-_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, PART_SUFFIX)
-_METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})(-[^.]*)?\.checkpoint")
-
-
-class FileName(NamedTuple):
-    """A name taken apart. `base_offset` and `epoch` are -1 where the name has none; `suffix` is "" or one of the five."""
-
-    name: str
-    kind: str
-    base_offset: int = -1
-    suffix: str = ""
-    epoch: int = -1
-
-
-class DirectoryName(NamedTuple):
-    """The name of a partition directory taken apart."""
-
-    topic: str
-    partition: int
-    state: str
-
-
-def parse_file_name(name: str) -> FileName:
-    """Take the name of a file in a log directory or a partition directory apart -> FileName; kind UNKNOWN for any other."""
-    stem, suffix = name, ""
-    for candidate in _SUFFIXES:
-        if name.endswith(candidate):
-            stem, suffix = name[: -len(candidate)], candidate
-            break
-    if stem in _ROOT_NAMES or stem in _PARTITION_NAMES:
-        return FileName(name, stem, suffix=suffix)
-    if found := _METADATA_SNAPSHOT.fullmatch(stem):
-        return FileName(name, METADATA_SNAPSHOT, int(found[1]), suffix, int(found[2]))
-    prefix, dot, extension = stem.rpartition(".")
-    kind = _SEGMENT_KINDS.get(dot + extension, UNKNOWN)
-    if kind == UNKNOWN:
-        return FileName(name, UNKNOWN)
-    offset = int(prefix) if len(prefix) == 20 and prefix.isascii() and prefix.isdigit() else -1
-    return FileName(name, kind, offset if offset < 2**63 else -1, suffix)
-
-
-_STATES = {"-delete": DELETE, "-future": FUTURE, "-stray": STRAY}
-_STATE_PATTERN = re.compile(r"(\S+-\S+)\.\S+(-delete|-future|-stray)")
-
-
-def parse_directory_name(name: str) -> DirectoryName | None:
-    """Take the name of a partition directory apart -> DirectoryName, or None where it is not Kafka's."""
-    state = NORMAL
-    if name.endswith(tuple(_STATES)):
-        found = _STATE_PATTERN.fullmatch(name)
-        if found is None:
-            return None
-        state = _STATES[found[2]]
-        name = name[: name.rindex(".")]
-    topic, _, partition = name.rpartition("-")
-    if not topic or not (partition.isascii() and partition.isdigit()) or int(partition) >= 2**31:
-        return None
-    return DirectoryName(topic, int(partition), state)
+_ROOT_KINDS = frozenset(FileKind) - _PARTITION_KINDS - {FileKind.UNKNOWN}
 
 
 class FoundFile(NamedTuple):
@@ -150,19 +59,24 @@ class FoundFile(NamedTuple):
         return self.parsed.name
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> FileKind:
         """What its name says that it is, whatever suffix stands behind."""
         return self.parsed.kind
 
     @property
     def base_offset(self) -> int:
-        """The offset in its name, or -1."""
-        return self.parsed.base_offset
+        """The offset in its name, or -1 where there is none."""
+        return -1 if self.parsed.base_offset is None else self.parsed.base_offset
 
     @property
-    def suffix(self) -> str:
-        """Empty, or what stands behind the name: `.deleted`, `.cleaned`, `.swap`, `.tmp`, `.part`."""
-        return self.parsed.suffix
+    def state(self) -> FileState:
+        """CURRENT, or what its suffix says became of it."""
+        return self.parsed.state
+
+    @property
+    def is_current(self) -> bool:
+        """True for a name exactly as Kafka writes it, without a suffix."""
+        return self.parsed.is_regular and self.parsed.state is FileState.CURRENT
 
 
 class Segment(NamedTuple):
@@ -187,7 +101,7 @@ class PartitionDirectory(NamedTuple):
     path: str
     topic: str
     partition: int
-    state: str
+    state: DirectoryState
     is_named: bool
     segments: list[Segment]
     snapshots: list[FoundFile]
@@ -205,9 +119,9 @@ class PartitionDirectory(NamedTuple):
         """True for KRaft's `__cluster_metadata-0`."""
         return self.topic == METADATA_TOPIC
 
-    def file(self, kind: str) -> str | None:
+    def file(self, kind: FileKind) -> str | None:
         """The path of the one file of a kind (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, QUORUM_STATE), or None."""
-        return next((file.path for file in self.others if file.kind == kind and not file.suffix), None)
+        return next((file.path for file in self.others if file.kind is kind and file.is_current), None)
 
     @property
     def log_directory(self) -> str:
@@ -227,9 +141,9 @@ class LogDirectory(NamedTuple):
     other_directories: list[str]
     unreadable: list[tuple[str, str]]
 
-    def file(self, kind: str) -> str | None:
+    def file(self, kind: FileKind) -> str | None:
         """The path of the one root file of a kind (META_PROPERTIES and so on), or None where it is missing."""
-        return next((file.path for file in self.files if file.kind == kind and not file.suffix), None)
+        return next((file.path for file in self.files if file.kind is kind and file.is_current), None)
 
 
 class Checkpoints(NamedTuple):
@@ -263,41 +177,42 @@ def parent_path(path: str) -> str:
 
 def read_partition(disk: Disk, path: str) -> PartitionDirectory:
     """List a partition's directory -> PartitionDirectory. Raises OSError where it cannot be listed."""
-    parsed = parse_directory_name(base_name(path))
-    by_offset: dict[int, dict[str, str]] = {}
-    loose: list[FoundFile] = []
+    by_offset: dict[int, dict[FileKind, FoundFile]] = {}
+    others: list[FoundFile] = []
     snapshots: list[FoundFile] = []
     metadata_snapshots: list[FoundFile] = []
     directories: list[str] = []
     for name in disk.list_directory(path):
         file = FoundFile(join_path(path, name), parse_file_name(name))
-        kind, offset = file.kind, file.base_offset
         if disk.is_directory(file.path):
             directories.append(name)
-        elif offset < 0 or file.suffix:
-            loose.append(file)
-        elif kind == METADATA_SNAPSHOT:
+        elif not file.is_current or file.kind not in (*_SEGMENT_KINDS, FileKind.METADATA_SNAPSHOT) or file.base_offset < 0:
+            others.append(file)
+        elif file.kind is FileKind.METADATA_SNAPSHOT:
             metadata_snapshots.append(file)
-        elif kind == PRODUCER_SNAPSHOT:
-            snapshots.append(file)
-            by_offset.setdefault(offset, {})[kind] = file.path
         else:
-            by_offset.setdefault(offset, {})[kind] = file.path
+            by_offset.setdefault(file.base_offset, {})[file.kind] = file
+            if file.kind is FileKind.PRODUCER_SNAPSHOT:
+                snapshots.append(file)
     segments = []
     for offset, found in sorted(by_offset.items()):
-        if LOG in found:
-            segments.append(_segment(offset, found))
+        if FileKind.LOG in found:
+            beside = (found[kind].path if kind in found else None for kind in _SEGMENT_KINDS[1:])
+            segments.append(Segment(offset, found[FileKind.LOG].path, *beside))
         else:
-            loose += (FoundFile(at, parse_file_name(base_name(at))) for kind, at in found.items() if kind != PRODUCER_SNAPSHOT)
-    topic, partition, state = parsed or (base_name(path), -1, NORMAL)
+            others += (file for file in found.values() if file.kind is not FileKind.PRODUCER_SNAPSHOT)
+    topic, partition, state, is_named = _directory_name(base_name(path))
     return PartitionDirectory(
-        path, topic, partition, state, parsed is not None, segments, snapshots, metadata_snapshots, loose, directories
+        path, topic, partition, state, is_named, segments, snapshots, metadata_snapshots, others, directories
     )
 
 
-def _segment(base_offset: int, found: dict[str, str]) -> Segment:
-    beside = (found.get(kind) for kind in (INDEX, TIME_INDEX, TXN_INDEX, PRODUCER_SNAPSHOT))
-    return Segment(base_offset, found[LOG], *beside)
+def _directory_name(name: str) -> tuple[str, int, DirectoryState, bool]:
+    try:
+        parsed = parse_partition_directory(name)
+    except FormatError:
+        return name, -1, DirectoryState.CURRENT, False
+    return parsed.topic, parsed.partition, parsed.state, True
 
 
 def read_log_directory(disk: Disk, path: str) -> LogDirectory:
@@ -307,7 +222,7 @@ def read_log_directory(disk: Disk, path: str) -> LogDirectory:
         at = join_path(path, name)
         if not disk.is_directory(at):
             files.append(FoundFile(at, parse_file_name(name)))
-        elif parse_directory_name(name) is None:
+        elif not _directory_name(name)[3]:
             others.append(name)
         else:
             try:
@@ -318,13 +233,51 @@ def read_log_directory(disk: Disk, path: str) -> LogDirectory:
     return LogDirectory(path, partitions, files, others, unreadable)
 
 
+def read_topic_id(disk: Disk, partition: PartitionDirectory) -> Uuid | None:
+    """The topic id in partition.metadata, None where that file is missing. Raises OSError, CorruptCheckpointError."""
+    path = partition.file(FileKind.PARTITION_METADATA)
+    if path is None:
+        return None
+    return decode_partition_metadata(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).topic_id
+
+
+def read_checkpoints(disk: Disk, log_directory: str) -> Checkpoints:
+    """Read the four offset checkpoints of a log directory; a missing one has no values, a bad one is a problem."""
+    problems: list[tuple[str, str]] = []
+
+    def read(kind: FileKind) -> dict[tuple[str, int], int]:
+        path = join_path(log_directory, kind.value)
+        if not disk.exists(path):
+            return {}
+        try:
+            return decode_offset_checkpoint(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).offsets()
+        except FormatError as error:
+            problems.append((path, error.message))
+        except OSError as error:
+            problems.append((path, f"the file cannot be read: {error.strerror or error}"))
+        return {}
+
+    return Checkpoints(
+        read(FileKind.RECOVERY_POINT_CHECKPOINT),
+        read(FileKind.LOG_START_OFFSET_CHECKPOINT),
+        read(FileKind.REPLICATION_CHECKPOINT),
+        read(FileKind.CLEANER_CHECKPOINT),
+        problems,
+    )
+
+
+def is_live(disk: Disk, log_directory: str) -> bool:
+    """True where a running broker holds the log directory at that path: its `.lock` is locked by another process."""
+    return disk.is_locked(join_path(log_directory, FileKind.LOCK.value))
+
+
 def is_partition_directory(disk: Disk, path: str) -> bool:
-    """True where a directory holds a partition: segment files or a partition's own, or nothing but a partition's name."""
+    """True where a directory holds a partition: a segment's files or a partition's own, or nothing but a partition's name."""
     names = disk.list_directory(path)
     kinds = {parse_file_name(name).kind for name in names}
-    if kinds.intersection(_SEGMENT_KINDS.values()) or kinds.intersection(_PARTITION_NAMES) or METADATA_SNAPSHOT in kinds:
+    if kinds & _PARTITION_KINDS:
         return True
-    return not _has_log_directory_signs(disk, path, names, kinds) and parse_directory_name(base_name(path)) is not None
+    return not _has_log_directory_signs(disk, path, names, kinds) and _directory_name(base_name(path))[3]
 
 
 def is_log_directory(disk: Disk, path: str) -> bool:
@@ -333,10 +286,10 @@ def is_log_directory(disk: Disk, path: str) -> bool:
     return _has_log_directory_signs(disk, path, names, {parse_file_name(name).kind for name in names})
 
 
-def _has_log_directory_signs(disk: Disk, path: str, names: list[str], kinds: set[str]) -> bool:
-    if kinds.intersection(_ROOT_NAMES):
+def _has_log_directory_signs(disk: Disk, path: str, names: list[str], kinds: set[FileKind]) -> bool:
+    if kinds & _ROOT_KINDS:
         return True
-    return any(parse_directory_name(name) is not None and disk.is_directory(join_path(path, name)) for name in names)
+    return any(_directory_name(name)[3] and disk.is_directory(join_path(path, name)) for name in names)
 
 
 class Target(NamedTuple):
