@@ -121,7 +121,8 @@ class OffsetIndex:
 
     def entries(self) -> Iterator[OffsetIndexEntry]:
         """The entries up to the tail of zeros, as Kafka's dump tool walks them."""
-        return map(self.entry, range(self.used_entries))
+        offsets = map(self.base_offset.__add__, self.relative_offsets[: self.used_entries])
+        return map(OffsetIndexEntry, offsets, self.positions)
 
     @property
     def used_entries(self) -> int:
@@ -218,7 +219,8 @@ class TimeIndex:
 
     def entries(self) -> Iterator[TimeIndexEntry]:
         """The entries up to the tail of zeros, as Kafka's dump tool walks them."""
-        return map(self.entry, range(self.used_entries))
+        offsets = map(self.base_offset.__add__, self.relative_offsets[: self.used_entries])
+        return map(TimeIndexEntry, self.timestamps, offsets)
 
     @property
     def used_entries(self) -> int:
