@@ -1,6 +1,6 @@
 """The notation in which Kafka's messages are declared, one block a message, and what it means.
 
-    KIND NAME [key=API KEY OR RECORD TYPE] versions=VERSIONS [flexible=VERSIONS] [on=LISTENERS]
+    KIND NAME [key=API KEY OR RECORD TYPE] versions=VERSIONS [flexible=VERSIONS] [latest-unstable] [on=LISTENERS]
       FIELD TYPE [VERSIONS] [null=VERSIONS] [tag=N@VERSIONS] [default=VALUE] [key] [ignorable] [flexible=none]
         the fields of a struct, or of an array's elements, deeper by two columns
       struct NAME
@@ -18,6 +18,8 @@
     ignorable    the field may be lost in versions that lack it; others refuse to be written there unless at default
     flexible     the versions whose strings, bytes and arrays are compact and whose structs end in tagged fields;
                  flexible=none on a field keeps its old form in them (RequestHeader's ClientId alone)
+    unstable     latest-unstable: brokers offer the newest version only where they are told to
+    on           the listeners that serve a request: broker, controller
 
 A declaration is parsed here into `Schema`, `Struct` and `Field`; kcli.protocol.decoder_source and encoder_source turn it
 into straight-line Python, once for each version, when that version is first met.
@@ -125,18 +127,29 @@ class Struct:
 
 
 class Schema:
-    """One message: `kind`, `name`, `key` (API key or record type, else None), versions, the fields of `root`.
+    """One message, as declared; kcli.protocol.compiler makes it work.
 
-    `structs` holds every struct by its name, the root included. Decoding and encoding are in kcli.protocol.message.
+    `kind`, `name`; `key`: the API key or record type, or None; `versions` and `flexible`; `root`: its fields; `structs`:
+    every struct by its name, the root included; `listeners` that serve a request; `is_latest_unstable`.
     """
 
-    def __init__(self, kind: str, root: Struct, key: int | None, versions: Versions, flexible: Versions, on: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        root: Struct,
+        key: int | None,
+        versions: Versions,
+        flexible: Versions,
+        listeners: tuple[str, ...] = (),
+        is_latest_unstable: bool = False,
+    ) -> None:
         self.kind = kind
         self.root = root
         self.key = key
         self.versions = versions
         self.flexible = flexible
-        self.listeners = tuple(on.split(",")) if on else ()
+        self.listeners = listeners
+        self.is_latest_unstable = is_latest_unstable
         self.structs: dict[str, Struct] = {root.name: root}
 
     @property
@@ -187,14 +200,15 @@ class _Parser:
 
     def _message(self, line: _Line) -> Schema:
         kind, name, *options = line.words
-        values = dict(option.split("=", 1) for option in options)
+        values = dict(option.partition("=")[::2] for option in options)
         schema = Schema(
             kind,
             Struct(name),
             int(values["key"]) if "key" in values else None,
             Versions.parse(values["versions"]),
             Versions.parse(values.get("flexible", "none")),
-            values.get("on", ""),
+            tuple(values["on"].split(",")) if "on" in values else (),
+            "latest-unstable" in values,
         )
         self.position += 1
         # A struct that several fields share is declared behind them; it is there by name before it has fields.
