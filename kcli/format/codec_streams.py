@@ -278,8 +278,9 @@ def _deflate_lz4(data: Buffer, level: int | None, magic: int) -> bytes:
 _ZSTD_MAGIC = 0xFD2FB528.to_bytes(4, "little")
 _ZSTD_SKIPPABLE = 0x184D2A50
 _ZSTD_DEFAULT_LEVEL = 3
-# A block inflates to 128 KB at most and takes at least 4 bytes: 3 of header, one to repeat.
-_ZSTD_MAX_RATIO = 32 * 1024
+_ZSTD_BLOCK_BYTES = 128 * 1024
+# Nearly every batch inflates to less; the others go block by block.
+_ZSTD_AT_ONCE_BYTES = 1024 * 1024
 # Decompressors are costly to make (20 us) and must not be shared while they work: a pool of idle ones.
 _zstd_idle: list[Any] = []
 
@@ -309,10 +310,8 @@ def _inflate_zstd_frame(source: ByteSource, decompressor: Any) -> Iterator[Buffe
     source.give_back(4)
     flags = source.take(5)[4]
     source.give_back(5)
-    single_segment = flags >> 5 & 1
-    header_bytes = 6 - single_segment + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
     frame = decompressor.decompressobj()
-    frame.decompress(source.take(header_bytes))
+    frame.decompress(source.take(_zstd_header_bytes(flags)))
     last = 0
     while not last:
         header = int.from_bytes(source.peek(3), "little")
@@ -330,6 +329,8 @@ def _inflate_zstd_frame(source: ByteSource, decompressor: Any) -> Iterator[Buffe
 def _inflate_zstd_at_once(data: Buffer) -> bytes | None:
     from zstandard import ZstdDecompressor, ZstdError
 
+    if not _is_small_zstd_frame(data):
+        return None
     decompressor = _zstd_idle.pop() if _zstd_idle else ZstdDecompressor()
     frame = decompressor.decompressobj()
     try:
@@ -339,6 +340,27 @@ def _inflate_zstd_at_once(data: Buffer) -> bytes | None:
     finally:
         _zstd_idle.append(decompressor)
     return whole if frame.eof and not frame.unused_data else None
+
+
+def _is_small_zstd_frame(data: Buffer) -> bool:
+    """True where `data` is one frame of so few blocks that it inflates to _ZSTD_AT_ONCE_BYTES at most."""
+    if len(data) < 6 or data[:4] != _ZSTD_MAGIC:
+        return False
+    position = _zstd_header_bytes(data[4])
+    for _ in range(_ZSTD_AT_ONCE_BYTES // _ZSTD_BLOCK_BYTES):
+        if position + 3 > len(data):
+            return False
+        header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+        position += 4 if header >> 1 & 3 == 1 else 3 + (header >> 3)
+        if header & 1:
+            return position + (4 if data[4] & 4 else 0) == len(data)
+    return False
+
+
+def _zstd_header_bytes(flags: int) -> int:
+    """The size of a frame's header, magic included, by the flags in its fifth byte."""
+    single_segment = flags >> 5 & 1
+    return 6 - single_segment + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
 
 
 def _deflate_zstd(data: Buffer, level: int | None, magic: int) -> bytes:
@@ -353,19 +375,20 @@ def _deflate_zstd(data: Buffer, level: int | None, magic: int) -> bytes:
 class OneShot(NamedTuple):
     """A codec's quick way: `inflate` takes sound, single streams whole -> bytes, or None for anything else.
 
-    It knows no limit, so it may be used only where `max_ratio` times the compressed size is allowed.
+    It knows no limit, so it may be used only where `max_ratio` times the compressed size, or `max_bytes`, is allowed.
     """
 
     max_ratio: int
+    max_bytes: int | None
     inflate: Callable[[Buffer], bytes | None]
 
 
 ONE_SHOTS: dict[int, OneShot] = {
-    NONE: OneShot(1, bytes),
-    GZIP: OneShot(1032, _inflate_gzip_at_once),
-    SNAPPY: OneShot(_SNAPPY_MAX_RATIO, _inflate_snappy_at_once),
-    LZ4: OneShot(255, _inflate_lz4_at_once),
-    ZSTD: OneShot(_ZSTD_MAX_RATIO, _inflate_zstd_at_once),
+    NONE: OneShot(1, None, bytes),
+    GZIP: OneShot(1032, None, _inflate_gzip_at_once),
+    SNAPPY: OneShot(_SNAPPY_MAX_RATIO, None, _inflate_snappy_at_once),
+    LZ4: OneShot(255, None, _inflate_lz4_at_once),
+    ZSTD: OneShot(0, _ZSTD_AT_ONCE_BYTES, _inflate_zstd_at_once),
 }
 # (source, size of a piece where the codec has a choice, limit of the whole, message format) -> pieces
 INFLATERS: dict[int, Callable[[ByteSource, int, int, int], Iterator[Buffer]]] = {

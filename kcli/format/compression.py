@@ -52,7 +52,7 @@ def inflate(codec: int, data: Buffer, *, limit: int, magic: int = 2) -> bytes:
     inflates, up to `limit`.
     """
     one_shot = codec_streams.ONE_SHOTS.get(codec)
-    if one_shot is not None and len(data) * one_shot.max_ratio <= limit:
+    if one_shot is not None and (one_shot.max_bytes or len(data) * one_shot.max_ratio) <= limit:
         whole = one_shot.inflate(data)
         if whole is not None:
             return whole

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kcli.format.compression import CODECS
@@ -209,18 +210,24 @@ class LogDumper:
 
     def _records(self, path: str, batch: LogBatch) -> None:
         """Print the records of a batch; of a compressed one all or none, since Kafka inflates it first."""
-        header = batch.header
-        if header.codec:
-            fault = self._fault_within(batch)
+        windows = batch.windows(self._scanner)
+        first = next(windows, None)
+        if first is None:
+            return
+        if batch.header.codec:
+            fault = first.error.message if first.error else None
+            if fault is None and first.count != getattr(batch.header, "record_count", -1):
+                fault = self._fault_within(batch)
+                windows = batch.windows(self._scanner)
+                first = next(windows)
             if fault is not None:
                 self._report.damage(path, batch.position, fault)
                 return
-        for window in batch.windows(self._scanner):
-            error = window.error
+        for window in chain((first,), windows):
             count = window.count - (1 if window.leftover else 0)
             fault = self._window(batch, window, count)
-            if fault is None and error is not None:
-                fault = error.message
+            if fault is None and window.error is not None:
+                fault = window.error.message
             if fault is not None:
                 self._report.damage(path, batch.position, fault)
                 return
