@@ -1,0 +1,100 @@
+"""What a record's key and value mean, where that is known: internal topics, control records, one's own decoders.
+
+    records of                                      key and value become
+    ----------------------------------------------  ----------------------------------------------------------
+    an internal topic (told by the directory)       {"name": message, "version": N, "data": {...}} each
+    a control batch                                 one such object, its name the type of the control record
+    --key-decoder-class and --value-decoder-class   the texts that the decoders give
+
+The bytes themselves stay at hand: what cannot be decoded is shown as bytes, with one sentence that says why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from kcli.format.primitives import FormatError
+
+if TYPE_CHECKING:
+    from kcli.inspect.kafka_text import ContentParser
+    from kcli.protocol.internal_records import Decoder
+    from kcli.protocol.message import Message
+
+JsonValue = Any  # dict, list, str, int, float, bool or None
+
+
+class Contents(NamedTuple):
+    """A record decoded: JSON values or None each; `error` is a sentence where the bytes could not be decoded."""
+
+    key: JsonValue = None
+    value: JsonValue = None
+    error: str | None = None
+
+
+class ContentDecoder(Protocol):
+    """Decodes records of one file."""
+
+    def decode(self, offset: int, key: bytes | None, value: bytes | None) -> Contents:
+        """A record's bytes -> Contents; never raises for bad bytes."""
+        ...
+
+
+class TopicDecoder:
+    """Records of an internal topic."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def decode(self, offset: int, key: bytes | None, value: bytes | None) -> Contents:
+        """See ContentDecoder.decode."""
+        try:
+            key_message, value_message = self._decoder.decode(key, value)
+        except FormatError as error:
+            return Contents(error=error.message)
+        return Contents(self._shown(key_message), self._shown(value_message))
+
+    def _shown(self, message: Message | None) -> JsonValue:
+        if message is None:
+            return None
+        return {"name": message.STRUCT.name, "version": message.schema_version, "data": self._decoder.to_dict(message)}
+
+
+class TextDecoder:
+    """Records whose keys and values decoders named on the command line turn into text."""
+
+    def __init__(self, parser: ContentParser) -> None:
+        self._parser = parser
+
+    def decode(self, offset: int, key: bytes | None, value: bytes | None) -> Contents:
+        """See ContentDecoder.decode."""
+        try:
+            return Contents(*self._parser.describe(offset, key, value))
+        except FormatError as error:
+            return Contents(error=error.message)
+
+
+def decode_control(key: bytes | None, value: bytes | None) -> Contents:
+    """A control record's bytes -> Contents whose value is what it says."""
+    from kcli.protocol.control_records import decode_control_record
+    from kcli.protocol.json_values import to_dict
+
+    try:
+        record = decode_control_record(key, value)
+    except FormatError as error:
+        return Contents(error=error.message)
+    shown: dict[str, JsonValue] = {"name": record.name, "type": record.type_id}
+    if record.message is not None:
+        shown["data"] = to_dict(record.message)
+    return Contents(value=shown)
+
+
+def decoder_for(topic: str | None, parser: ContentParser | None) -> ContentDecoder | None:
+    """What decodes the records of a file: `parser` where one was asked for, else by the topic; None for plain bytes."""
+    if parser is not None:
+        return TopicDecoder(parser) if hasattr(parser, "decode") else TextDecoder(parser)  # type: ignore[arg-type]
+    if topic is None or not topic.startswith("__"):
+        return None
+    from kcli.protocol.internal_records import decoder_for_topic
+
+    decoder = decoder_for_topic(topic)
+    return None if decoder is None else TopicDecoder(decoder)

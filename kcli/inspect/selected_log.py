@@ -1,0 +1,189 @@
+"""Walking the segments of a partition, or a single file, and giving out what a Selection takes of them.
+
+    what is skipped                          how it is known
+    ---------------------------------------  ----------------------------------------------------------------
+    segments before and behind the offsets   their names
+    a segment's start, by offset             `.index`: the batch that an entry points at ends with its offset
+    a segment's start, by time               `.timeindex`: the batch that an entry names has its timestamp
+    everything behind the offsets            two batches in a row begin behind them (one flipped bit is not believed)
+
+An index that is missing, unsorted or wrong is not used: the segment is scanned from its start. The end of a range of times
+skips nothing, since producers' timestamps may go back. Damage is reported wherever the walk comes by, also of batches that
+are not selected: their headers cannot be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format.primitives import INT64_MAX
+from kcli.format.record_batch import RecordBatch
+from kcli.inspect.record_filter import ALL, NONE, SOME, Indexes, RecordFilter
+from kcli.inspect.selection import Range, Selection
+from kcli.log.log_reader import Damage, LogBatch, RecordScanner, RecordWindow, SegmentReader
+
+if TYPE_CHECKING:
+    from kcli.log.disk import Disk
+    from kcli.log.log_directory import Segment
+    from kcli.log.segment_seek import SegmentSeeker
+
+# Kinds of Damage inside a batch, beside those of kcli.log.log_reader.
+BAD_CRC = "bad-crc"
+BAD_RECORDS = "bad-records"
+
+
+class SelectedRecords(NamedTuple):
+    """The selected records of a window: `indexes` into its columns, ascending and not empty."""
+
+    batch: LogBatch
+    window: RecordWindow
+    indexes: Indexes
+
+
+# A LogBatch comes before its records. Batches and windows are valid until the next event is asked for.
+Event = LogBatch | SelectedRecords | Damage
+
+
+class Budget:
+    """How many selected records (or batches, where only these are shown) are passed over, and how many given out then."""
+
+    __slots__ = ("left", "skip")
+
+    def __init__(self, limit: int | None = None, skip: int = 0) -> None:
+        self.left = limit
+        self.skip = skip
+
+    def is_spent(self) -> bool:
+        """True where nothing more is to be given out."""
+        return self.left is not None and self.left <= 0
+
+    def take(self, indexes: Indexes) -> Indexes:
+        """What of these records is to be given out."""
+        if self.skip:
+            skipped = min(self.skip, len(indexes))
+            self.skip -= skipped
+            indexes = indexes[skipped:]
+        if self.left is not None:
+            indexes = indexes[: self.left]
+            self.left -= len(indexes)
+        return indexes
+
+
+class Selector:
+    """Turns batches into events. With `records` the selected records are given out behind their batch."""
+
+    def __init__(self, record_filter: RecordFilter, budget: Budget, *, records: bool) -> None:
+        self.filter = record_filter
+        self.budget = budget
+        self._records = records
+        self._scanner = RecordScanner()
+
+    def events(self, batch: LogBatch) -> Iterator[Event]:
+        """What is selected of one batch, and what is wrong with it."""
+        verdict = self.filter.verdict(batch.header)
+        if self._records:
+            shown = verdict == ALL and not self.budget.skip
+        else:
+            shown = self.has_any(batch, verdict) and len(self.budget.take((0,))) > 0
+        if shown:
+            yield batch
+        if not batch.is_valid:
+            message = f"the stored CRC is {batch.header.crc}, the computed one {batch.computed_crc}"
+            yield Damage(batch.position, batch.end_position, BAD_CRC, message)
+        if verdict == NONE or not self._records:
+            return
+        for window in batch.windows(self._scanner):
+            indexes = self.budget.take(self.filter.indexes(batch.header, window, verdict))
+            if indexes:
+                if not shown:
+                    shown = True
+                    yield batch
+                yield SelectedRecords(batch, window, indexes)
+            if window.error is not None:
+                yield Damage(batch.position, batch.end_position, BAD_RECORDS, str(window.error))
+            if self.budget.is_spent():
+                return
+
+    def count(self, batch: LogBatch) -> int:
+        """How much of a batch is selected: records, or 1 or 0 where only batches are shown."""
+        verdict = self.filter.verdict(batch.header)
+        if verdict == NONE:
+            return 0
+        if not self._records:
+            return int(self.has_any(batch, verdict))
+        if verdict == ALL and isinstance(batch.header, RecordBatch) and batch.is_valid:
+            return batch.header.record_count
+        return sum(len(self.filter.indexes(batch.header, window, verdict)) for window in batch.windows(self._scanner))
+
+    def has_any(self, batch: LogBatch, verdict: int) -> bool:
+        """True where something of a batch is selected."""
+        if verdict != SOME:
+            return verdict == ALL
+        return any(len(self.filter.indexes(batch.header, window)) for window in batch.windows(self._scanner))
+
+
+def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segment]:
+    """The segments, sorted by base offset, that may hold one of the offsets, told by their names."""
+    nexts = [segment.base_offset for segment in segments[1:]]
+    return [
+        segment
+        for segment, next_base in zip(segments, [*nexts, INT64_MAX + 1], strict=True)
+        if (offsets.first is None or next_base > offsets.first) and (offsets.end is None or segment.base_offset < offsets.end)
+    ]
+
+
+def start_position(disk: Disk, segment: Segment, selection: Selection) -> int:
+    """A byte at which a batch of the segment begins, nothing before which is selected: 0 where the indexes do not help.
+
+    Raises OSError as the disk does.
+    """
+    first_offset, first_time = selection.offsets.first, selection.times.first
+    by_offset = first_offset is not None and first_offset > segment.base_offset
+    if not by_offset and first_time is None:
+        return 0
+    from kcli.log.segment_seek import SegmentSeeker
+
+    with SegmentSeeker(disk, segment) as seeker:
+        position = seeker.hint(first_offset) if by_offset and first_offset is not None else 0
+        if first_time is not None:
+            position = max(position, _position_of_time(disk, seeker, first_time))
+    return position
+
+
+def _position_of_time(disk: Disk, seeker: SegmentSeeker, first_time_ms: int) -> int:
+    """The byte of a batch up to which, itself included, every timestamp lies before the time, as `.timeindex` knows."""
+    from kcli.log.header_walk import HeaderWalk
+    from kcli.log.segment_seek import load_time_index
+
+    index = load_time_index(disk, seeker.segment)
+    entry = index.lookup(first_time_ms - 1) if index is not None else None
+    if entry is None or entry.timestamp < 0:
+        return 0
+    walk = HeaderWalk(seeker.reader.file, seeker.hint(entry.offset), seeker.reader.end_position())
+    for header in walk.headers():
+        if header.last_offset >= entry.offset:
+            sound = header.base_offset <= entry.offset and header.max_timestamp == entry.timestamp
+            return header.position if sound else 0
+    return 0
+
+
+def walk(reader: SegmentReader, position: int, selector: Selector) -> Iterator[Event]:
+    """The events of one segment from byte `position`, which must begin a batch, on. Raises OSError as the disk does."""
+    end_offset = selector.filter.selection.offsets.end
+    beyond = 0
+    if selector.budget.is_spent():
+        return
+    for found in reader.batches(position):
+        if isinstance(found, Damage):
+            yield found
+            continue
+        if end_offset is not None and found.header.base_offset >= end_offset:
+            beyond += 1
+            if beyond > 1:
+                return
+        else:
+            beyond = 0
+        yield from selector.events(found)
+        if selector.budget.is_spent():
+            return

@@ -1,0 +1,185 @@
+"""Which records of a log someone asks for, as they write it on the command line.
+
+    option                       selects                                       notes
+    ---------------------------  --------------------------------------------  -------------------------------------------
+    --offset A..B                offsets A to B - 1                            A.., ..B, and A alone for that one offset
+    --time A..B                  timestamps A to B - 1 ms                      ISO 8601 (UTC unless it says otherwise) or ms
+                                                                               since 1970 (kcli.inspect.instants); a record
+                                                                               without a timestamp is in no range
+    --key TEXT                   records with that key, in UTF-8               may be given several times: any of them
+    --header NAME[=VALUE]        records with that header                      several: all of them
+    --producer-id N              batches of that producer                      several: any of them
+    --transactional              batches of transactions, their markers too
+    --control                    control batches only
+    --aborted                    records of transactions that were aborted
+    --isolation read_committed   what a consumer with that isolation level     no markers, none of aborted transactions, and
+                                 is given                                      nothing from the last stable offset on
+    --limit N                    the first N of all that                       over all files of the run
+    --tail N                     the last N of all that                        of each partition, or file given by itself
+
+Several options narrow each other. Ranges are half-open and either end may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kcli.format.primitives import INT64_MAX
+from kcli.inspect.instants import parse_instant
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+# Counts of records above this are refused: a tail's bookkeeping grows with its batches.
+MAX_TAIL_RECORDS = 100_000_000
+
+
+class SelectionError(ValueError):
+    """An option that cannot be understood, or two that exclude each other; the message is one sentence."""
+
+
+class HeaderMatch(NamedTuple):
+    """A header that a record must have: its key, and its value or None for any."""
+
+    key: bytes
+    value: bytes | None = None
+
+
+class Range(NamedTuple):
+    """Integers from `first` on and below `end`; None leaves that end open."""
+
+    first: int | None = None
+    end: int | None = None
+
+    def has(self, value: int) -> bool:
+        """True for a value within the range."""
+        return (self.first is None or value >= self.first) and (self.end is None or value < self.end)
+
+
+class Selection(NamedTuple):
+    """What is asked for; the default is everything. Offsets and times (ms) are Ranges, keys and headers are bytes."""
+
+    offsets: Range = Range()
+    times: Range = Range()
+    keys: tuple[bytes, ...] = ()
+    headers: tuple[HeaderMatch, ...] = ()
+    producer_ids: tuple[int, ...] = ()
+    transactional: bool = False
+    control: bool = False
+    aborted: bool = False
+    read_committed: bool = False
+    limit: int | None = None
+    tail: int | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """True where nothing was asked for in particular."""
+        return self == Selection()
+
+    @property
+    def looks_at_records(self) -> bool:
+        """True where a batch's header alone does not tell which of its records are selected."""
+        return bool(self.keys or self.headers or self.times != Range() or self.offsets != Range())
+
+    @property
+    def needs_transactions(self) -> bool:
+        """True where the fate of transactions decides."""
+        return self.aborted or self.read_committed
+
+
+def parse_selection(
+    *,
+    offset: str | None = None,
+    time: str | None = None,
+    keys: Sequence[str] = (),
+    headers: Sequence[str] = (),
+    producer_ids: Sequence[str] = (),
+    transactional: bool = False,
+    control: bool = False,
+    aborted: bool = False,
+    isolation: str | None = None,
+    limit: str | None = None,
+    tail: str | None = None,
+) -> Selection:
+    """The options above, as typed -> Selection. Raises SelectionError; its sentence names the option."""
+    if isolation not in (None, READ_COMMITTED, READ_UNCOMMITTED):
+        raise SelectionError(f"--isolation must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not {isolation!r}")
+    read_committed = isolation == READ_COMMITTED
+    for name, given in (("--control", control), ("--aborted", aborted)):
+        if read_committed and given:
+            raise SelectionError(f"{name} and --isolation {READ_COMMITTED} exclude each other: its consumers are given none")
+    if control and aborted:
+        raise SelectionError("--control and --aborted exclude each other: a control record is no part of what is aborted")
+    return Selection(
+        offsets=_parse_offsets(offset),
+        times=_parse_times(time),
+        keys=tuple(_typed_bytes(key) for key in keys),
+        headers=tuple(_parse_header(header) for header in headers),
+        producer_ids=tuple(_parse_count("--producer-id", text, INT64_MAX, -1) for text in producer_ids),
+        transactional=transactional,
+        control=control,
+        aborted=aborted,
+        read_committed=read_committed,
+        limit=None if limit is None else _parse_count("--limit", limit, INT64_MAX),
+        tail=None if tail is None else _parse_count("--tail", tail, MAX_TAIL_RECORDS),
+    )
+
+
+def _parse_offsets(text: str | None) -> Range:
+    if text is None:
+        return Range()
+    if ".." not in text:
+        only = _parse_offset(text, text)
+        return Range(only, only + 1)
+    first, end = (None if part == "" else _parse_offset(part, text) for part in _two_ends("--offset", text))
+    return _checked("--offset", text, Range(first, end))
+
+
+def _parse_offset(part: str, text: str) -> int:
+    if not (part.isascii() and part.isdigit()) or int(part) > INT64_MAX:
+        raise SelectionError(f"--offset {text}: {part!r} is no offset; write A..B, A.., ..B or one offset")
+    return int(part)
+
+
+def _parse_times(text: str | None) -> Range:
+    if text is None:
+        return Range()
+    if ".." not in text:
+        raise SelectionError(f"--time {text}: write a range, A..B, A.. or ..B")
+    try:
+        first, end = (None if part == "" else parse_instant(part.strip()) for part in _two_ends("--time", text))
+    except SelectionError:
+        raise
+    except ValueError as error:
+        raise SelectionError(f"--time {text}: {error}") from None
+    return _checked("--time", text, Range(first, end))
+
+
+def _two_ends(option: str, text: str) -> list[str]:
+    ends = text.split("..")
+    if len(ends) != 2 or ends == ["", ""]:
+        raise SelectionError(f"{option} {text}: write a range with at least one end, A..B, A.. or ..B")
+    return ends
+
+
+def _checked(option: str, text: str, ends: Range) -> Range:
+    if ends.first is not None and ends.end is not None and ends.first >= ends.end:
+        raise SelectionError(f"{option} {text}: the range is empty: its end, which it leaves out, must lie behind its start")
+    return ends
+
+
+def _parse_header(text: str) -> HeaderMatch:
+    name, has_value, value = text.partition("=")
+    return HeaderMatch(_typed_bytes(name), _typed_bytes(value) if has_value else None)
+
+
+def _parse_count(option: str, text: str, most: int, least: int = 0) -> int:
+    digits = text.removeprefix("-") if least < 0 else text
+    if not (digits.isascii() and digits.isdigit()) or not least <= int(text) <= most:
+        raise SelectionError(f"{option} {text}: write a whole number, {least} to {most}")
+    return int(text)
+
+
+def _typed_bytes(text: str) -> bytes:
+    """What someone typed, as the bytes they typed: the command line keeps what is not UTF-8 as surrogates."""
+    return text.encode("utf-8", "surrogateescape")
