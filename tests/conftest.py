@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -18,6 +20,18 @@ class LogSet(NamedTuple):
 
     data: Path
     dumps: Path
+
+    def dumped_paths(self) -> list[str]:
+        """The files, relative to `data`, of which there is a dump."""
+        names = (str(path.relative_to(self.dumps)).removesuffix(".gz") for path in self.dumps.rglob("*.txt*"))
+        return sorted(name.removesuffix(".txt") for name in names)
+
+    def golden(self, path: str, kind: str = "txt") -> bytes:
+        """What Kafka's dump tool printed of file `path`, on stdout ("txt") or stderr ("err")."""
+        plain, zipped = self.dumps / f"{path}.{kind}", self.dumps / f"{path}.{kind}.gz"
+        if plain.exists():
+            return plain.read_bytes()
+        return gzip.decompress(zipped.read_bytes()) if zipped.exists() else b""
 
 
 def log_sets(root: Path) -> list[LogSet]:
@@ -42,3 +56,7 @@ def shared() -> Path:
 def fixtures() -> Path:
     """The inputs that every clone has."""
     return FIXTURES
+
+
+settings.register_profile("kcli", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kcli")

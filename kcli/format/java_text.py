@@ -32,6 +32,8 @@ def decode_utf8(data: Buffer) -> str:
 
 def quote(text: str) -> str:
     """A JSON string with its quotes, as Jackson writes it."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
     return '"' + text.translate(_ESCAPES) + '"'
 
 

@@ -332,9 +332,9 @@ def describe_plain(key: bytes | None, value: bytes | None) -> tuple[str | None, 
 
 
 def _time_name(header: RecordBatch | LegacyBatch) -> bytes:
-    if isinstance(header, RecordBatch):
-        return b"LogAppendTime" if header.is_log_append_time else b"CreateTime"
-    return header.timestamp_type.encode()
+    if header.magic == 0:
+        return b"NoTimestampType"
+    return b"LogAppendTime" if header.is_log_append_time else b"CreateTime"
 
 
 class _Consecutive:

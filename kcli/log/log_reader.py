@@ -43,8 +43,8 @@ from kcli.format.record_batch import (
     MAGIC_POSITION,
     RecordBatch,
 )
-from kcli.format.records import Header, read_headers
 from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT, RecordColumns, is_compiled, scan_records
+from kcli.format.records import Header, read_headers
 from kcli.log.disk import Disk, DiskFile
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 ENTRY_HEAD_BYTES = MAGIC_POSITION + 1  # offset, size, leader epoch or CRC, magic: of every format
 MIN_ENTRY_SIZE = 14  # the overhead of a message of format 0, behind offset and size
+MIN_ENTRY_SIZE_1 = 22  # the same of format 1, with its timestamp
 
 TRUNCATED = "truncated"
 ZEROS = "zeros"
@@ -383,9 +384,7 @@ class SegmentReader:
         size = self.file.size()
         return size if self._end is None else min(self._end, size)
 
-    def batches(
-        self, position: int = 0, *, resynchronise: bool = True, lenient: bool = False
-    ) -> Iterator[LogBatch | Damage]:
+    def batches(self, position: int = 0, *, resynchronise: bool = True, lenient: bool = False) -> Iterator[LogBatch | Damage]:
         """Walk from byte `position`, which must begin a batch, to the end. Raises OSError as the disk does.
 
         With `resynchronise=False` the walk ends at the first Damage. With `lenient` a BAD_MAGIC or SHORT_HEADER entry is
@@ -428,7 +427,10 @@ class SegmentReader:
             position, suspect = found, None
 
     def header_at(self, position: int, end: int | None = None) -> RecordBatch | LegacyBatch:
-        """The header of the entry at byte `position`, without the batch. Raises CorruptRecordError where none fits before `end`."""
+        """The header of the entry at byte `position`, without the batch.
+
+        Raises CorruptRecordError where no entry fits before byte `end`.
+        """
         limit = self.end_position() if end is None else min(end, self.end_position())
         head = self.file.read_at(position, HEADER_BYTES)
         if len(head) <= ENTRY_HEAD_BYTES or position < 0:
@@ -442,7 +444,10 @@ class SegmentReader:
             return RecordBatch(position, *HEADER.struct.unpack_from(head))
         from kcli.format.legacy_message_set import read_legacy_header
 
-        return read_legacy_header(head, 0, position)
+        try:
+            return read_legacy_header(head, 0, position)
+        except StructError:
+            raise CorruptRecordError(f"the message at byte {position} is shorter than its header", position) from None
 
     def batch_at(self, position: int) -> LogBatch | Damage | None:
         """The one entry at byte `position`, or None behind the last byte."""
@@ -475,6 +480,8 @@ class SegmentReader:
         magic = self._buffer[index + MAGIC_POSITION]
         if magic > 2:
             return BAD_MAGIC, f"the batch has magic {magic - ((magic & 0x80) << 1)}; 0, 1 and 2 are known"
+        if magic == 1 and size < MIN_ENTRY_SIZE_1:
+            return SHORT_HEADER, f"the message states {size} bytes, less than the least possible {MIN_ENTRY_SIZE_1} of format 1"
         if magic == 2 and size < HEADER_BYTES - LOG_OVERHEAD_BYTES:
             return (
                 SHORT_HEADER,

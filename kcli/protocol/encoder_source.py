@@ -44,7 +44,7 @@ class EncoderSource(Source):
 
     def _refuse_loss(self, field: Field) -> None:
         if not field.is_ignorable:
-            self.add(f"if {_is_set(field)}:", f"    raise not_in_version({field.name!r}, {self.version})")
+            self.add(f"if {is_set_source(field)}:", f"    raise not_in_version({field.name!r}, {self.version})")
 
     def _write_run(self, run: list[Field]) -> None:
         if run:
@@ -117,7 +117,7 @@ class EncoderSource(Source):
         if tagged:
             self.add("known = []")
         for field in tagged:
-            self.add(f"if {_is_set(field)}:")
+            self.add(f"if {is_set_source(field)}:")
             self.depth += 1
             self.add("part = bytearray()")
             self._write(field, field.type, f"m.{field.attribute}", "part")
@@ -133,7 +133,7 @@ def _fixed_value(field: Field, value: str) -> str:
     return f"encode_uuid({value}, {field.name!r})" if field.type.name == "uuid" else value
 
 
-def _is_set(field: Field) -> str:
+def is_set_source(field: Field) -> str:
     """The condition, in generated code, that a field is not at its default."""
     value, default = f"m.{field.attribute}", default_source(field)
     if default == "None":

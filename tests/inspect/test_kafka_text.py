@@ -54,25 +54,21 @@ def dumped(data: Path, path: str, options: DumpOptions) -> tuple[bytes, list[str
 
 
 def goldens() -> list[tuple[LogSet, str]]:
-    return [
-        (given, str(golden.relative_to(given.dumps))[: -len(".txt")])
-        for given in every_log_set()
-        for golden in sorted(given.dumps.rglob("*.txt"))
-    ]
+    return [(given, path) for given in every_log_set() for path in given.dumped_paths()]
 
 
-@pytest.mark.parametrize(("given", "path"), goldens(), ids=lambda value: value if isinstance(value, str) else value.data.parent.name)
+@pytest.mark.parametrize(
+    ("given", "path"), goldens(), ids=lambda value: value if isinstance(value, str) else value.data.parent.name
+)
 def test_stdout_is_kafkas(given: LogSet, path: str) -> None:
     """Every golden there is: same bytes, nothing told but what Kafka's own summary says without its false alarms."""
     out, told, sound = dumped(given.data, path, options_for(path))
-    assert out == (given.dumps / f"{path}.txt").read_bytes()
+    assert out == given.golden(path)
     assert sound
-    golden_errors = given.dumps / f"{path}.err"
-    expected = golden_errors.read_text().splitlines() if golden_errors.exists() else []
-    assert told == without_false_alarms(expected, given.data, path)
+    assert told == without_false_alarms(given.golden(path, "err").decode().splitlines(), given.data)
 
 
-def without_false_alarms(lines: list[str], data: Path, path: str) -> list[str]:
+def without_false_alarms(lines: list[str], data: Path) -> list[str]:
     """Kafka's summary without the three kinds of alarm that are none (kafka_text's docstring names them)."""
     kept = [line for line in lines if not line.startswith("  -1 is followed by") and not line.endswith(", log timestamp: -1")]
     if "legacy" in str(data) and kept and kept[0].startswith("Mismatches in"):

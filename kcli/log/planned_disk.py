@@ -1,0 +1,411 @@
+"""A disk on which nothing happens yet: it reads the real one and notes what is changed, so that a plan can be shown first.
+
+Code that changes files (the log loader, a repair) is given a `PlannedDisk` instead of the disk and finds on it what it has
+done so far. `changes()` compares the outcome with what really lies there; steps that undo each other, and files that are
+written as they were, leave no trace in it:
+
+    kind      a file that                                                      kcli.log.file_changes does
+    --------  ---------------------------------------------------------------  -------------------------------------
+    REMOVE    is gone                                                          gives it to the keeper
+    RENAME    has another name and the same bytes (or the first of them)       renames
+    TRUNCATE  ends earlier, or is the same but for zeros behind it             truncates
+    CUT       has lost bytes elsewhere than at its end                         writes it anew, swaps it in
+    WRITE     is new, or has other bytes                                       writes it
+
+A file here is a row of extents: bytes in memory, stretches of real files, or zeros. A file that is cut is therefore not
+copied. `explain` says why a file is about to change; the last reason given for a path goes into its change.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kcli.format import limits
+from kcli.log.disk import Disk, DiskFile
+from kcli.log.log_directory import join_path, parent_path
+
+REMOVE = "remove"
+RENAME = "rename"
+TRUNCATE = "truncate"
+CUT = "cut"
+WRITE = "write"
+
+
+class Extent(NamedTuple):
+    """Bytes [start, end) of a real file (its path), of bytes in memory, or zeros (None)."""
+
+    source: str | bytes | None
+    start: int
+    end: int
+
+
+Content = tuple[Extent, ...]
+
+
+class Change(NamedTuple):
+    """What becomes of one file. `path` is its present name, or the one that it will have where it is new.
+
+    `size_bytes` is its size afterwards (of a removed one: before). `target` is the new name of a RENAME; a file that is
+    renamed and changed has two changes, the second under its new name. `dropped` are the byte ranges of the present file
+    that go with TRUNCATE and CUT. `content` is what is written. `replaces` tells a WRITE over a file that is there.
+    """
+
+    kind: str
+    path: str
+    why: str
+    size_bytes: int
+    target: str = ""
+    dropped: tuple[tuple[int, int], ...] = ()
+    content: Content = ()
+    replaces: bool = False
+
+
+class PlannedFile:
+    """A file of a PlannedDisk, open for reading; see kcli.log.disk.DiskFile."""
+
+    def __init__(self, disk: Disk, path: str, content: Content) -> None:
+        self.name = path
+        self._disk = disk
+        self._content = content
+        self._open: dict[str, DiskFile] = {}
+
+    def size(self) -> int:
+        """The size in bytes."""
+        return content_size(self._content)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        done = 0
+        start = 0
+        for extent in self._content:
+            end = start + extent.end - extent.start
+            if position + done < end and done < len(buffer):
+                at = position + done - start + extent.start
+                wanted = min(len(buffer) - done, extent.end - at)
+                count = self._read_extent(extent.source, at, buffer[done : done + wanted])
+                done += count
+                if count < wanted:
+                    return done
+            start = end
+        return done
+
+    def _read_extent(self, source: str | bytes | None, at: int, buffer: memoryview) -> int:
+        if source is None:
+            buffer[:] = bytes(len(buffer))
+            return len(buffer)
+        if isinstance(source, bytes):
+            buffer[:] = source[at : at + len(buffer)]
+            return len(buffer)
+        file = self._open.get(source)
+        if file is None:
+            file = self._open[source] = self._disk.open_file(source)
+        return file.read_into(at, buffer)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        buffer = bytearray(max(0, min(size, self.size() - position)))
+        count = self.read_into(position, memoryview(buffer))
+        return bytes(memoryview(buffer)[:count])
+
+    def close(self) -> None:
+        """Give the real files back."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+def content_size(content: Content) -> int:
+    """The size in bytes of a row of extents."""
+    return sum(extent.end - extent.start for extent in content)
+
+
+def slice_content(content: Content, start: int, end: int) -> Content:
+    """Bytes [start, end) of a row of extents."""
+    found: list[Extent] = []
+    at = 0
+    for extent in content:
+        size = extent.end - extent.start
+        first, last = max(start - at, 0), min(end - at, size)
+        if first < last:
+            found.append(Extent(extent.source, extent.start + first, extent.start + last))
+        at += size
+    return tuple(found)
+
+
+def _joined(content: Content) -> Content:
+    """The same with extents that follow one another in a file made one."""
+    joined: list[Extent] = []
+    for extent in content:
+        if joined and isinstance(extent.source, str) and joined[-1].source == extent.source and joined[-1].end == extent.start:
+            joined[-1] = Extent(extent.source, joined[-1].start, extent.end)
+        else:
+            joined.append(extent)
+    return tuple(joined)
+
+
+class PlannedDisk:
+    """See the head of this module. A kcli.log.disk.Disk: reading shows the plan's outcome, changing changes the plan only.
+
+    The real files must not change meanwhile.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self._seen: dict[str, set[str]] = {}  # of each directory looked at: what else than files lies in it
+        self._sizes: dict[str, int] = {}  # the real files in them
+        self._files: dict[str, Content] = {}  # the files as planned
+        self._whys: dict[str, str] = {}
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def _look(self, path: str) -> None:
+        directory = parent_path(path)
+        if directory in self._seen:
+            return
+        self._seen[directory] = set()
+        if not self.disk.is_directory(directory):
+            return
+        for name in self.disk.list_directory(directory):
+            at = join_path(directory, name)
+            if self.disk.is_regular(at):
+                size = self.disk.size(at)
+                self._sizes[at] = size
+                self._files[at] = (Extent(at, 0, size),) if size else ()
+            else:
+                self._seen[directory].add(name)
+
+    def content(self, path: str) -> Content:
+        """The extents of a file. Raises FileNotFoundError."""
+        self._look(path)
+        try:
+            return self._files[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path) from None
+
+    def open_file(self, path: str) -> PlannedFile:
+        """Open for reading. Raises FileNotFoundError."""
+        return PlannedFile(self.disk, path, self.content(path))
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        inside = join_path(path, "")
+        self._look(join_path(path, "."))
+        names = {file[len(inside) :] for file in self._files if file.startswith(inside) and "/" not in file[len(inside) :]}
+        return sorted(names | self._seen[parent_path(join_path(path, "."))])
+
+    def is_directory(self, path: str) -> bool:
+        """True for a directory, False for anything else or nothing."""
+        return self.disk.is_directory(path)
+
+    def exists(self, path: str) -> bool:
+        """True where something has that name."""
+        self._look(path)
+        return path in self._files or (path not in self._sizes and self.disk.exists(path))
+
+    def is_regular(self, path: str) -> bool:
+        """True for a plain file."""
+        self._look(path)
+        return path in self._files
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes. Raises FileNotFoundError."""
+        return content_size(self.content(path))
+
+    def mtime_ms(self, path: str) -> int:
+        """When the real file was last modified, in ms since 1970; 0 for one that is only planned."""
+        content = self.content(path)
+        source = content[0].source if content else path
+        return self.disk.mtime_ms(source) if isinstance(source, str) and source in self._sizes else 0
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        size = self.size(path)
+        if size > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        file = self.open_file(path)
+        try:
+            return file.read_at(0, size)
+        finally:
+            file.close()
+
+    def free_bytes(self, path: str) -> int:
+        """How many bytes may still be written where `path` lies."""
+        return self.disk.free_bytes(path)
+
+    def is_locked(self, path: str) -> bool:
+        """True where another process holds a POSIX record lock on the file."""
+        return self.disk.is_locked(path)
+
+    # ----------------------------------------------------------------------------------------------------- changing
+
+    def explain(self, path: str, why: str) -> None:
+        """Say why `path` is about to change: one sentence without a full stop; a later one takes its place."""
+        self._whys[path] = why
+
+    def put(self, path: str, content: Content) -> None:
+        """Make `path` a file of these extents."""
+        self._look(path)
+        self._files[path] = _joined(content)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Make `path` a file of these bytes."""
+        self.put(path, (Extent(data, 0, len(data)),) if data else ())
+
+    def append(self, path: str, data: bytes | memoryview) -> None:
+        """Append to a file, created where it is missing."""
+        self._look(path)
+        self.put(path, (*self._files.get(path, ()), Extent(bytes(data), 0, len(data))))
+
+    def write_at(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of an existing file. Raises FileNotFoundError."""
+        content = self.content(path)
+        behind = slice_content(content, position + len(data), content_size(content))
+        self.put(path, (*slice_content(content, 0, position), Extent(data, 0, len(data)), *behind))
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut a file to `size` bytes, or extend it with zeros. Raises FileNotFoundError."""
+        content = self.content(path)
+        missing = size - content_size(content)
+        if missing > 0:
+            self.put(path, (*content, Extent(None, 0, missing)))
+        else:
+            self.put(path, slice_content(content, 0, size))
+
+    def cut_out(self, path: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Take byte ranges [start, end), sorted, out of a file. Raises FileNotFoundError."""
+        content = self.content(path)
+        kept: Content = ()
+        position = 0
+        for start, end in ranges:
+            kept += slice_content(content, position, start)
+            position = end
+        self.put(path, kept + slice_content(content, position, content_size(content)))
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing the target. Raises FileNotFoundError."""
+        self.put(target, self.content(source))
+        if source in self._whys:
+            self._whys.setdefault(target, self._whys[source])
+        del self._files[source]
+
+    def remove(self, path: str) -> None:
+        """Remove a file. Raises FileNotFoundError."""
+        self.content(path)
+        del self._files[path]
+
+    def flush(self, path: str) -> None:
+        """Nothing: what is only planned needs no flush."""
+
+    def flush_directory(self, path: str) -> None:
+        """Nothing, likewise."""
+
+    def _refuse(self, *_: object) -> None:
+        raise NotImplementedError("a planned disk changes files, nothing else")
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        """Never used in a plan: files keep their times where they keep their records."""
+        self._refuse()
+
+    def make_directory(self, path: str) -> None:
+        """Never used in a plan."""
+        self._refuse()
+
+    def remove_directory(self, path: str) -> None:
+        """Never used in a plan."""
+        self._refuse()
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """Never used in a plan: whoever carries it out takes the lock."""
+        self._refuse()
+        return None
+
+    # ------------------------------------------------------------------------------------------------------ outcome
+
+    def changes(self) -> list[Change]:
+        """What is to be done to the real files, by path."""
+        found: list[Change] = []
+        moved: set[str] = set()
+        for path in sorted(self._files):
+            content = self._files[path]
+            source = self._moved_from(path, content)
+            if source is not None:
+                moved.add(source)
+                found.append(self._change(RENAME, source, self._sizes[source], why_path=path, target=path))
+            found += self._changes_in_place(path, content, source or path)
+        for path in sorted(set(self._sizes) - set(self._files) - moved):
+            found.append(self._change(REMOVE, path, self._sizes[path]))
+        # A file that makes room for a renamed one goes as well.
+        for change in [change for change in found if change.kind == RENAME and change.target in self._sizes]:
+            found.append(self._change(REMOVE, change.target, self._sizes[change.target]))
+        return sorted(found, key=lambda change: (change.path, change.kind == RENAME))
+
+    def _change(self, kind: str, path: str, size: int, *, why_path: str | None = None, target: str = "") -> Change:
+        return Change(kind, path, self._whys.get(why_path or path, ""), size, target)
+
+    def _moved_from(self, path: str, content: Content) -> str | None:
+        """The real file, gone from its own name, whose first bytes these are, or None."""
+        if len(content) != 1 or not isinstance(content[0].source, str) or content[0].start != 0:
+            return None
+        source = content[0].source
+        return source if source != path and source in self._sizes and source not in self._files else None
+
+    def _changes_in_place(self, path: str, content: Content, source: str) -> list[Change]:
+        real_size = self._sizes.get(source)
+        if real_size is None:
+            return [self._change(WRITE, path, content_size(content))._replace(content=content)]
+        if all(extent.source == source for extent in content) and (content or self._is_cut_empty(path, real_size)):
+            return self._cut(path, content, real_size)
+        size = content_size(content)
+        if size <= real_size and self._same_bytes(content, source):
+            if size == real_size:
+                return []
+            if self._zeros_behind(source, size):
+                return [self._change(TRUNCATE, path, size)._replace(dropped=((size, real_size),))]
+        change = self._change(WRITE, path, size)
+        return [change._replace(content=content, replaces=True, dropped=((0, real_size),))]
+
+    def _is_cut_empty(self, path: str, real_size: int) -> bool:
+        """Whether a file of no bytes is one that was cut to nothing: a log; anything else was written anew."""
+        return path.endswith(".log") or real_size == 0
+
+    def _cut(self, path: str, content: Content, real_size: int) -> list[Change]:
+        dropped: list[tuple[int, int]] = []
+        position = 0
+        for extent in (*content, Extent(None, real_size, real_size)):
+            if extent.start < position:  # bytes out of order or twice: not a cut
+                return [self._change(WRITE, path, content_size(content))._replace(content=content, replaces=True)]
+            if extent.start > position:
+                dropped.append((position, extent.start))
+            position = extent.end
+        if not dropped:
+            return []
+        kind = TRUNCATE if len(dropped) == 1 and dropped[0][1] == real_size else CUT
+        return [self._change(kind, path, content_size(content))._replace(dropped=tuple(dropped), content=content)]
+
+    def _same_bytes(self, content: Content, source: str) -> bool:
+        """Whether the real file begins with these bytes."""
+        planned, real = PlannedFile(self.disk, source, content), self.disk.open_file(source)
+        try:
+            position, size = 0, planned.size()
+            while position < size:
+                wanted = min(limits.READ_CHUNK_BYTES, size - position)
+                if planned.read_at(position, wanted) != real.read_at(position, wanted):
+                    return False
+                position += wanted
+            return True
+        finally:
+            planned.close()
+            real.close()
+
+    def _zeros_behind(self, source: str, position: int) -> bool:
+        file = self.disk.open_file(source)
+        try:
+            while chunk := file.read_at(position, limits.READ_CHUNK_BYTES):
+                if chunk.count(0) != len(chunk):
+                    return False
+                position += len(chunk)
+            return True
+        finally:
+            file.close()

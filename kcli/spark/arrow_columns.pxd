@@ -1,0 +1,57 @@
+# C types for arrow_columns.py when Cython compiles it; the Python source knows nothing of them.
+cimport cython
+
+cdef bint COMPILED
+cdef long long MAX_TIMESTAMP_MS
+cdef long long MIN_TIMESTAMP_MS
+cdef long long INT32_MAX
+
+@cython.locals(total=cython.longlong, index=Py_ssize_t, end=Py_ssize_t)
+cpdef long long binary_bytes(const long long[::1] sizes, Py_ssize_t first, Py_ssize_t count) except? -9
+
+@cython.locals(index=Py_ssize_t)
+cdef Py_ssize_t copy_bytes(unsigned char[::1] target, Py_ssize_t at, const unsigned char[::1] source, Py_ssize_t position, Py_ssize_t size) except -9
+
+@cython.locals(
+    at=Py_ssize_t, room=Py_ssize_t, left=Py_ssize_t, nulls=Py_ssize_t, index=Py_ssize_t,
+    size=cython.longlong, position=cython.longlong,
+)
+cpdef Py_ssize_t put_binary(
+    const unsigned char[::1] source, const long long[::1] positions, const long long[::1] sizes,
+    Py_ssize_t first, Py_ssize_t count, unsigned char[::1] data, int[::1] offsets, unsigned char[::1] validity,
+    Py_ssize_t row) except -9
+
+@cython.locals(nulls=Py_ssize_t, index=Py_ssize_t, timestamp=cython.longlong)
+cpdef Py_ssize_t put_micros(
+    const long long[::1] timestamps, Py_ssize_t first, Py_ssize_t count, long long[::1] out, unsigned char[::1] validity,
+    Py_ssize_t row) except -9
+
+@cython.locals(index=Py_ssize_t)
+cpdef put_sizes(const long long[::1] sizes, Py_ssize_t first, Py_ssize_t count, int[::1] out, Py_ssize_t row)
+
+@cython.locals(index=Py_ssize_t)
+cpdef put_distances(const long long[::1] positions, Py_ssize_t first, Py_ssize_t count, long long end, int[::1] out, Py_ssize_t row)
+
+@cython.locals(index=Py_ssize_t, sequence=cython.longlong)
+cpdef put_sequences(
+    const long long[::1] offsets, Py_ssize_t first, Py_ssize_t count, long long base_offset, long long base_sequence,
+    int[::1] out, Py_ssize_t row)
+
+@cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
+cpdef Py_ssize_t count_below(const long long[::1] offsets, Py_ssize_t count, long long limit) except -9
+
+@cython.locals(total=cython.longlong, index=Py_ssize_t, end=Py_ssize_t)
+cpdef long long header_totals(const long long[::1] counts, Py_ssize_t first, Py_ssize_t count) except? -9
+
+@cython.locals(raw=cython.ulonglong, shift=cython.int, byte=cython.ulonglong)
+cdef Py_ssize_t read_size(const unsigned char[::1] source, Py_ssize_t position, long long[::1] out) except -9
+
+@cython.locals(
+    child=Py_ssize_t, left=Py_ssize_t, key_room=Py_ssize_t, value_room=Py_ssize_t, without=Py_ssize_t, index=Py_ssize_t,
+    headers=cython.longlong, position=Py_ssize_t, size=cython.longlong, at=Py_ssize_t, end=Py_ssize_t,
+)
+cpdef Py_ssize_t put_headers(
+    const unsigned char[::1] source, const long long[::1] positions, const long long[::1] counts,
+    Py_ssize_t first, Py_ssize_t count, int[::1] lists, unsigned char[::1] list_validity, Py_ssize_t row,
+    unsigned char[::1] key_data, int[::1] key_offsets, unsigned char[::1] value_data, int[::1] value_offsets,
+    unsigned char[::1] value_validity, long long[::1] scratch) except -9

@@ -1,0 +1,288 @@
+# cython: boundscheck=False
+# (what a call writes and reads is checked before its loop: see each function)
+"""The loops that move records from a scanned window into Arrow's buffers: no object a record.
+
+    Arrow array              buffers that are filled here
+    -----------------------  -------------------------------------------------------------------------------------------
+    binary, string           validity bits, int32 offsets (one more than rows), data
+    timestamp[us]            validity bits, int64
+    int32                    int32
+    list<struct<key, value>> validity bits, int32 offsets; the children are a string and a binary array
+
+One source, interpreted or compiled by Cython (C types in arrow_columns.pxd): compiled, a record of 100 bytes costs some
+20 ns. The buffers are made by the caller with room enough (`binary_bytes`, `header_totals` tell how much); a call that would
+not fit raises IndexError before it writes. Columns come from kcli.format.record_scan, sizes of -1 are null.
+"""
+
+from array import array
+
+Buffer = bytes | bytearray | memoryview
+
+COMPILED = not __file__.endswith(".py")
+
+# Milliseconds beyond these do not fit an Arrow timestamp in microseconds; such a timestamp becomes null.
+MAX_TIMESTAMP_MS = 9223372036854775
+MIN_TIMESTAMP_MS = -9223372036854775
+INT32_MAX = 2147483647
+
+
+def binary_bytes(sizes: array, first: int, count: int) -> int:  # type: ignore[type-arg]
+    """The data bytes of sizes[first:first + count], nulls none. Raises IndexError where the columns are shorter."""
+    if first < 0 or count < 0 or first + count > len(sizes):
+        raise IndexError("records outside their columns")
+    total = 0
+    index = first
+    end = first + count
+    while index < end:
+        if sizes[index] > 0:
+            total += sizes[index]
+        index += 1
+    return total
+
+
+def copy_bytes(target: memoryview, at: int, source: Buffer, position: int, size: int) -> int:
+    """Copy source[position:position + size] to target[at:] -> `size`; the caller has checked that both are there."""
+    if not COMPILED:
+        target[at : at + size] = source[position : position + size]
+        return size
+    index = 0
+    while index < size:
+        target[at + index] = source[position + index]
+        index += 1
+    return size
+
+
+def put_binary(
+    source: Buffer,
+    positions: array,  # type: ignore[type-arg]
+    sizes: array,  # type: ignore[type-arg]
+    first: int,
+    count: int,
+    data: memoryview,
+    offsets: memoryview,
+    validity: memoryview,
+    row: int,
+) -> int:
+    """Append records' keys or values from row `row` on, behind offsets[row] -> how many of them are null.
+
+    `data` and `validity` are bytes, the latter zero from `row` on; `offsets` is int32. Raises IndexError where a record lies
+    outside `source` or something does not fit.
+    """
+    if first < 0 or count < 0 or row < 0 or first + count > len(sizes) or first + count > len(positions):
+        raise IndexError("records outside their columns")
+    if row + count >= len(offsets) or row + count > 8 * len(validity):
+        raise IndexError("too little room for the rows")
+    at = offsets[row]
+    room = min(len(data), INT32_MAX)
+    left = len(source)
+    nulls = 0
+    index = 0
+    while index < count:
+        size = sizes[first + index]
+        if size < 0:
+            nulls += 1
+        else:
+            position = positions[first + index]
+            if position < 0 or size > left - position or size > room - at:
+                raise IndexError("a record outside its bytes, or too little room for it")
+            copy_bytes(data, at, source, position, size)
+            at += size
+            validity[(row + index) >> 3] |= 1 << ((row + index) & 7)
+        index += 1
+        offsets[row + index] = at
+    return nulls
+
+
+def put_micros(
+    timestamps: array,  # type: ignore[type-arg]
+    first: int,
+    count: int,
+    out: memoryview,
+    validity: memoryview,
+    row: int,
+) -> int:
+    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many did not fit and are null."""
+    if first < 0 or count < 0 or row < 0 or first + count > len(timestamps):
+        raise IndexError("records outside their columns")
+    if row + count > len(out) or row + count > 8 * len(validity):
+        raise IndexError("too little room for the rows")
+    nulls = 0
+    index = 0
+    while index < count:
+        timestamp = timestamps[first + index]
+        if timestamp > MAX_TIMESTAMP_MS or timestamp < MIN_TIMESTAMP_MS:
+            nulls += 1
+            out[row + index] = 0
+        else:
+            out[row + index] = timestamp * 1000
+            validity[(row + index) >> 3] |= 1 << ((row + index) & 7)
+        index += 1
+    return nulls
+
+
+def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
+    """Append sizes, -1 for null, from row `row` of `out` (int32) on."""
+    if first < 0 or count < 0 or row < 0 or first + count > len(sizes) or row + count > len(out):
+        raise IndexError("records outside their columns, or too little room for the rows")
+    index = 0
+    while index < count:
+        out[row + index] = sizes[first + index]
+        index += 1
+
+
+def put_distances(positions: array, first: int, count: int, end: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
+    """Append how far each position lies before the next one, the last before `end`, from row `row` of `out` (int32) on."""
+    if first < 0 or count < 0 or row < 0 or first + count > len(positions) or row + count > len(out):
+        raise IndexError("records outside their columns, or too little room for the rows")
+    index = 0
+    while index < count:
+        if index + 1 < count:
+            out[row + index] = positions[first + index + 1] - positions[first + index]
+        else:
+            out[row + index] = end - positions[first + index]
+        index += 1
+
+
+def put_sequences(
+    offsets: array,  # type: ignore[type-arg]
+    first: int,
+    count: int,
+    base_offset: int,
+    base_sequence: int,
+    out: memoryview,
+    row: int,
+) -> None:
+    """Append the producer's sequence of each record from row `row` of `out` (int32) on; all -1 where the batch has none.
+
+    A sequence is the batch's first one and the offset's distance from the batch's; it wraps from 2**31 - 1 to 0.
+    """
+    if first < 0 or count < 0 or row < 0 or first + count > len(offsets) or row + count > len(out):
+        raise IndexError("records outside their columns, or too little room for the rows")
+    index = 0
+    while index < count:
+        if base_sequence < 0:
+            out[row + index] = -1
+        else:
+            sequence = base_sequence + (offsets[first + index] - base_offset)
+            if sequence > INT32_MAX:
+                sequence -= INT32_MAX + 1
+            out[row + index] = sequence if 0 <= sequence <= INT32_MAX else -1
+        index += 1
+
+
+def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[type-arg]
+    """How many of the first `count` offsets, which ascend, lie below `limit`."""
+    if count > len(offsets):
+        raise IndexError("records outside their columns")
+    low = 0
+    high = count
+    while low < high:
+        middle = (low + high) // 2
+        if offsets[middle] < limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def header_totals(counts: array, first: int, count: int) -> int:  # type: ignore[type-arg]
+    """How many headers the records have. Their bytes are fewer than those of the window they were scanned from."""
+    if first < 0 or count < 0 or first + count > len(counts):
+        raise IndexError("records outside their columns")
+    total = 0
+    index = first
+    end = first + count
+    while index < end:
+        total += counts[index]
+        index += 1
+    return total
+
+
+def read_size(source: Buffer, position: int, out: array) -> int:  # type: ignore[type-arg]
+    """Decode a varint that the scanner has been over into out[0] -> the position behind it."""
+    raw = 0
+    shift = 0
+    while shift < 35:
+        if position >= len(source):
+            raise IndexError("a header outside its bytes")
+        byte = source[position]
+        position += 1
+        raw |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    out[0] = (raw >> 1) ^ -(raw & 1)
+    return position
+
+
+def put_headers(
+    source: Buffer,
+    positions: array,  # type: ignore[type-arg]
+    counts: array,  # type: ignore[type-arg]
+    first: int,
+    count: int,
+    lists: memoryview,
+    list_validity: memoryview,
+    row: int,
+    key_data: memoryview,
+    key_offsets: memoryview,
+    value_data: memoryview,
+    value_offsets: memoryview,
+    value_validity: memoryview,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Append the records' headers from row `row` on, behind child lists[row] -> how many records have none (null).
+
+    `lists`, `key_offsets` and `value_offsets` are int32, the rest bytes, validity zero. On return scratch[1] has grown by the
+    null values and scratch[2] is 1 where a key has bytes that are not ASCII. Raises IndexError where something does not fit.
+    """
+    if first < 0 or count < 0 or row < 0 or first + count > len(counts) or first + count > len(positions):
+        raise IndexError("records outside their columns")
+    if row + count >= len(lists) or row + count > 8 * len(list_validity):
+        raise IndexError("too little room for the rows")
+    child = lists[row]
+    left = len(source)
+    key_room = min(len(key_data), INT32_MAX)
+    value_room = min(len(value_data), INT32_MAX)
+    without = 0
+    index = 0
+    while index < count:
+        headers = counts[first + index]
+        if headers == 0:
+            without += 1
+        else:
+            if child + headers >= len(key_offsets) or child + headers >= len(value_offsets):
+                raise IndexError("too little room for the headers")
+            list_validity[(row + index) >> 3] |= 1 << ((row + index) & 7)
+            position = positions[first + index]
+            while headers > 0:
+                position = read_size(source, position, scratch)
+                size = scratch[0]
+                at = key_offsets[child]
+                if size < 0 or size > left - position or size > key_room - at:
+                    raise IndexError("a header key outside its bytes, or too little room for it")
+                copy_bytes(key_data, at, source, position, size)
+                end = position + size
+                while position < end:
+                    if source[position] > 127:
+                        scratch[2] = 1
+                    position += 1
+                key_offsets[child + 1] = at + size
+                position = read_size(source, position, scratch)
+                size = scratch[0]
+                at = value_offsets[child]
+                if size < 0:
+                    scratch[1] += 1
+                    size = 0
+                else:
+                    if size > left - position or size > value_room - at:
+                        raise IndexError("a header value outside its bytes, or too little room for it")
+                    copy_bytes(value_data, at, source, position, size)
+                    value_validity[child >> 3] |= 1 << (child & 7)
+                    position += size
+                value_offsets[child + 1] = at + size
+                child += 1
+                headers -= 1
+        index += 1
+        lists[row + index] = child
+    return without
