@@ -3,6 +3,7 @@
     what                  Java                            where it differs from Python
     --------------------  ------------------------------  -------------------------------------------------------------
     bytes as UTF-8        new String(bytes, UTF_8)        a surrogate's three bytes give one U+FFFD, not three
+    JSON                  Jackson's toString              no blanks; doubles as below, as strings where not finite
     a JSON string         Jackson's TextNode              control characters as \\u00XX in capitals, and no others
     a double              Double.toString                 1.0E10, 1.0E-5, 4.9E-324: at least two digits, E from 1e7 and
                                                           below 1e-3
@@ -11,6 +12,8 @@ Doubles are those of a JDK 19 or later, the shortest that read back the same; ol
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from kcli.format.primitives import Buffer
 
@@ -35,6 +38,24 @@ def quote(text: str) -> str:
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return '"' + text.translate(_ESCAPES) + '"'
+
+
+def json_text(value: Any) -> str:
+    """JSON as Jackson's ObjectNode.toString prints it: no blanks, nothing escaped but what must be."""
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, dict):
+        return "{" + ",".join([f"{quote(name)}:{json_text(inner)}" for name, inner in value.items()]) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join([json_text(inner) for inner in value]) + "]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        text = double_text(value)
+        return text if text[-1].isdigit() else f'"{text}"'
+    return str(value)
 
 
 def double_text(value: float) -> str:

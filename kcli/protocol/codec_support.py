@@ -1,4 +1,4 @@
-"""What the generated decoders and encoders call: the rare paths, and the errors with Kafka's own words for them.
+"""What the generated decoders, encoders and JSON printers call: the rare paths, and the errors with Kafka's own words for them.
 
 A read past the end needs no check of its own in the generated code: struct and indexing refuse it, and the one place that
 calls the decoder turns that into `past_the_end`. Lengths are checked before anything is sliced by them.
@@ -6,6 +6,7 @@ calls the decoder turns that into `past_the_end`. Lengths are checked before any
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Sequence
 
 from kcli.format.kafka_uuid import UUID_BYTES
@@ -101,6 +102,11 @@ def encode_uuid(value: bytes, name: str) -> bytes:
     if not isinstance(value, bytes) or len(value) != UUID_BYTES:
         raise EncodeError(f"field {name} must be an id of {UUID_BYTES} bytes, not {value!r}")
     return value
+
+
+def quoted_base64(value: bytes) -> str:
+    """Bytes as a JSON string of base64, with its quotes."""
+    return f'"{binascii.b2a_base64(value, newline=False).decode("ascii")}"'
 
 
 def not_in_version(name: str, version: int) -> EncodeError:

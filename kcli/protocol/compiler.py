@@ -1,7 +1,7 @@
-"""From a declaration to working code: the classes of a message, and its decoder and encoder for each version.
+"""From a declaration to working code: the classes of a message, and its decoder, encoder and JSON printer for each version.
 
-Everything is made when it is first asked for and kept: the classes once, a codec once for each version. The generated
-source can be read: `MessageType.decoder_source(version)`.
+Everything is made when it is first asked for and kept: the classes once, a function once for each version. The generated
+source can be read: `MessageType.source("decode", version)`.
 """
 
 from __future__ import annotations
@@ -10,25 +10,30 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from kcli.format.java_text import decode_utf8
+from kcli.format.java_text import decode_utf8, json_text, quote
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import Buffer, write_unsigned_varint
 from kcli.protocol import codec_support
-from kcli.protocol.decoder_source import DecoderSource, packer_name
+from kcli.protocol.decoder_source import DecoderSource, Source, packer_name
 from kcli.protocol.encoder_source import EncoderSource
 from kcli.protocol.errors import EncodeError, UnsupportedVersionError
+from kcli.protocol.json_source import JsonSource
 from kcli.protocol.message import Message, build_class
 from kcli.protocol.schema import Schema, Struct
 
-Decode = Callable[[Buffer, int, int], tuple[Message, int]]
-Encode = Callable[[bytearray, Message], None]
-
+_SOURCES: dict[str, Callable[[Schema, int], Source]] = {
+    "decode": DecoderSource,
+    "encode": EncoderSource,
+    "json": JsonSource,
+}
 # The names that generated code may use, besides its own classes, functions and packers.
 _SCOPE: dict[str, Any] = {
     "new": object.__new__,
     "unpack_from": struct.unpack_from,
     "pack": struct.pack,
     "decode_utf8": decode_utf8,
+    "quote": quote,
+    "json_text": json_text,
     "Uuid": Uuid,
     "ZERO_UUID": ZERO_UUID,
     "write_unsigned_varint": write_unsigned_varint,
@@ -45,8 +50,7 @@ class MessageType:
         self.key = schema.key
         self.newest_version = schema.versions.highest
         self._classes: dict[str, type[Message]] | None = None
-        self._decoders: dict[int, Decode] = {}
-        self._encoders: dict[int, Encode] = {}
+        self._functions: dict[tuple[str, int], Callable[..., Any]] = {}
 
     def __repr__(self) -> str:
         return f"<message type {self.name}>"
@@ -73,7 +77,8 @@ class MessageType:
         Bytes behind it are for the caller to judge. Raises DecodeError, and UnsupportedVersionError for a version that
         the message does not have.
         """
-        decode = self._decoders.get(version) or self._compile_decoder(version)
+        decode = self._functions.get(("decode", version)) or self._compile("decode", version)
+        message: Message
         try:
             message, position = decode(data, position, len(data))
         except (struct.error, IndexError):
@@ -88,52 +93,43 @@ class MessageType:
         """
         out = bytearray()
         version = message.schema_version if version is None else version
-        encode = self._encoders.get(version) or self._compile_encoder(version)
+        encode = self._functions.get(("encode", version)) or self._compile("encode", version)
         try:
             encode(out, message)
         except (struct.error, TypeError, AttributeError, OverflowError) as error:
             raise EncodeError(f"{self.name} version {version} cannot carry these values: {error}") from error
         return bytes(out)
 
-    def decoder_source(self, version: int) -> str:
-        """The generated source of the decoder. Raises UnsupportedVersionError."""
-        self._check(version)
-        return DecoderSource(self.schema, version).text()
+    def json(self, message: Message, version: int | None = None) -> str:
+        """The message as JSON, as Kafka prints it, in `version` or in its own `schema_version`.
 
-    def encoder_source(self, version: int) -> str:
-        """The generated source of the encoder. Raises UnsupportedVersionError."""
-        self._check(version)
-        return EncoderSource(self.schema, version).text()
+        Raises UnsupportedVersionError.
+        """
+        version = message.schema_version if version is None else version
+        text: str = (self._functions.get(("json", version)) or self._compile("json", version))(message)
+        return text
 
-    def _check(self, version: int) -> None:
+    def source(self, what: str, version: int) -> str:
+        """The generated source of "decode", "encode" or "json" in a version. Raises UnsupportedVersionError."""
+        return self._generate(what, version).text()
+
+    def _generate(self, what: str, version: int) -> Source:
         if not self.schema.versions.has(version):
             lowest, highest = self.schema.versions
             raise UnsupportedVersionError(f"{self.name} has the versions {lowest} to {highest}, not {version}")
+        return _SOURCES[what](self.schema, version)
 
-    def _compile_decoder(self, version: int) -> Decode:
-        self._check(version)
-        source = DecoderSource(self.schema, version)
-        scope = self._run(source.text(), "decoder", version)
-        for codes in source.formats:
-            scope[f"unpack_{packer_name(codes)}"] = struct.Struct(f">{codes}").unpack_from
-        decode: Decode = scope[f"decode_{self.name}"]
-        self._decoders[version] = decode
-        return decode
-
-    def _compile_encoder(self, version: int) -> Encode:
-        self._check(version)
-        source = EncoderSource(self.schema, version)
-        scope = self._run(source.text(), "encoder", version)
-        for codes in source.formats:
-            scope[f"pack_{packer_name(codes)}"] = struct.Struct(f">{codes}").pack
-        encode: Encode = scope[f"encode_{self.name}"]
-        self._encoders[version] = encode
-        return encode
-
-    def _run(self, source: str, what: str, version: int) -> dict[str, Any]:
+    def _compile(self, what: str, version: int) -> Callable[..., Any]:
+        generated = self._generate(what, version)
         scope = _SCOPE | self.classes
-        exec(compile(source, f"<{what} of {self.name} version {version}>", "exec"), scope)
-        return scope
+        for codes in generated.formats:
+            packer = struct.Struct(f">{codes}")
+            scope[f"unpack_{packer_name(codes)}"] = packer.unpack_from
+            scope[f"pack_{packer_name(codes)}"] = packer.pack
+        exec(compile(generated.text(), f"<{what} {self.name} version {version}>", "exec"), scope)
+        function: Callable[..., Any] = scope[f"{what}_{self.name}"]
+        self._functions[what, version] = function
+        return function
 
 
 def _inner_first(schema: Schema) -> list[Struct]:

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from kcli.format.primitives import Buffer, InvalidRecordError
 from kcli.protocol.catalog import message_type
-from kcli.protocol.json_values import json_text, to_dict
 from kcli.protocol.message import Message
 
 ABORT = 0
@@ -110,7 +109,8 @@ def control_suffix(key: Buffer | None, value: Buffer | None) -> str:
     if record.is_marker:
         return f" endTxnMarker: {record.name} coordinatorEpoch: {record.message.coordinator_epoch}"
     _, message_name, label = _TYPES[record.type_id]
-    lowest, highest = message_type("control_records", message_name).schema.versions
+    found = message_type("control_records", message_name)
+    lowest, highest = found.schema.versions
     # The JSON is in the version that the message states, whatever it was read in.
     version = min(max(record.message.version, lowest), highest)
-    return f" {label} {json_text(to_dict(record.message, version))}"
+    return f" {label} {found.json(record.message, version)}"

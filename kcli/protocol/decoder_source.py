@@ -38,11 +38,15 @@ STRUCT_CODES = {
 
 
 class Source:
-    """Lines of Python that grow from top to bottom; `depth` is the indentation of the next one."""
+    """Lines of Python that grow from top to bottom; `depth` is the indentation of the next one.
+
+    `formats` collects the struct codes that the lines have packers and unpackers named after.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.depth = 0
+        self.formats: set[str] = set()
 
     def add(self, *lines: str) -> None:
         """Append lines at the present depth; what they are indented by themselves is kept."""
@@ -54,13 +58,12 @@ class Source:
 
 
 class DecoderSource(Source):
-    """The decoder of `schema` in `version`. `formats` collects the struct codes that the source has unpackers named after."""
+    """The decoder of `schema` in `version`."""
 
     def __init__(self, schema: Schema, version: int) -> None:
         super().__init__()
         self.version = version
         self.is_flexible = schema.flexible.has(version)
-        self.formats: set[str] = set()
         for struct in schema.structs.values():
             self._struct(struct)
 

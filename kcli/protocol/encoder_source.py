@@ -13,13 +13,12 @@ from kcli.protocol.schema import Field, FieldType, Schema, Struct
 
 
 class EncoderSource(Source):
-    """The encoder of `schema` in `version`. `formats` collects the struct codes that the source has packers named after."""
+    """The encoder of `schema` in `version`."""
 
     def __init__(self, schema: Schema, version: int) -> None:
         super().__init__()
         self.version = version
         self.is_flexible = schema.flexible.has(version)
-        self.formats: set[str] = set()
         for struct in schema.structs.values():
             self._struct(struct)
 

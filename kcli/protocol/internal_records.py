@@ -15,12 +15,15 @@ know as if it were the newest that it knows.
 
 from __future__ import annotations
 
+from functools import cache
+
+from kcli.format.java_text import json_text
 from kcli.format.primitives import Buffer
 from kcli.protocol.catalog import message_type, record_types
 from kcli.protocol.codec_support import read_int32_varint
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.errors import DecodeError, MessageError, MissingKeyError, UnknownRecordTypeError
-from kcli.protocol.json_values import JsonValue, json_text, to_dict
+from kcli.protocol.json_values import JsonValue, to_dict
 from kcli.protocol.message import Message
 from kcli.protocol.remote_log_text import remote_log_text
 
@@ -66,10 +69,11 @@ class CoordinatorDecoder(Decoder):
 
     def decode(self, key: Buffer | None, value: Buffer | None) -> DecodedRecord:
         """See Decoder.decode."""
-        return self._decode(key, value)[1:]
+        key_type, value_type = self._types(key)
+        return self._decode(key_type, key, value_type, value)
 
-    def _decode(self, key: Buffer | None, value: Buffer | None) -> tuple[int, Message, Message | None]:
-        """A record's bytes -> (record type, key message, value message or None)."""
+    def _types(self, key: Buffer | None) -> tuple[MessageType, MessageType]:
+        """The types of a record's key and value, which the key's first int16 tells."""
         if key is None:
             raise MissingKeyError(f"a record of {self.topic} without a key")
         record_type = _read_int16(key, "key")
@@ -77,18 +81,26 @@ class CoordinatorDecoder(Decoder):
         value_type = record_types(self._file, "coordinator-value").get(record_type)
         if key_type is None or value_type is None:
             raise UnknownRecordTypeError(record_type)
-        key_message = _decode_behind_int16(key_type, key, 0, record_type, "key")
+        return key_type, value_type
+
+    @staticmethod
+    def _decode(
+        key_type: MessageType, key: Buffer | None, value_type: MessageType, value: Buffer | None
+    ) -> tuple[Message, Message | None]:
+        # Kafka takes the record type for the version of the key's schema, too: it shows in its error texts.
+        key_message = _decode_behind_int16(key_type, key or b"", 0, key_type.key, "key")
         if value is None:
-            return record_type, key_message, None
+            return key_message, None
         version = _read_int16(value, "value")
         if not value_type.schema.versions.has(version):
-            raise DecodeError(f"Found an unknown record version {version} for {record_type} type", 0)
-        return record_type, key_message, _decode_behind_int16(value_type, value, version, version, "value")
+            raise DecodeError(f"Found an unknown record version {version} for {value_type.key} type", 0)
+        return key_message, _decode_behind_int16(value_type, value, version, version, "value")
 
     def describe(self, offset: int, key: Buffer | None, value: Buffer | None) -> DescribedRecord:
         """See Decoder.describe."""
         try:
-            record_type, key_message, value_message = self._decode(key, value)
+            key_type, value_type = self._types(key)
+            key_message, value_message = self._decode(key_type, key, value_type, value)
         except MissingKeyError as error:
             text = f"Failed to decode message at offset {offset} using the specified decoder"
             raise MissingKeyError(f"{text} (message had a missing key)") from error
@@ -96,11 +108,14 @@ class CoordinatorDecoder(Decoder):
             return f"Unknown record type {error.record_type} at offset {offset}, skipping.", None
         except DecodeError as error:
             return f"Error at offset {offset}, skipping. {error.java_message}", None
-        key_text = json_text({"type": str(record_type), "data": self.to_dict(key_message)})
+        key_text = f'{{"type":"{key_type.key}","data":{key_type.json(key_message)}}}'
         if value_message is None:
             return key_text, "<DELETE>"
-        version = str(value_message.schema_version)
-        return key_text, json_text({"version": version, "data": self.to_dict(value_message)})
+        shown = self._json(value_type, value_message)
+        return key_text, f'{{"version":"{value_message.schema_version}","data":{shown}}}'
+
+    def _json(self, found: MessageType, message: Message) -> str:
+        return found.json(message)
 
 
 class GroupDecoder(CoordinatorDecoder):
@@ -112,11 +127,18 @@ class GroupDecoder(CoordinatorDecoder):
     def to_dict(self, message: Message) -> dict[str, JsonValue]:
         """The message as JSON; a consumer's subscription and assignment are shown decoded where they can be."""
         out = to_dict(message)
-        if message.STRUCT.name == "GroupMetadataValue" and message.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        if _is_consumers_group(message):
             for member, shown in zip(message.members, out["members"]):
                 shown["subscription"] = _shown("ConsumerProtocolSubscription", member.subscription, shown["subscription"])
                 shown["assignment"] = _shown("ConsumerProtocolAssignment", member.assignment, shown["assignment"])
         return out
+
+    def _json(self, found: MessageType, message: Message) -> str:
+        return json_text(self.to_dict(message)) if _is_consumers_group(message) else found.json(message)
+
+
+def _is_consumers_group(message: Message) -> bool:
+    return message.STRUCT.name == "GroupMetadataValue" and bool(message.protocol_type == CONSUMER_PROTOCOL_TYPE)
 
 
 def _shown(name: str, data: bytes, otherwise: JsonValue) -> JsonValue:
@@ -207,8 +229,8 @@ class ClusterMetadataDecoder(FramedDecoder):
             found, message, version = self._decode_as_kafka_does(value)
         except DecodeError as error:
             return None, f"Error at {offset}, skipping. {error.java_message}"
-        shown = {"type": record_type_name(found), "version": version, "data": to_dict(message)}
-        return None, json_text(shown)
+        shown = found.json(message)
+        return None, f'{{"type":"{record_type_name(found)}","version":{version},"data":{shown}}}'
 
 
 class RemoteLogMetadataDecoder(FramedDecoder):
@@ -235,6 +257,7 @@ _NO_REMOTE_VALUE = (
 )
 
 
+@cache
 def record_type_name(found: MessageType) -> str:
     """The name of a metadata record's type as Kafka's enum has it: TopicRecord -> TOPIC_RECORD."""
     out = found.name[0]
@@ -250,7 +273,7 @@ def _read_int16(data: Buffer, what: str) -> int:
     return int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
 
 
-def _decode_behind_int16(found: MessageType, data: Buffer, version: int, stated: int, what: str) -> Message:
+def _decode_behind_int16(found: MessageType, data: Buffer, version: int, stated: int | None, what: str) -> Message:
     """The message behind the first int16 of a key or value; what follows it is ignored, as by Kafka."""
     try:
         return found.decode(data, version, _VERSION_BYTES)[0]

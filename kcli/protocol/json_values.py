@@ -1,4 +1,4 @@
-"""Messages as JSON, as Kafka's generated JsonConverter classes write and read them, and JSON as Jackson prints it.
+"""Messages as JSON objects, as Kafka's generated JsonConverter classes write and read them.
 
 in a message             in JSON
 -----------------------  ------------------------------------------------------------------------------------
@@ -16,7 +16,6 @@ import binascii
 from functools import cache
 from typing import Any
 
-from kcli.format.java_text import double_text, quote
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.errors import DecodeError
@@ -121,21 +120,3 @@ def _from_base64(name: str, value: str) -> bytes:
         return binascii.a2b_base64(value.encode("ascii"), strict_mode=True)
     except ValueError as error:
         raise DecodeError(f"field {name} is not base64: {value[:40]!r}") from error
-
-
-def json_text(value: JsonValue) -> str:
-    """JSON as Jackson's ObjectNode.toString prints it: no blanks, nothing escaped but what must be."""
-    if isinstance(value, str):
-        return quote(value)
-    if isinstance(value, dict):
-        return "{" + ",".join([f"{quote(name)}:{json_text(inner)}" for name, inner in value.items()]) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join([json_text(inner) for inner in value]) + "]"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        text = double_text(value)
-        return text if text[-1].isdigit() else f'"{text}"'
-    return str(value)

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from kcli.format.java_text import json_text
 from kcli.format.primitives import FormatError, write_unsigned_varint
 from kcli.protocol.catalog import message_type, record_types
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.control_records import control_suffix
 from kcli.protocol.internal_records import Decoder, decoder_for_topic
-from kcli.protocol.json_values import json_text, to_dict
+from kcli.protocol.json_values import to_dict
 from tests.oracle.peer import Peer
 from tests.protocol.messages import ALL_VERSIONS, messages
 
@@ -126,7 +127,7 @@ def coordinator_cases(dice: random.Random) -> list[tuple[str, bytes | None, byte
                 values = [version.to_bytes(2, "big") + value for value in data]
                 cases += [(decoder, dice.choice(keys), value) for value in values]
                 cases += [(decoder, dice.choice(keys), damaged(value, dice)) for value in values]
-            cases += [(decoder, damaged(key, dice), value) for key in keys for value in (values[0], None)]
+            cases += [(decoder, damaged(key, dice), last) for key in keys for last in (values[0], None)]
         cases += [(decoder, bytes.fromhex(key), b"") for key in ("", "00", "0063", "ffff", "0009", "0012")]
     return cases
 

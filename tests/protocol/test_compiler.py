@@ -217,5 +217,5 @@ def test_text_that_is_not_utf8_reads_with_replacement_characters() -> None:
 def test_generated_source_can_be_read() -> None:
     assert "m.partition_id, m.topic_id = unpack_i16s(data, at)" in next(
         found for found, _ in ALL_VERSIONS if found.name == "PartitionRecord"
-    ).decoder_source(0)
-    assert "def encode_Every(out, m):" in EVERY.encoder_source(3)
+    ).source("decode", 0)
+    assert "def encode_Every(out, m):" in EVERY.source("encode", 3)

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kcli.format.java_text import json_text
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.catalog import message_type
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.errors import DecodeError
-from kcli.protocol.json_values import from_dict, json_text, to_dict
+from kcli.protocol.json_values import from_dict, to_dict
 from kcli.protocol.schema import parse_schemas
 from tests.protocol.messages import ALL_VERSIONS, messages
 
@@ -67,6 +68,7 @@ def test_json_reads_back_as_the_message(given: tuple[MessageType, object]) -> No
     assert found.schema is not None
     shown = json.loads(json_text(to_dict(message)))  # type: ignore[arg-type]
     read = from_dict(found, message.schema_version, shown)  # type: ignore[attr-defined]
+    assert found.json(message) == json_text(to_dict(message))  # type: ignore[arg-type]
     # JSON leaves unknown tagged fields out.
     assert json_text(to_dict(read)) == json_text(to_dict(message))  # type: ignore[arg-type]
 
