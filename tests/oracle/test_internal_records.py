@@ -218,11 +218,11 @@ def test_control_records_print_as_kafka_prints_them_or_are_refused_with_it(kafka
         found = message_type("control_records", name)
         for data in encodings(found, 0, 20):
             prefix = b"\0\0" if type_id < 2 else b""
-            for key in (type_id.to_bytes(4, "big"), (3 << 16 | type_id).to_bytes(4, "big") + b"x"):
-                cases += [(key, prefix + data), (key, damaged(prefix + data, dice))]
+            for versioned in (type_id.to_bytes(4, "big"), (3 << 16 | type_id).to_bytes(4, "big") + b"x"):
+                cases += [(versioned, prefix + data), (versioned, damaged(prefix + data, dice))]
                 if type_id > 1:
                     # All of KRaft's messages begin with the version that they state.
-                    cases.append((key, dice.choice([b"\0\0", b"\0\1", b"\0\2", b"\xff\xff"]) + data[2:]))
+                    cases.append((versioned, dice.choice([b"\0\0", b"\0\1", b"\0\2", b"\xff\xff"]) + data[2:]))
         cases += [(type_id.to_bytes(4, "big"), None), (b"\0", b""), (b"\xff\xff" + bytes([0, type_id]), prefix + data)]
     cases += [(b"\0\0\0\7", b"abc"), (b"\0\0\xff\xff", b""), (b"\0\0\0\1", b"\xff\xff\0\0\0\1"), (b"\0\0\0\1", b"\0\1\0\0\0\1")]
     answers = ask(kafka_peer, [f"control {word(key)} {word(value)}" for key, value in cases])
