@@ -132,13 +132,23 @@ def timeindex_ahead(partition_dir: Path, rng: random.Random) -> None:
     _change_entries(path, struct.Struct(">qi"), lambda entry: (entry[0] + 365 * 86_400_000, entry[1]))
 
 
-@damage
-def txnindex_of_unknown_version(partition_dir: Path, rng: random.Random) -> None:
-    """The first entry of a .txnindex says version 9."""
+def _set_txnindex_version(partition_dir: Path, rng: random.Random, version: int) -> None:
     paths = [path for path in sorted(partition_dir.glob("*.txnindex")) if path.stat().st_size]
     if not paths:
         raise NotApplicableError("no filled .txnindex")
-    patch(rng.choice(paths), 0, struct.pack(">h", 9))
+    patch(rng.choice(paths), 0, struct.pack(">h", version))
+
+
+@damage
+def txnindex_of_unknown_version(partition_dir: Path, rng: random.Random) -> None:
+    """The first entry of a .txnindex says version 256."""
+    _set_txnindex_version(partition_dir, rng, 256)
+
+
+@damage
+def txnindex_of_version_nine(partition_dir: Path, rng: random.Random) -> None:
+    """The first entry of a .txnindex says version 9, which Kafka, looking at the high byte alone, takes for 0."""
+    _set_txnindex_version(partition_dir, rng, 9)
 
 
 @damage
