@@ -250,7 +250,9 @@ class PlannedDisk:
         self._files[path] = _joined(content)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Make `path` a file of these bytes."""
+        """Make `path` a file of these bytes; as on a real disk a temporary file beside it is used up."""
+        self._look(path)
+        self._files.pop(path + ".tmp", None)
         self.put(path, (Extent(data, 0, len(data)),) if data else ())
 
     def append(self, path: str, data: bytes | memoryview) -> None:

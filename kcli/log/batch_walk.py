@@ -1,0 +1,91 @@
+"""Walking a segment exactly as Kafka does, for whoever must decide what Kafka would: where it stops, what it takes, what fails.
+
+    bytes at hand                               a Kafka broker                               `walk_batches`
+    ------------------------------------------  -------------------------------------------  ----------------------
+    17 bytes or fewer, or an entry that         takes it for the end of the log              ends
+      reaches behind the end
+    a size below 14, zeros                      throws CorruptRecordException                raises CorruptRecordError
+    magic 2, shorter than its header            a batch, never valid                         the same
+    magic 3 and above                           a batch of magic 2: its CRC does not cover   the same
+                                                the magic, so it may be valid
+    a negative magic                            a message of format 0 or 1, never valid      the same
+
+The SegmentReader of kcli.log.log_reader is stricter and goes on behind damage; this never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError, decode_marker
+from kcli.format.primitives import CorruptRecordError, InvalidRecordError, crc32c
+from kcli.format.record_batch import CRC_START, HEADER_BYTES, MAGIC, RecordBatch, read_header
+from kcli.log.log_reader import (
+    BAD_MAGIC,
+    BAD_SIZE,
+    ENTRY_HEAD_BYTES,
+    SHORT_HEADER,
+    ZEROS,
+    Damage,
+    LogBatch,
+    RecordScanner,
+    SegmentReader,
+)
+
+
+def walk_batches(reader: SegmentReader, position: int = 0) -> Iterator[LogBatch]:
+    """The batches from byte `position` on, as Kafka finds them. Raises CorruptRecordError where Kafka does, and OSError."""
+    while True:
+        fault: Damage | None = None
+        for found in reader.batches(position, resynchronise=False):
+            if isinstance(found, Damage):
+                fault = found
+                break
+            yield found
+        if fault is None:
+            return
+        left = reader.end_position() - fault.position
+        if left <= ENTRY_HEAD_BYTES:
+            return
+        if fault.kind in (ZEROS, BAD_SIZE):
+            raise CorruptRecordError(fault.message, fault.position)
+        odd = _odd_batch(reader, fault.position) if fault.kind in (SHORT_HEADER, BAD_MAGIC) else None
+        if odd is None:
+            return
+        yield odd
+        position = odd.end_position
+
+
+def _odd_batch(reader: SegmentReader, position: int) -> LogBatch | None:
+    """An entry that the SegmentReader calls damage and Kafka a batch; None where its header reaches behind the end."""
+    head = reader.file.read_at(position, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return None
+    header = read_header(head, 0, position)
+    if header.size_bytes < HEADER_BYTES or header.magic < MAGIC:
+        # Never valid: whatever its CRC says, the one computed is another.
+        return LogBatch(header, memoryview(b""), ~header.crc, reader.file)
+    data = reader.file.read_at(position, header.size_bytes)
+    return LogBatch(header, memoryview(data), crc32c(memoryview(data)[CRC_START:]), reader.file)
+
+
+def read_marker(batch: LogBatch, scanner: RecordScanner) -> EndTransactionMarker | None:
+    """The marker in a control batch of a producer, None in one without records.
+
+    Raises InvalidRecordError where Kafka cuts the log, UnreadableMarkerError where it refuses to load it.
+    """
+    header = batch.header
+    if not isinstance(header, RecordBatch) or not header.is_control:
+        raise ValueError("a marker stands in a control batch of format 2")
+    window = next(batch.windows(scanner), None)
+    if window is None:
+        return None
+    # Kafka reads the first record only; of a compressed batch, and behind a single record, the rest must be right as well.
+    if window.error is not None and (window.count == 0 or header.codec or header.record_count == 1):
+        if isinstance(window.error, InvalidRecordError):
+            raise window.error
+        raise UnreadableMarkerError(f"a control batch does not inflate: {window.error.message}", header.position)
+    timestamp = header.log_append_time_ms
+    if timestamp is None:
+        timestamp = window.columns.timestamp[0]
+    return decode_marker(window.key(0), window.value(0), timestamp)

@@ -1,0 +1,395 @@
+"""What a broker does to a partition's directory when it starts: finish what a crash left undone, recover, know its producers.
+
+    step                          files (Kafka: LogLoader.load)
+    ----------------------------  --------------------------------------------------------------------------------------
+    1  remove leftovers           *.deleted (but not of KRaft snapshots); *.cleaned; *.swap from the lowest *.cleaned on
+    2  finish swaps               every file whose offset lies from the lowest .log.swap to the end of the highest goes,
+                                  then each *.swap loses its suffix
+    3  look at the segments       indexes without their .log go; a segment without .index, or with a .txnindex that cannot
+                                  be, is recovered
+    4  recover                    unless shut down cleanly: the segment of the recovery point and all behind; where one is
+                                  cut, all behind it go. A segment whose offsets outgrow its indexes is split
+    5  mind the log start offset  a log that ends before it is emptied
+    6  leader epochs              cut to [log start offset, log end offset)
+    7  producers                  snapshots that no segment starts at go, but for the last; the state is loaded from the
+                                  last snapshot left, or read from the batches, and saved at the log end offset
+
+Recovering a segment needs the producers at its base offset: snapshots above go, the last one left is loaded, the batches
+from there on are read. So a recovery writes a snapshot a segment, of which step 7 keeps those at which a segment starts.
+
+`load_log` works on a PlannedDisk and therefore decides only: its `changes()` are the plan, kcli.log.file_changes carries it
+out. It does what Kafka does, not what would be best; LogRefusedError is Kafka's refusal to load the log. Two things differ
+on purpose: producers do not expire, and *.deleted files do not wait for file.delete.delay.ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from kcli.format import limits
+from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name, segment_file_name
+from kcli.format.java_integers import parse_integer
+from kcli.format.metadata_files import decode_partition_metadata
+from kcli.format.primitives import INT32_MAX, CorruptIndexError, FormatError
+from kcli.log.indexes import IndexAppender, IndexSettings
+from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
+from kcli.log.log_directory import join_path
+from kcli.log.log_segment import (
+    LogRefusedError,
+    LogSegment,
+    MissingIndexError,
+    OffsetOverflowError,
+    OffsetsGoBackError,
+)
+from kcli.log.planned_disk import PlannedDisk, slice_content
+from kcli.log.producer_state_loader import rebuild_producer_state
+from kcli.log.producer_state_manager import ProducerStateManager
+
+_INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+_Result = TypeVar("_Result")
+
+
+class LoadSettings(NamedTuple):
+    """How a log is loaded; offsets are those of the checkpoint files of its log directory, 0 where they have none."""
+
+    had_clean_shutdown: bool = False
+    log_start_offset: int = 0
+    recovery_point: int = 0
+    indexes: IndexSettings = IndexSettings()
+
+
+class LoadedLog(NamedTuple):
+    """A loaded log. `recovery_point` is the offset up to which it may be trusted to be on the disk."""
+
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    segments: tuple[int, ...]
+    producers: ProducerStateManager
+    epochs: LeaderEpochCache
+
+
+def load_log(disk: PlannedDisk, directory: str, settings: LoadSettings = LoadSettings()) -> LoadedLog:  # noqa: B008
+    """Load the log of a partition's directory as Kafka does -> LoadedLog; what it changes is noted on `disk`.
+
+    Raises LogRefusedError where Kafka refuses to load it, and OSError.
+    """
+    return _LogLoader(disk, directory, settings).load()
+
+
+def remove_leftovers(disk: PlannedDisk, directory: str, settings: LoadSettings = LoadSettings()) -> None:  # noqa: B008
+    """Steps 1 and 2 alone: remove temporary files and finish swaps. Raises as load_log does."""
+    _Leftovers(disk, directory, settings).finish()
+
+
+class _Leftovers:
+    """Steps 1 and 2."""
+
+    def __init__(self, disk: PlannedDisk, directory: str, settings: LoadSettings) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.settings = settings
+
+    def finish(self) -> None:
+        swaps = self._remove_temporary_files()
+        lowest, end = self._range_of_swaps(swaps)
+        for name in self._names():
+            offset = parse_integer(name.partition(".")[0], 64) if "." in name else None
+            if name not in swaps and offset is not None and lowest <= offset < end:
+                self._remove(name, "a cleaned segment, complete as *.swap, takes its place")
+        for name in swaps:
+            path = join_path(self.directory, name)
+            self.disk.explain(path, "an interrupted swap is finished")
+            self.disk.rename(path, path.removesuffix(FileState.SWAP.value))
+
+    def _names(self) -> list[str]:
+        listed = self.disk.list_directory(self.directory)
+        return [name for name in listed if self.disk.is_regular(join_path(self.directory, name))]
+
+    def _remove(self, name: str, why: str) -> None:
+        path = join_path(self.directory, name)
+        self.disk.explain(path, why)
+        self.disk.remove(path)
+
+    def _remove_temporary_files(self) -> list[str]:
+        """Step 1 -> the names of the *.swap files that are left."""
+        parsed = [parse_file_name(name) for name in self._names()]
+        for file in parsed:
+            if file.name.endswith(FileState.DELETED.value) and not file.name.endswith(".checkpoint.deleted"):
+                self._remove(file.name, "it was about to be deleted")
+        cleaned = [file for file in parsed if file.name.endswith(FileState.CLEANED.value)]
+        lowest_cleaned = min((self._offset(file) for file in cleaned), default=None)
+        swaps = []
+        for file in parsed:
+            if not file.name.endswith(FileState.SWAP.value):
+                continue
+            if lowest_cleaned is not None and self._offset(file) >= lowest_cleaned:
+                self._remove(file.name, "it belongs to a swap that was not complete: *.cleaned files are left")
+            else:
+                self._offset(file)
+                swaps.append(file.name)
+        for file in cleaned:
+            self._remove(file.name, "the cleaner was writing it")
+        return swaps
+
+    def _offset(self, file: FileName) -> int:
+        offset = parse_integer(file.name.partition(".")[0], 64)
+        if offset is None:
+            path = join_path(self.directory, file.name)
+            raise LogRefusedError("no offset stands in the name of this file", path)
+        return offset
+
+    def _range_of_swaps(self, swaps: Iterable[str]) -> tuple[int, int]:
+        """The offsets that the segments about to be swapped in stand for: [lowest, end)."""
+        lowest, end = 2**63 - 1, -(2**63)
+        for name in swaps:
+            file = parse_file_name(name)
+            if file.kind is FileKind.LOG:
+                base_offset = self._offset(file)
+                segment = LogSegment(
+                    self.disk, self.directory, base_offset, self.settings.indexes, self.disk.explain, FileState.SWAP
+                )
+                lowest, end = min(lowest, base_offset), max(end, segment.read_next_offset())
+        return lowest, end
+
+
+class _LogLoader:
+    """All steps; `segments` by base offset, ascending."""
+
+    def __init__(self, disk: PlannedDisk, directory: str, settings: LoadSettings) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.settings = settings
+        self.segments: dict[int, LogSegment] = {}
+        self.epochs = LeaderEpochCache()
+
+    def load(self) -> LoadedLog:
+        """All steps."""
+        epochs_path = join_path(self.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
+        self.disk.explain(epochs_path, "the leader epochs are those of the batches")
+        try:
+            self.epochs = load_leader_epochs(self.disk, self.directory)
+        except FormatError as error:
+            raise LogRefusedError(error.message, epochs_path) from error
+        self._check_snapshot_names()
+        _Leftovers(self.disk, self.directory, self.settings).finish()
+        self._retry_on_overflow(self._load_segments)
+        log_end_offset, recovery_point = self._retry_on_overflow(self._recover_log)
+        loaded = self._finish(log_end_offset, recovery_point)
+        self._check_partition_metadata()
+        return loaded
+
+    def _check_snapshot_names(self) -> None:
+        for name in self.disk.list_directory(self.directory):
+            path = join_path(self.directory, name)
+            parsed = parse_file_name(name)
+            if parsed.kind is FileKind.PRODUCER_SNAPSHOT and parsed.state is FileState.CURRENT and parsed.base_offset is None:
+                raise LogRefusedError("no offset stands in the name of this snapshot", path)
+
+    def _check_partition_metadata(self) -> None:
+        path = join_path(self.directory, FileKind.PARTITION_METADATA.value)
+        if not self.disk.exists(path):
+            return
+        try:
+            decode_partition_metadata(self.disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
+        except FormatError as error:
+            raise LogRefusedError(error.message, path) from error
+
+    def _producer_state_manager(self) -> ProducerStateManager:
+        return ProducerStateManager(self.disk, self.directory, self.disk.explain)
+
+    # -------------------------------------------------------------------------------------------------- 3: the segments
+
+    def _load_segments(self) -> None:
+        self.segments.clear()
+        for name in self.disk.list_directory(self.directory):
+            path = join_path(self.directory, name)
+            file = parse_file_name(name)
+            if file.state is not FileState.CURRENT or not self.disk.is_regular(path):
+                continue
+            if file.kind in _INDEX_KINDS:
+                self._drop_orphan(file, path)
+            elif file.kind is FileKind.LOG:
+                if file.base_offset is None:
+                    raise LogRefusedError("no offset stands in the name of this segment", path)
+                self._load_segment(file.base_offset)
+
+    def _drop_orphan(self, file: FileName, path: str) -> None:
+        if file.base_offset is None:
+            raise LogRefusedError("no offset stands in the name of this index", path)
+        segment_path = join_path(self.directory, segment_file_name(file.base_offset, FileKind.LOG))
+        if not self.disk.exists(segment_path) and self.disk.exists(path):
+            self.disk.explain(path, "the segment that it indexes is not there")
+            self.disk.remove(path)
+
+    def _load_segment(self, base_offset: int) -> None:
+        segment = self._open(base_offset)
+        has_time_index = self.disk.exists(segment.time_index_path)
+        try:
+            segment.sanity_check(has_time_index=has_time_index)
+        except (MissingIndexError, CorruptIndexError):
+            self._recover_segment_or_refuse(segment)
+        self._add(segment)
+
+    def _open(self, base_offset: int) -> LogSegment:
+        return LogSegment(self.disk, self.directory, base_offset, self.settings.indexes, self.disk.explain)
+
+    def _add(self, segment: LogSegment) -> None:
+        self.segments[segment.base_offset] = segment
+        self.segments = dict(sorted(self.segments.items()))
+
+    def _recover_segment(self, segment: LogSegment) -> int:
+        """Recover one segment -> how many bytes were cut off."""
+        producers = self._producer_state_manager()
+        log_start_offset = self.settings.log_start_offset
+        rebuild_producer_state(producers, self.segments, log_start_offset, segment.base_offset)
+        truncated_bytes = segment.recover(producers, self.epochs).truncated_bytes
+        # So that recovering the next segment need not read this one again.
+        producers.take_snapshot()
+        segment.close()
+        return truncated_bytes
+
+    def _recover_segment_or_refuse(self, segment: LogSegment) -> None:
+        try:
+            self._recover_segment(segment)
+        except OffsetsGoBackError as error:
+            raise LogRefusedError(error.message, segment.log_path, error.position, error.end_position) from error
+
+    # -------------------------------------------------------------------------------------------------- 4, 5: recovering
+
+    def _recover_log(self) -> tuple[int, int]:
+        """Recover what is not known to be on the disk -> (log end offset, recovery point)."""
+        if not self.settings.had_clean_shutdown:
+            self._recover_segments()
+        log_end_offset = self._empty_if_it_ends_before_its_start()
+        if not self.segments:
+            self._add(self._open(self.settings.log_start_offset))
+        if log_end_offset is not None and self.settings.had_clean_shutdown:
+            return log_end_offset, log_end_offset
+        if log_end_offset is None:
+            log_end_offset = self._active.read_next_offset()
+        return log_end_offset, min(self.settings.recovery_point, log_end_offset)
+
+    @property
+    def _active(self) -> LogSegment:
+        return self.segments[max(self.segments)]
+
+    def _recover_segments(self) -> None:
+        recovery_point = self.settings.recovery_point
+        first = max((base for base in self.segments if base <= recovery_point), default=-(2**63))
+        unflushed = [segment for base, segment in self.segments.items() if base >= first]
+        for at, segment in enumerate(unflushed):
+            try:
+                truncated_bytes = self._recover_segment(segment)
+            except OffsetsGoBackError:
+                truncated_bytes = segment.truncate_to(segment.base_offset)
+                segment.close()
+            if truncated_bytes:
+                self._delete_segments(unflushed[at + 1 :], "the segment before it was cut: what follows would leave a hole")
+                return
+
+    def _delete_segments(self, segments: Iterable[LogSegment], why: str) -> None:
+        producers = self._producer_state_manager()
+        for segment in segments:
+            del self.segments[segment.base_offset]
+            for path in segment.paths:
+                if self.disk.exists(path):
+                    self.disk.explain(path, why)
+                    self.disk.remove(path)
+            producers.remove_snapshot(segment.base_offset, why)
+
+    def _empty_if_it_ends_before_its_start(self) -> int | None:
+        """Step 5 -> the log end offset, None where there is no segment (any more)."""
+        if not self.segments:
+            return None
+        log_end_offset = self._active.read_next_offset()
+        log_start_offset = self.settings.log_start_offset
+        if log_end_offset >= log_start_offset:
+            return log_end_offset
+        self._delete_segments(
+            list(self.segments.values()), f"the log ends at offset {log_end_offset}, before its start at {log_start_offset}"
+        )
+        self.epochs.clear()
+        self._producer_state_manager().truncate_fully(log_start_offset)
+        return None
+
+    # ------------------------------------------------------------------------------------------- 4: offsets that outgrow
+
+    def _retry_on_overflow(self, step: Callable[[], _Result]) -> _Result:
+        """Run a step; where a segment's offsets outgrow its indexes split the segment, as often as needed, and run it anew."""
+        while True:
+            try:
+                return step()
+            except OffsetOverflowError as error:
+                self._split(error)
+
+    def _split(self, overflow: OffsetOverflowError) -> None:
+        """Replace a segment by several, each with offsets that fit its base offset."""
+        segment = self._open(overflow.base_offset)
+        refusal = LogRefusedError(overflow.message, segment.log_path, overflow.position, overflow.end_position)
+        if not segment.has_overflow():
+            raise refusal
+        parts: dict[int, tuple[int, int]] = {}  # by base offset: bytes [start, end) of the segment
+        base_offset = None
+        for batch in segment.batches():
+            first, last = batch.header.base_offset, batch.header.last_offset
+            if base_offset is None or not 0 <= last - base_offset <= INT32_MAX:
+                base_offset = first
+                if base_offset in parts or last < first:
+                    raise refusal
+                parts[base_offset] = (batch.position, batch.position)
+            parts[base_offset] = (parts[base_offset][0], batch.end_position)
+        if max((end for _, end in parts.values()), default=0) != segment.size_bytes:
+            raise refusal
+        content = self.disk.content(segment.log_path)
+        self._delete_split(segment, keeps_snapshot=segment.base_offset in parts)
+        for base_offset, (start, end) in parts.items():
+            path = join_path(self.directory, segment_file_name(base_offset, FileKind.LOG))
+            self.disk.explain(path, f"split off segment {segment.base_offset}, whose offsets outgrew its indexes")
+            self.disk.put(path, slice_content(content, start, end))
+            self._add(self._with_indexes(self._open(base_offset)))
+
+    def _with_indexes(self, segment: LogSegment) -> LogSegment:
+        """Give a new segment its indexes."""
+        appender = IndexAppender(segment.offset_index, segment.time_index, self.settings.indexes.interval_bytes)
+        for batch in segment.batches():
+            header = batch.header
+            appender.add(batch.position, header.size_bytes, header.last_offset, header.max_timestamp)
+        appender.close()
+        segment.close()
+        return segment
+
+    def _delete_split(self, segment: LogSegment, *, keeps_snapshot: bool) -> None:
+        why = "its offsets outgrew its indexes: it was split"
+        self.segments.pop(segment.base_offset, None)
+        for path in segment.paths:
+            if self.disk.exists(path):
+                self.disk.explain(path, why)
+                self.disk.remove(path)
+        if not keeps_snapshot:
+            self._producer_state_manager().remove_snapshot(segment.base_offset, why)
+
+    # ------------------------------------------------------------------------------------------ 6, 7: epochs, producers
+
+    def _finish(self, log_end_offset: int, recovery_point: int) -> LoadedLog:
+        settings = self.settings
+        self.epochs.truncate_from_end(log_end_offset)
+        self.epochs.truncate_from_start(settings.log_start_offset)
+        log_start_offset = max(settings.log_start_offset, min(self.segments))
+        recovery_point = max(recovery_point, log_start_offset)
+        producers = self._producer_state_manager()
+        producers.remove_stray_snapshots(self.segments)
+        rebuild_producer_state(
+            producers,
+            self.segments,
+            log_start_offset,
+            log_end_offset,
+            reload_from_clean_shutdown=settings.had_clean_shutdown,
+        )
+        # What a broker opens of the active segment to append to it, and closes when it stops.
+        active = self._active
+        _ = active.offset_index, active.time_index
+        for segment in self.segments.values():
+            segment.close()
+        return LoadedLog(log_start_offset, log_end_offset, recovery_point, tuple(self.segments), producers, self.epochs)
