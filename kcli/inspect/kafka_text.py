@@ -25,6 +25,7 @@ from kcli.format.compression import CODECS
 from kcli.format.java_text import decode_utf8
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import RecordBatch, increment_sequence
+from kcli.format.record_scan import is_compiled
 from kcli.inspect.record_lines import first_gap, put_record_lines
 from kcli.inspect.text_buffer import TextBuffer
 from kcli.log.disk import Disk
@@ -123,6 +124,7 @@ class LogDumper:
         self._report = report
         self._absolute = absolute
         self._scanner = RecordScanner()
+        self._fast = options.parser is None and is_compiled()
         self._deep = options.deep_iteration or options.print_data_log
         self.summary = Summary()
 
@@ -242,7 +244,7 @@ class LogDumper:
         """Print `count` records of a window -> what stopped it, or None."""
         header, columns, options = batch.header, window.columns, self._options
         self._consecutive.add(columns.offset, count)
-        fast = isinstance(header, RecordBatch) and not header.is_control and options.parser is None
+        fast = self._fast and isinstance(header, RecordBatch) and not header.is_control
         fixed = header.log_append_time_ms if isinstance(header, RecordBatch) else None
         label = b" %s: " % _time_name(header)
         index = 0

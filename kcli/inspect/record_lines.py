@@ -4,9 +4,9 @@
 
     | offset: O CreateTime: T keySize: K valueSize: V sequence: Q headerKeys: [] key: ... payload: ...
 
-One source, interpreted or compiled by Cython (C types in record_lines.pxd): compiled, a line costs some 40 ns and a copy of
-its payload. A record that needs more than copying (headers, bytes that are not ASCII, a line longer than the buffer) is
-left to the caller, who formats it in Python and comes back for the rest.
+Compiled by Cython (C types in record_lines.pxd) a line costs some 40 ns and a copy of its payload. A record that needs more
+than copying (headers, bytes that are not ASCII, a line longer than the buffer) is left to the caller, who formats it in
+Python and comes back for the rest. Interpreted, this is slower than that way of the caller, who then never comes here.
 """
 
 from array import array
@@ -15,8 +15,6 @@ from kcli.format.record_scan import RecordColumns
 
 Buffer = bytes | bytearray | memoryview
 
-COMPILED = not __file__.endswith(".py")
-
 # What a line takes beside its key and value: labels and seven integers of at most 20 digits.
 LINE_OVERHEAD_BYTES = 256
 INT32_MAX = 2147483647
@@ -24,10 +22,6 @@ INT32_MAX = 2147483647
 
 def put_text(out: memoryview, position: int, text: bytes) -> int:
     """Copy `text` to out[position] -> the position behind it."""
-    if not COMPILED:
-        end = position + len(text)
-        out[position:end] = text
-        return end
     for byte in text:
         out[position] = byte
         position += 1
@@ -36,11 +30,6 @@ def put_text(out: memoryview, position: int, text: bytes) -> int:
 
 def put_int(out: memoryview, position: int, value: int) -> int:
     """Write `value` in decimal to out[position] -> the position behind it."""
-    if not COMPILED:
-        text = b"%d" % value
-        end = position + len(text)
-        out[position:end] = text
-        return end
     if value < 0:
         out[position] = 45
         position += 1
@@ -64,22 +53,25 @@ def put_int(out: memoryview, position: int, value: int) -> int:
 
 def put_again(out: memoryview, position: int, start: int, end: int) -> int:
     """Copy out[start:end] to out[position] -> the position behind it; the two do not overlap."""
-    if not COMPILED:
-        out[position : position + end - start] = out[start:end]
-        return position + end - start
     for index in range(end - start):
         out[position + index] = out[start + index]
     return position + end - start
 
 
+def put_next(out: memoryview, position: int, value: int, start: int, end: int, is_next: bool) -> int:
+    """Write `value` to out[position] -> the position behind it.
+
+    With `is_next` it is the number that stands at out[start:end] plus one: often only the last digit differs.
+    """
+    if is_next and end != 0 and value > 0 and out[end - 1] != 57:
+        position = put_again(out, position, start, end)
+        out[position - 1] = out[position - 1] + 1
+        return position
+    return put_int(out, position, value)
+
+
 def put_ascii(out: memoryview, position: int, data: Buffer, start: int, end: int) -> int:
     """Copy data[start:end] to out[position] if it is ASCII -> the position behind it, or -1 where it is not."""
-    if not COMPILED:
-        piece = bytes(data[start:end])
-        if not piece.isascii():
-            return -1
-        out[position : position + len(piece)] = piece
-        return position + len(piece)
     seen = 0
     for index in range(start, end):
         byte = data[index]
@@ -128,12 +120,19 @@ def put_record_lines(
     header_counts = columns.header_count
     position = place[0]
     room = len(out)
-    # Neighbours often share timestamp and sizes: the text from the timestamp's label to the sequence is then copied.
+    # Neighbours often share timestamp and sizes: the text from the timestamp's label on is then copied.
     shared_start = 0
     shared_end = 0
     shared_timestamp = 0
     shared_key_size = 0
     shared_value_size = 0
+    last_line = 0
+    last_offset = 0
+    last_start = 0
+    last_end = 0
+    last_sequence = 0
+    sequence_start = 0
+    sequence_end = 0
     index = first
     while index < count:
         key_size = key_sizes[index]
@@ -151,8 +150,17 @@ def put_record_lines(
         start = position
         if with_metadata:
             timestamp = fixed_timestamp if has_fixed_timestamp else timestamps[index]
-            position = put_text(out, position, b"| offset: ")
-            position = put_int(out, position, offsets[index])
+            offset = offsets[index]
+            if last_end == 0:
+                position = put_text(out, position, b"| offset: ")
+            else:
+                position = put_again(out, position, last_line, last_start)
+            last_line = start
+            start_of_number = position
+            position = put_next(out, position, offset, last_start, last_end, offset == last_offset + 1)
+            last_start = start_of_number
+            last_end = position
+            last_offset = offset
             if (
                 shared_end != 0
                 and timestamp == shared_timestamp
@@ -169,19 +177,24 @@ def put_record_lines(
                 position = put_text(out, position, b" valueSize: ")
                 position = put_int(out, position, value_size)
                 position = put_text(out, position, b" sequence: ")
+                if base_sequence < 0:
+                    position = put_text(out, position, b"-1 headerKeys: []")
                 shared_end = position
                 shared_timestamp = timestamp
                 shared_key_size = key_size
                 shared_value_size = value_size
-            sequence = -1
             if base_sequence >= 0:
-                delta = offsets[index] - base_offset
+                delta = offset - base_offset
                 if base_sequence > INT32_MAX - delta:
                     sequence = delta - (INT32_MAX - base_sequence) - 1
                 else:
                     sequence = base_sequence + delta
-            position = put_int(out, position, sequence)
-            position = put_text(out, position, b" headerKeys: []")
+                start_of_number = position
+                position = put_next(out, position, sequence, sequence_start, sequence_end, sequence == last_sequence + 1)
+                sequence_start = start_of_number
+                sequence_end = position
+                last_sequence = sequence
+                position = put_text(out, position, b" headerKeys: []")
         if with_contents:
             if not with_metadata and (key_size >= 0 or value_size >= 0):
                 out[position] = 124
