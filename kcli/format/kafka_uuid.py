@@ -11,6 +11,8 @@ from kcli.format.primitives import FormatError
 
 UUID_BYTES = 16
 UUID_CHARACTERS = 22
+# From base64url to what binascii reads, which has no use for base64's own two signs.
+_TO_STANDARD = str.maketrans({"-": "+", "_": "/", "+": "*", "/": "*"})
 
 
 class Uuid(bytes):
@@ -29,8 +31,10 @@ class Uuid(bytes):
     def parse(cls, text: str) -> Uuid:
         """Decode the printed form -> Uuid. Raises FormatError when it is not base64url of 16 bytes."""
         try:
-            standard = text.replace("-", "+").replace("_", "/").encode("ascii")
-            raw = binascii.a2b_base64(standard + b"=" * (-len(standard) % 4), strict_mode=True)
+            standard = text.translate(_TO_STANDARD).encode("ascii")
+            # Padding is there whole or not at all.
+            padding = b"" if b"=" in standard else b"=" * (-len(standard) % 4)
+            raw = binascii.a2b_base64(standard + padding, strict_mode=True)
         except ValueError as error:
             raise FormatError(f"{text[:40]!r} is not an id in base64url") from error
         if len(raw) != UUID_BYTES:

@@ -160,7 +160,7 @@ def decode_clean_shutdown(data: Buffer) -> CleanShutdown:
     """Decode .kafka_cleanshutdown. Raises CorruptCheckpointError where Kafka would go on without a broker epoch."""
     if not len(data):
         return CleanShutdown(None, None)
-    content = _json_object(data, "the file")
+    content = _json_object(data, "the file", errors="replace")
     version = _json_int(content.get("version", 0), "version", "int32")
     return CleanShutdown(version, _json_int(content.get("brokerEpoch"), "brokerEpoch", "int64"))
 
@@ -250,18 +250,24 @@ def _parse_uuid(text: str, where: str) -> Uuid:
         raise CorruptCheckpointError(f"{where}: {error.message}") from None
 
 
-def _json_object(data: Buffer, where: str) -> dict[str, Any]:
+def _json_object(data: Buffer, where: str, *, errors: str = "strict") -> dict[str, Any]:
+    """The JSON object that `data` begins with; what follows it counts as little as it does for Kafka's parser."""
     if len(data) > limits.MAX_TEXT_FILE_BYTES:
         raise CorruptCheckpointError(f"the file has {len(data)} bytes; at most {limits.MAX_TEXT_FILE_BYTES} are read")
     import json
 
     try:
-        content = json.loads(str(data, "utf-8"))
+        text = str(data, "utf-8", errors).lstrip(" \t\r\n")
+        content, _ = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"{where} is no JSON: {error}") from None
     if not isinstance(content, dict):
         raise CorruptCheckpointError(f"{where} is no JSON object")
     return content
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _json_int(value: Any, key: str, kind: str) -> int:
