@@ -10,7 +10,12 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-COMPILED_MODULES = ["kcli/format/record_scan.py", "kcli/inspect/record_lines.py", "kcli/spark/arrow_columns.py"]
+COMPILED_MODULES = [
+    "kcli/format/record_scan.py",
+    "kcli/inspect/record_lines.py",
+    "kcli/inspect/json_record_lines.py",
+    "kcli/spark/arrow_columns.py",
+]
 
 
 class OptionalBuildExt(build_ext):

@@ -20,13 +20,18 @@ take a path without an object a record.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kcli.format import limits
 from kcli.format.compression import CODECS
+from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch, increment_sequence
+from kcli.inspect.json_record_lines import COMPILED, put_json_lines
 from kcli.inspect.record_contents import Contents, decode_control
-from kcli.inspect.renderers.json_text import base64_text, bytes_member, dump, path_member, quote
+from kcli.inspect.record_filter import Indexes
+from kcli.inspect.renderers.json_text import base64_text, bytes_member, dump, headers_array, path_member, quote
 from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp, timestamp_type
 from kcli.inspect.selected_log import SelectedRecords
 from kcli.inspect.text_buffer import TextBuffer
@@ -34,7 +39,7 @@ from kcli.log.log_reader import Damage, LogBatch
 
 SCHEMA_NAME = "kcli.dump-log"
 SCHEMA_VERSION = 1
-_SEQUENCE_MASK = 0x7FFF_FFFF
+_EVERY_INDEX = array("q", range(limits.SCAN_WINDOW_RECORDS))
 
 
 class JsonLines:
@@ -86,36 +91,70 @@ class JsonLines:
 
     def records(self, selected: SelectedRecords) -> None:
         """Lines of type record."""
-        file, header = self._file, selected.batch.header
+        header = selected.batch.header
         is_control = isinstance(header, RecordBatch) and header.is_control
-        decoder = None if file is None else file.decoder
+        decoder = None if self._file is None else self._file.decoder
         if self._contents and (is_control or decoder is not None):
-            lines = self._decoded_lines(selected, decode_control if is_control else None)
+            self._put("".join(self._decoded_lines(selected, decode_control if is_control else None)))
+        elif COMPILED:
+            self._compiled_lines(selected)
         else:
-            lines = self._plain_lines(selected)
-        self._put("".join(lines))
+            self._put("".join(self._plain_lines(selected, selected.indexes)))
 
-    def _plain_lines(self, selected: SelectedRecords) -> list[str]:
+    def _compiled_lines(self, selected: SelectedRecords) -> None:
+        """Plain records through compiled code; what that leaves comes from _plain_lines, one by one."""
+        window, indexes, out = selected.window, selected.indexes, self._out
+        if isinstance(indexes, range):
+            chosen, turn, count = _EVERY_INDEX, indexes.start, indexes.stop
+        else:
+            chosen, turn, count = array("q", indexes), 0, len(indexes)
+        head, middle = (text.encode("utf-8", "replace") for text in self._constant_members(selected.batch))
+        fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *_sequences(selected.batch)
+        while turn < count:
+            turn = put_json_lines(
+                out.memory,
+                window.buffer,
+                window.columns,
+                chosen,
+                turn,
+                count,
+                head,
+                middle,
+                fixed or 0,
+                fixed is not None,
+                base_offset,
+                base_sequence,
+                self._contents,
+                out.place,
+            )
+            if turn < count and out.place[0] > len(out.memory) // 2:
+                out.flush()
+            elif turn < count:
+                self._put(self._plain_lines(selected, (chosen[turn],))[0])
+                turn += 1
+
+    def _plain_lines(self, selected: SelectedRecords, indexes: Indexes) -> list[str]:
+        """The lines of records, in Python."""
         window, columns = selected.window, selected.window.columns
-        buffer = window.buffer if isinstance(window.buffer, bytes) else bytes(window.buffer)
+        buffer = window.buffer
         head, middle = self._constant_members(selected.batch)
         fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *_sequences(selected.batch)
         offsets, timestamps, header_counts = columns.offset, columns.timestamp, columns.header_count
         key_sizes, key_positions = columns.key_size, columns.key_position
         value_sizes, value_positions = columns.value_size, columns.value_position
         lines = []
-        for index in selected.indexes:
+        for index in indexes:
             offset, key_size, value_size = offsets[index], key_sizes[index], value_sizes[index]
             timestamp = timestamps[index] if fixed is None else fixed
             line = f'{head}"offset":{offset},"timestamp":{timestamp}{middle},"keySize":{key_size},"valueSize":{value_size}'
             if base_sequence >= 0:
-                line = f'{line},"sequence":{base_sequence + offset - base_offset & _SEQUENCE_MASK}'
+                line = f'{line},"sequence":{base_sequence + offset - base_offset & INT32_MAX}'
             if self._contents:
                 at = key_positions[index]
                 key = None if key_size < 0 else buffer[at : at + key_size]
                 at = value_positions[index]
                 value = None if value_size < 0 else buffer[at : at + value_size]
-                headers = _headers(window.headers(index)) if header_counts[index] else "[]"
+                headers = headers_array(window.headers(index)) if header_counts[index] else "[]"
                 line = f'{line},{bytes_member("key", key)},{bytes_member("value", value)},"headers":{headers}'
             lines.append(f"{line}}}\n")
         return lines
@@ -145,7 +184,7 @@ class JsonLines:
             if decoded.error is not None:
                 line += f',"decodingError":{quote(decoded.error)}'
             raw = "".join(f',"{name}Base64":{dump(_base64_or_none(data))}' for name, data in (("key", key), ("value", value)))
-            lines.append(f'{line}{raw},"headers":{_headers(window.headers(index))}}}\n')
+            lines.append(f'{line}{raw},"headers":{headers_array(window.headers(index))}}}\n')
         return lines
 
     def _constant_members(self, batch: LogBatch) -> tuple[str, str]:
@@ -203,10 +242,6 @@ def _sequences(batch: LogBatch) -> tuple[int, int]:
     """The base sequence of a batch, -1 where its records have none, and its base offset."""
     header = batch.header
     return (header.base_sequence, header.base_offset) if isinstance(header, RecordBatch) else (-1, 0)
-
-
-def _headers(headers: Iterable[tuple[bytes, bytes | None]]) -> str:
-    return "[" + ",".join([f"{{{bytes_member('key', key)},{bytes_member('value', value)}}}" for key, value in headers]) + "]"
 
 
 def _base64_or_none(data: bytes | None) -> str | None:

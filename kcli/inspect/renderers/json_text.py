@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from binascii import b2a_base64
+from collections.abc import Iterable
 from json.encoder import encode_basestring
 from math import isfinite
 from typing import Any
@@ -54,6 +55,11 @@ def bytes_member(name: str, data: Buffer | None) -> str:
         return f'"{name}":{quote(str(data, "utf-8"))}'
     except UnicodeDecodeError:
         return f'"{name}Base64":"{base64_text(data)}"'
+
+
+def headers_array(headers: Iterable[tuple[bytes, bytes | None]]) -> str:
+    """A record's headers: an array, since a key may come twice."""
+    return "[" + ",".join([f"{{{bytes_member('key', key)},{bytes_member('value', value)}}}" for key, value in headers]) + "]"
 
 
 def base64_text(data: Buffer) -> str:

@@ -1,0 +1,356 @@
+"""dump-log for text, JSON and CSV: paths in, a renderer told of everything in them, facts for the exit code out.
+
+    path                          without a selection                    with one, or with statistics
+    ----------------------------  -------------------------------------  ------------------------------------------
+    a file                        all of it, by what its name says       its records, if it is a log
+    a partition's directory       every file, by name                    its segments as one log
+    a log directory               its own files, then every partition    every partition
+    a pattern                     what it matches                        the same
+
+Nothing ends the run: what cannot be opened or read is a problem, what is damaged is damage, and both are told and counted.
+Files that Kafka itself would drop at start (.cleaned, .tmp, .part) may be half written: there damage is only noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name, parse_partition_directory
+from kcli.format.primitives import FormatError
+from kcli.inspect.record_contents import decoder_for
+from kcli.inspect.record_filter import RecordFilter
+from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, Renderer
+from kcli.inspect.selected_log import (
+    Budget,
+    Event,
+    SelectedRecords,
+    Selector,
+    segments_in_range,
+    start_position,
+    walk,
+)
+from kcli.inspect.selection import Selection
+from kcli.log.log_directory import (
+    FoundFile,
+    LogDirectory,
+    PartitionDirectory,
+    Segment,
+    base_name,
+    join_path,
+    parent_path,
+    read_partition,
+    resolve_paths,
+)
+from kcli.log.log_reader import Damage, LogBatch, SegmentReader
+
+if TYPE_CHECKING:
+    from kcli.inspect.kafka_text import ContentParser
+    from kcli.inspect.statistics import Statistics
+    from kcli.log.disk import Disk
+    from kcli.log.transaction_filter import AbortedTransactions
+
+UNREADABLE = "unreadable"
+LOG_KINDS = frozenset((FileKind.LOG, FileKind.METADATA_SNAPSHOT, FileKind.BOOTSTRAP_CHECKPOINT))
+METADATA_TOPIC = "__cluster_metadata"
+_UNFINISHED_STATES = frozenset((FileState.CLEANED, FileState.TEMPORARY, FileState.PARTIAL))
+
+
+class DumpOptions(NamedTuple):
+    """What is shown of logs: batches, records, or `statistics` instead; `max_bytes` bounds how much of each is read.
+
+    `parser` decodes keys and values; None leaves that to the topic's name.
+    """
+
+    batches: bool = True
+    records: bool = True
+    statistics: bool = False
+    max_bytes: int | None = None
+    parser: ContentParser | None = None
+
+
+def dump(
+    paths: Iterable[str],
+    selection: Selection,
+    renderer: Renderer,
+    options: DumpOptions,
+    disk: Disk,
+    *,
+    tell: Callable[[str], object],
+    absolute: Callable[[str], str] = str,
+) -> DumpResult:
+    """Show everything that the paths name to `renderer` -> counts of what was shown, of damages and of problems.
+
+    `tell` is given one sentence for each of these where the renderer has no place for them; `absolute` makes a path
+    absolute, so that a partition is known by its directory's name. Raises what the renderer's stream raises.
+    """
+    return Dump(selection, renderer, options, disk, tell, absolute).run(paths)
+
+
+class Dump:
+    """One run of `dump`."""
+
+    def __init__(
+        self,
+        selection: Selection,
+        renderer: Renderer,
+        options: DumpOptions,
+        disk: Disk,
+        tell: Callable[[str], object],
+        absolute: Callable[[str], str],
+    ) -> None:
+        self.selection = selection
+        self.renderer = renderer
+        self.options = options
+        self.disk = disk
+        self.tell = tell
+        self.absolute = absolute
+        self.budget = Budget(selection.limit)
+        self.statistics: Statistics | None = None
+        self.result = DumpResult()
+        self._only_logs = options.statistics or not selection._replace(limit=None).is_everything
+        if options.statistics:
+            from kcli.inspect.statistics import Statistics
+
+            self.statistics = Statistics()
+
+    def run(self, paths: Iterable[str]) -> DumpResult:
+        """See `dump`."""
+        targets, problems = resolve_paths(self.disk, paths)
+        for path, message in problems:
+            self.problem(path, message.removeprefix(f"{path}: "))
+        for target in targets:
+            if self.budget.is_spent():
+                break
+            if target.log_directory is not None:
+                self._log_directory(target.log_directory)
+            elif target.partition is not None:
+                self._partition(target.partition)
+            elif target.file is not None:
+                self._file(target.file)
+        return self.finish()
+
+    def finish(self) -> DumpResult:
+        """Tell the renderer that all is done."""
+        if self.statistics is not None:
+            self.renderer.statistics(self.statistics.report())
+        self.renderer.end(self.result)
+        return self.result
+
+    def _log_directory(self, directory: LogDirectory) -> None:
+        for path, message in directory.unreadable:
+            self.problem(path, message)
+        if not self._only_logs:
+            for file in directory.files:
+                self._file(file)
+            for name in directory.other_directories:
+                self._loose_files(join_path(directory.path, name))
+        for partition in directory.partitions:
+            if not self.budget.is_spent():
+                self._partition(partition)
+
+    def _loose_files(self, directory: str) -> None:
+        """The files of a directory that is no partition's, as that of the remote indexes' cache, if Kafka's."""
+        try:
+            names = self.disk.list_directory(directory)
+        except OSError as error:
+            self.problem(directory, error.strerror or str(error))
+            return
+        for name in names:
+            parsed = parse_file_name(name)
+            if parsed.kind is not FileKind.UNKNOWN:
+                self._file(FoundFile(join_path(directory, name), parsed))
+
+    def _partition(self, partition: PartitionDirectory) -> None:
+        if self._only_logs:
+            self._segments(partition, partition.segments)
+            return
+        for file in _files_of(partition):
+            if not self.budget.is_spent():
+                self._file(file)
+
+    def _file(self, file: FoundFile) -> None:
+        if file.kind not in LOG_KINDS:
+            if not self._only_logs:
+                self._small_file(file)
+            return
+        segment = Segment(file.base_offset, file.path)
+        partition = None
+        if self.selection != Selection():
+            partition, segment = self._segment_of(file, segment)
+        self._segments(partition, [segment])
+
+    def _segment_of(self, file: FoundFile, lone: Segment) -> tuple[PartitionDirectory | None, Segment]:
+        """The partition that a log file lies in, and the file with the indexes beside it; without them `lone`."""
+        try:
+            partition = read_partition(self.disk, parent_path(file.path))
+        except OSError:
+            return None, lone
+        found = (segment for segment in partition.segments if base_name(segment.log) == file.name)
+        return partition, next(found, lone)
+
+    def _segments(self, partition: PartitionDirectory | None, segments: list[Segment]) -> None:
+        """The selected records of segments that follow each other."""
+        segments = segments_in_range(segments, self.selection.offsets)
+        if not segments:
+            return
+        try:
+            selector, first, position = self.start(partition, segments)
+        except OSError as error:
+            self.problem(error.filename or segments[0].log, error.strerror or str(error))
+            return
+        for slot in range(first, len(segments)):
+            if self.budget.is_spent():
+                return
+            segment = segments[slot]
+            known = position if slot == first else None
+            self.show_log(segment.log, lambda at=segment, known=known: self._events(at, selector, known))  # type: ignore[misc]
+
+    def start(self, partition: PartitionDirectory | None, segments: list[Segment]) -> tuple[Selector, int, int | None]:
+        """The selector for a log, and where the walk begins: slot of the segment, and byte (None: where its indexes say)."""
+        transactions = self._transactions(partition, segments) if self.selection.needs_transactions else None
+        record_filter = RecordFilter(self.selection, transactions)
+        self.budget.skip = 0
+        selector = Selector(record_filter, self.budget, records=self.options.records or self.options.statistics)
+        if self.selection.tail is None:
+            return selector, 0, None
+        from kcli.inspect.log_tail import find_tail
+
+        counting = Selector(record_filter, Budget(), records=self.options.records or self.options.statistics)
+        found = find_tail(self.disk, segments, counting, self.selection.tail)
+        self.budget.skip = found.skip
+        return selector, found.segment, found.position
+
+    def _transactions(self, partition: PartitionDirectory | None, segments: list[Segment]) -> AbortedTransactions:
+        from kcli.log.transaction_filter import AbortedTransactions
+
+        if partition is None or segments[0] not in partition.segments:
+            whole = read_partition(self.disk, parent_path(segments[0].log)) if partition is None else partition
+            partition = whole._replace(segments=segments, snapshots=[])
+        transactions = AbortedTransactions.for_partition(self.disk, partition)
+        for problem in transactions.problems:
+            self.tell(problem)
+        return transactions
+
+    def _events(self, segment: Segment, selector: Selector, position: int | None) -> Iterator[Event]:
+        if position is None:
+            position = start_position(self.disk, segment, self.selection)
+        with SegmentReader(self.disk, segment.log, end=self.options.max_bytes) as reader:
+            yield from walk(reader, position, selector)
+
+    def show_log(self, path: str, events: Callable[[], Iterator[Event]]) -> None:
+        """Tell the renderer of a log's events; with a selection, of the file only where there are any."""
+        begun = False
+        try:
+            file = self.described(path)
+            if not self._only_logs:
+                begun = self._begin(file)
+            for event in events():
+                begun = begun or self._begin(file)
+                self.show(event, path)
+        except OSError as error:
+            self.problem(path, error.strerror or str(error))
+        if begun:
+            self.renderer.end_file()
+
+    def _begin(self, file: DumpedFile) -> bool:
+        self.result = self.result._replace(files=self.result.files + 1)
+        if self.statistics is not None:
+            self.statistics.begin_file(file)
+        else:
+            self.renderer.begin_file(file)
+        return True
+
+    def show(self, event: Event, path: str) -> None:
+        """Tell the renderer, or the statistics, of one event."""
+        if isinstance(event, Damage):
+            self._damage(path, event)
+        elif isinstance(event, SelectedRecords):
+            self.result = self.result._replace(records=self.result.records + len(event.indexes))
+            if self.statistics is not None:
+                self.statistics.add_records(event)
+            elif self.options.records:
+                self.renderer.records(event)
+        else:
+            self._batch(event)
+
+    def _batch(self, batch: LogBatch) -> None:
+        self.result = self.result._replace(batches=self.result.batches + 1)
+        if self.statistics is not None:
+            self.statistics.add_batch(batch)
+        elif self.options.batches:
+            self.renderer.batch(batch)
+
+    def _damage(self, path: str, damage: Damage) -> None:
+        unfinished = parse_file_name(base_name(path)).state in _UNFINISHED_STATES
+        place = f"byte {damage.position}: {damage.message}"
+        if unfinished:
+            self.renderer.note(f"unfinished from {place}")
+            return
+        self.result = self.result._replace(damages=self.result.damages + 1)
+        if self.statistics is not None or not self.renderer.shows_damage:
+            self.tell(f"{path}: {place}")
+        if self.statistics is None:
+            self.renderer.damage(damage)
+
+    def problem(self, path: str, message: str) -> None:
+        """Tell of a path that cannot be opened or read."""
+        self.result = self.result._replace(problems=self.result.problems + 1)
+        if not self.renderer.shows_damage:
+            self.tell(f"{path}: {message}")
+        self.renderer.problem(path, message)
+
+    def described(self, path: str) -> DumpedFile:
+        """What is known of a file by its name and its directory's. Raises OSError."""
+        name = parse_file_name(base_name(path))
+        topic, partition = self._topic_of(path, name)
+        decoder = decoder_for(topic, self.options.parser) if name.kind in LOG_KINDS else None
+        size = self.disk.size(path)
+        return DumpedFile(path, name.kind.value, name.sentence(), size, topic, partition, name.base_offset, decoder)
+
+    def _topic_of(self, path: str, name: FileName) -> tuple[str | None, int | None]:
+        try:
+            directory = parse_partition_directory(base_name(parent_path(self.absolute(path))))
+        except FormatError:
+            is_metadata = name.kind in (FileKind.BOOTSTRAP_CHECKPOINT, FileKind.METADATA_SNAPSHOT)
+            return (METADATA_TOPIC, 0) if is_metadata else (None, None)
+        return directory.topic, directory.partition
+
+    def _small_file(self, file: FoundFile) -> None:
+        from kcli.inspect.small_files import read_small_file
+
+        try:
+            self._begin(self.described(file.path))
+            size = self.disk.size(file.path)
+            try:
+                contents = read_small_file(self.disk, file.path, file.parsed)
+            except FormatError as error:
+                self._damage(file.path, Damage(error.position or 0, size, UNREADABLE, error.message))
+            else:
+                self.renderer.entries(self._counted(contents.entries))
+                for note in contents.notes:
+                    self.renderer.note(note)
+                for position, message in contents.faults:
+                    self._damage(file.path, Damage(position, size, UNREADABLE, message))
+            self.renderer.end_file()
+        except OSError as error:
+            self.problem(file.path, error.strerror or str(error))
+
+    def _counted(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        count = 0
+        for count, entry in enumerate(entries, 1):  # noqa: B007
+            yield entry
+        self.result = self.result._replace(entries=self.result.entries + count)
+
+
+def _files_of(partition: PartitionDirectory) -> list[FoundFile]:
+    """Every file of a partition's directory, by name."""
+    paths = [
+        path
+        for segment in partition.segments
+        for path in (segment.log, segment.offset_index, segment.time_index, segment.transaction_index)
+        if path is not None
+    ]
+    files = [FoundFile(path, parse_file_name(base_name(path))) for path in paths]
+    files += [*partition.snapshots, *partition.metadata_snapshots, *partition.others]
+    return sorted(files, key=lambda file: file.name)

@@ -1,0 +1,26 @@
+"""Quantities as people read them: bytes with a binary unit, counts with separators."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def format_bytes(size_bytes: int) -> str:
+    """A size with three digits or so and its unit: 874 B, 1.2 KiB, 14.0 MiB."""
+    if abs(size_bytes) < 1024:
+        return f"{size_bytes} B"
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if abs(size) < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.1f} {unit}"
+
+
+def format_count(count: int, what: str) -> str:
+    """A count and what it counts, in the plural where it is not one: 1 record, 1,234 batches."""
+    if count == 1:
+        return f"1 {what}"
+    ending = "es" if what.endswith(("ch", "s", "x")) else "s"
+    plural = what[:-1] + "ies" if what.endswith("y") else what + ending
+    return f"{count:,} {plural}"

@@ -1,0 +1,252 @@
+"""dump-log for people: one line a batch, one line a record, coloured where the caller says that colours show.
+
+    orders-0/00000000000000000000.log  a log segment: ...  1.2 MiB
+    batch 0..16  17 records  874 B gzip  2023-11-14T22:13:20.000Z  epoch 0  producer 5/0 sequence 0..16  transactional  at 0
+        0  2023-11-14T22:13:20.000Z  key-1  {"amount": 12}  {trace=abc}
+
+Columns: offset, time, key, value, headers. Where the width of the terminal is known, a line is cut to it: a quarter of what
+is left behind the time for the key, a quarter for headers, the rest for the value. Times are UTC; a record without one has
+a dash. Payloads are made harmless by terminal_text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kcli.format.compression import CODECS
+from kcli.format.record_batch import RecordBatch
+from kcli.inspect.instants import InstantFormatter, format_instant
+from kcli.inspect.quantities import format_bytes, format_count
+from kcli.inspect.record_contents import ContentDecoder, Contents, decode_control
+from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
+from kcli.inspect.renderers.terminal_text import cut, escape, show, width
+from kcli.inspect.selected_log import SelectedRecords
+from kcli.inspect.text_buffer import TextBuffer
+from kcli.log.log_reader import Damage, LogBatch, RecordWindow
+
+# Below this many columns nothing more is cut: the line wraps.
+MIN_TERMINAL_COLUMNS = 60
+_NO_TIME = "-".ljust(24)
+_TIMESTAMP_FIELDS = ("timestamp", "lastTimestamp")
+
+
+class Palette:
+    """The escape sequences of the colours, all empty without colours."""
+
+    def __init__(self, colour: bool) -> None:
+        codes = ("1", "2", "36", "31", "33", "0") if colour else ()
+        sequences = [f"\x1b[{code}m" for code in codes] or [""] * 6
+        self.bold, self.dim, self.cyan, self.red, self.yellow, self.plain = sequences
+
+
+class HumanText:
+    """The renderer of --output text. `write` takes bytes; `columns` is the terminal's width, None where there is none."""
+
+    shows_damage = True
+
+    def __init__(
+        self,
+        write: Callable[[memoryview], object],
+        *,
+        colour: bool = False,
+        columns: int | None = None,
+        contents: bool = True,
+    ) -> None:
+        self._out = TextBuffer(write)
+        self._palette = Palette(colour)
+        self._columns = None if columns is None else max(columns, MIN_TERMINAL_COLUMNS)
+        self._contents = contents
+        self._file: DumpedFile | None = None
+        self._is_first = True
+        self._format_time = InstantFormatter().format
+
+    def _put(self, text: str) -> None:
+        self._out.put(text.encode("utf-8", "replace"))
+
+    def begin_file(self, file: DumpedFile) -> None:
+        """The file's name, what it is, its size."""
+        self._file = file
+        colours = self._palette
+        blank = "" if self._is_first else "\n"
+        self._is_first = False
+        path = escape(file.path)
+        self._put(
+            f"{blank}{colours.bold}{path}{colours.plain}  "
+            f"{colours.dim}{file.sentence}, {format_bytes(file.size_bytes)}{colours.plain}\n"
+        )
+
+    def batch(self, batch: LogBatch) -> None:
+        """A batch's line."""
+        header, colours = batch.header, self._palette
+        codec = CODECS.get(header.codec, f"codec {header.codec}")
+        time = "no timestamp" if header.max_timestamp == -1 else format_instant(header.max_timestamp)
+        size = f"{format_bytes(header.size_bytes)} {codec}"
+        if isinstance(header, RecordBatch):
+            offsets = _from_to(header.base_offset, header.last_offset)
+            parts = [f"batch {offsets}", format_count(header.record_count, "record"), size, time, *_batch_traits(header)]
+        else:
+            what = f"set up to {header.last_offset}" if header.codec else f"message {header.last_offset}"
+            parts = [what, size, time, f"format {header.magic}"]
+        parts.append(f"at {header.position}")
+        self._put(f"{colours.dim}{'  '.join(parts)}{colours.plain}\n")
+
+    def records(self, selected: SelectedRecords) -> None:
+        """Lines of records."""
+        header = selected.batch.header
+        window, columns = selected.window, selected.window.columns
+        digits = max(len(str(header.last_offset)), 5)
+        fixed, decoder = fixed_timestamp(selected.batch), self._file.decoder if self._file is not None else None
+        is_control = isinstance(header, RecordBatch) and header.is_control
+        room = None if self._columns is None else self._columns - digits - 2 - 2 - 24 - 2
+        lines = []
+        for index in selected.indexes:
+            timestamp = columns.timestamp[index] if fixed is None else fixed
+            time = _NO_TIME if timestamp == -1 else self._format_time(timestamp).ljust(24)
+            if not self._contents:
+                text = f"key {columns.key_size[index]} B  value {columns.value_size[index]} B"
+            elif is_control:
+                text = self._control(decode_control(window.key(index), window.value(index)), window, index)
+            else:
+                text = self._payload(columns.offset[index], window, index, decoder, room)
+            lines.append(f"  {columns.offset[index]:>{digits}}  {self._palette.dim}{time}{self._palette.plain}  {text}\n")
+        self._put("".join(lines))
+
+    def _payload(self, offset: int, window: RecordWindow, index: int, decoder: ContentDecoder | None, room: int | None) -> str:
+        """Key, value and headers of one record, coloured, within `room` columns."""
+        colours = self._palette
+        key, value = window.key(index), window.value(index)
+        quarter = None if room is None else max(room // 4, 8)
+        decoded = Contents() if decoder is None else decoder.decode(offset, key, value)
+        key_text = show(key, quarter) if decoded.key is None else _fitted(_decoded_text(decoded.key), quarter)
+        headers = self._headers(window, index, quarter)
+        left = None if room is None else max(room - width(key_text) - width(headers) - (4 if headers else 2), 8)
+        value_text = show(value, left) if decoded.value is None else _fitted(_decoded_text(decoded.value), left)
+        key_colour = colours.dim if key is None else colours.cyan
+        value_colour = colours.dim if value is None else ""
+        text = f"{key_colour}{key_text}{colours.plain}  {value_colour}{value_text}{colours.plain if value_colour else ''}"
+        if headers:
+            text += f"  {colours.dim}{headers}{colours.plain}"
+        if decoded.error is not None:
+            text += f"  {colours.yellow}({escape(decoded.error)}){colours.plain}"
+        return text
+
+    def _headers(self, window: RecordWindow, index: int, room: int | None) -> str:
+        if window.columns.header_count[index] == 0:
+            return ""
+        shown: list[str] = []
+        used = 2
+        headers = window.headers(index)
+        for key, value in headers:
+            text = f"{show(key, room)}={show(value, room)}"
+            used += width(text) + 2
+            if room is not None and used > room and shown:
+                shown.append(f"{len(headers) - len(shown)} more")
+                break
+            shown.append(text)
+        return "{" + ", ".join(shown) + "}"
+
+    def _control(self, decoded: Contents, window: RecordWindow, index: int) -> str:
+        colours = self._palette
+        if decoded.value is None:
+            error = escape(decoded.error or "")
+            return f"{show(window.key(index))}  {show(window.value(index))}  {colours.red}({error}){colours.plain}"
+        data = decoded.value.get("data")
+        text = f"{decoded.value['name']}" + ("" if data is None else f" {_json(data)}")
+        return f"{colours.yellow}{text}{colours.plain}"
+
+    def entries(self, entries: Iterable[Entry]) -> None:
+        """A line for each entry: its fields by name."""
+        for _, fields in entries:
+            parts = [
+                f"{name} {_entry_value(name, value)}" for name, value in fields.items() if value is not None and value != ""
+            ]
+            self._put(f"  {'  '.join(parts)}\n")
+
+    def damage(self, damage: Damage) -> None:
+        """A line in red."""
+        size = damage.end_position - damage.position
+        span = f"{damage.position} to {damage.end_position}" if size > 1 else str(damage.position)
+        self._coloured(self._palette.red, f"DAMAGED at byte {span} ({damage.kind}): {damage.message}")
+
+    def note(self, message: str) -> None:
+        """A line in yellow."""
+        self._coloured(self._palette.yellow, message)
+
+    def _coloured(self, colour: str, message: str) -> None:
+        self._put(f"  {colour}{escape(message)}{self._palette.plain}\n")
+
+    def end_file(self) -> None:
+        """Nothing."""
+
+    def problem(self, path: str, message: str) -> None:
+        """A line in red."""
+        self._is_first = False
+        self._put(f"{self._palette.red}{escape(path)}: {escape(message)}{self._palette.plain}\n")
+
+    def statistics(self, report: dict[str, Any]) -> None:
+        """The tables of kcli.inspect.renderers.statistics_text."""
+        from kcli.inspect.renderers.statistics_text import statistics_lines
+
+        for line in statistics_lines(report):
+            self._put(f"{line}\n")
+
+    def end(self, result: DumpResult) -> None:
+        """One line where anything was wrong; all is written out."""
+        if not result.is_sound:
+            what = [format_count(result.damages, "damaged place")] if result.damages else []
+            what += [f"{format_count(result.problems, 'path')} not readable"] if result.problems else []
+            self._put(f"\n{self._palette.red}{', '.join(what)}{self._palette.plain}\n")
+        self.flush()
+
+    def flush(self) -> None:
+        """Write out what was collected."""
+        self._out.flush()
+
+
+def _batch_traits(header: RecordBatch) -> list[str]:
+    """What is particular about a batch."""
+    traits = [f"epoch {header.partition_leader_epoch}"]
+    if header.has_producer:
+        sequences = f" sequence {_from_to(header.base_sequence, header.last_sequence)}" if header.base_sequence >= 0 else ""
+        traits.append(f"producer {header.producer_id}/{header.producer_epoch}{sequences}")
+    if header.is_transactional:
+        traits.append("transactional")
+    if header.is_control:
+        traits.append("control")
+    if header.is_log_append_time:
+        traits.append("LogAppendTime")
+    if header.delete_horizon_ms is not None:
+        traits.append(f"delete horizon {format_instant(header.delete_horizon_ms)}")
+    return traits
+
+
+def _from_to(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}..{last}"
+
+
+def _decoded_text(decoded: Any) -> str:
+    """A decoded key or value in one line: a decoder's text, or a message's name and its data as JSON."""
+    if isinstance(decoded, str):
+        return escape(decoded)
+    return f"{decoded['name']} {_json(decoded['data'])}"
+
+
+def _json(value: Any) -> str:
+    from kcli.inspect.renderers.json_text import dump
+
+    return escape(dump(value))
+
+
+def _fitted(text: str, columns: int | None) -> str:
+    return text if columns is None or width(text) <= columns else cut(text, columns - 1) + "…"
+
+
+def _entry_value(name: str, value: Any) -> str:
+    if name in _TIMESTAMP_FIELDS and isinstance(value, int):
+        return format_instant(value) if value >= 0 else "-"
+    if isinstance(value, str):
+        return escape(value)
+    if isinstance(value, Sequence):
+        return ",".join(str(item) for item in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,93 @@
+"""Payloads made fit for a terminal: nothing in them moves the cursor, changes a colour or reorders the line.
+
+    bytes                            shown as
+    -------------------------------  ------------------------------------------------------------------
+    null, no bytes                   <null>, <empty>
+    UTF-8                            the text; what is not printable as \\n, \\x1b, \\u202e
+    mostly text, some bytes not      the text, those bytes as \\xff
+    anything else                    0x and the bytes in hex
+    more than fits                   the beginning, an ellipsis and the whole size in bytes
+
+Only as much of a payload as can be shown is looked at.
+"""
+
+from __future__ import annotations
+
+from kcli.format.primitives import Buffer
+
+NULL = "<null>"
+EMPTY = "<empty>"
+ELLIPSIS = "…"
+_SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
+# Of bytes that are not UTF-8, how many of a hundred characters must be printable for them to count as text.
+_TEXT_PERCENT = 70
+_MAX_UTF8_BYTES = 4
+
+
+def show(data: Buffer | None, columns: int | None = None) -> str:
+    """Bytes as text of at most `columns` columns (None: all of it), as in the table above."""
+    if data is None:
+        return NULL
+    size = len(data)
+    if size == 0:
+        return EMPTY
+    if columns is None:
+        return _text(bytes(data))
+    head = bytes(data[: _MAX_UTF8_BYTES * (columns + 1)])
+    text = _text(head, is_cut=len(head) < size)
+    if len(head) == size and width(text) <= columns:
+        return text
+    tail = f"{ELLIPSIS}({size} B)"
+    return cut(text, max(columns - len(tail), 1)) + tail
+
+
+def _text(data: bytes, *, is_cut: bool = False) -> str:
+    try:
+        return escape(str(data, "utf-8"))
+    except UnicodeDecodeError as error:
+        if is_cut and error.start > len(data) - _MAX_UTF8_BYTES and error.reason == "unexpected end of data":
+            return escape(str(data[: error.start], "utf-8"))
+    text = data.decode("utf-8", "surrogateescape")
+    printable = sum(map(str.isprintable, text))
+    if printable * 100 < len(text) * _TEXT_PERCENT:
+        return "0x" + data.hex()
+    return escape(text)
+
+
+def escape(text: str) -> str:
+    """Text with every character that is not printable replaced by a backslash and its name or number."""
+    if text.isprintable():
+        return text
+    return "".join([char if char.isprintable() else _SHORT_ESCAPES.get(char) or _numbered(ord(char)) for char in text])
+
+
+def _numbered(code: int) -> str:
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as surrogateescape keeps it
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a printable text takes."""
+    return len(text) if text.isascii() else sum(map(_columns_of, text))
+
+
+def cut(text: str, columns: int) -> str:
+    """The beginning of a printable text that fits into `columns` columns."""
+    if text.isascii():
+        return text[:columns]
+    for index, char in enumerate(text):
+        columns -= _columns_of(char)
+        if columns < 0:
+            return text[:index]
+    return text
+
+
+def _columns_of(char: str) -> int:
+    if char < "\u0300":
+        return 1
+    from unicodedata import combining, east_asian_width
+
+    if combining(char):
+        return 0
+    return 2 if east_asian_width(char) in "WF" else 1
