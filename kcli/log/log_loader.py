@@ -42,7 +42,8 @@ from kcli.log.log_segment import (
     OffsetOverflowError,
     OffsetsGoBackError,
 )
-from kcli.log.planned_disk import PlannedDisk, slice_content
+from kcli.log.planned_disk import PlannedDisk
+from kcli.log.planned_file import slice_content
 from kcli.log.producer_state_loader import rebuild_producer_state
 from kcli.log.producer_state_manager import ProducerStateManager
 

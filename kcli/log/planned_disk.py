@@ -9,8 +9,8 @@ written as they were, leave no trace in it:
     REMOVE    is gone                                                          gives it to the keeper
     RENAME    has another name and the same bytes (or the first of them)       renames
     TRUNCATE  ends earlier, or is the same but for zeros behind it             truncates
-    CUT       has lost bytes elsewhere than at its end                         writes it anew, swaps it in
-    WRITE     is new, or has other bytes                                       writes it
+    REWRITE   has lost or changed some of its bytes, and keeps the others      writes it beside, swaps it in
+    WRITE     is new, or has other bytes altogether                            writes it
 
 A file here is a row of extents: bytes in memory, stretches of real files, or zeros. A file that is cut is therefore not
 copied. `explain` says why a file is about to change; the last reason given for a path goes into its change.
@@ -23,25 +23,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kcli.format import limits
-from kcli.log.disk import Disk, DiskFile
+from kcli.log.disk import Disk
 from kcli.log.log_directory import join_path, parent_path
+from kcli.log.planned_file import Content, Extent, PlannedFile, content_size, join_extents, slice_content
 
 REMOVE = "remove"
 RENAME = "rename"
 TRUNCATE = "truncate"
-CUT = "cut"
+REWRITE = "rewrite"
 WRITE = "write"
-
-
-class Extent(NamedTuple):
-    """Bytes [start, end) of a real file (its path), of bytes in memory, or zeros (None)."""
-
-    source: str | bytes | None
-    start: int
-    end: int
-
-
-Content = tuple[Extent, ...]
 
 
 class Change(NamedTuple):
@@ -49,7 +39,7 @@ class Change(NamedTuple):
 
     `size_bytes` is its size afterwards (of a removed one: before). `target` is the new name of a RENAME; a file that is
     renamed and changed has two changes, the second under its new name. `dropped` are the byte ranges of the present file
-    that go with TRUNCATE and CUT. `content` is what is written. `replaces` tells a WRITE over a file that is there.
+    that go with TRUNCATE, REWRITE and a WRITE that `replaces` a file. `content` is what is written.
     """
 
     kind: str
@@ -62,87 +52,17 @@ class Change(NamedTuple):
     replaces: bool = False
 
 
-class PlannedFile:
-    """A file of a PlannedDisk, open for reading; see kcli.log.disk.DiskFile."""
-
-    def __init__(self, disk: Disk, path: str, content: Content) -> None:
-        self.name = path
-        self._disk = disk
-        self._content = content
-        self._open: dict[str, DiskFile] = {}
-
-    def size(self) -> int:
-        """The size in bytes."""
-        return content_size(self._content)
-
-    def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
-        done = 0
-        start = 0
-        for extent in self._content:
-            end = start + extent.end - extent.start
-            if position + done < end and done < len(buffer):
-                at = position + done - start + extent.start
-                wanted = min(len(buffer) - done, extent.end - at)
-                count = self._read_extent(extent.source, at, buffer[done : done + wanted])
-                done += count
-                if count < wanted:
-                    return done
-            start = end
-        return done
-
-    def _read_extent(self, source: str | bytes | None, at: int, buffer: memoryview) -> int:
-        if source is None:
-            buffer[:] = bytes(len(buffer))
-            return len(buffer)
-        if isinstance(source, bytes):
-            buffer[:] = source[at : at + len(buffer)]
-            return len(buffer)
-        file = self._open.get(source)
-        if file is None:
-            file = self._open[source] = self._disk.open_file(source)
-        return file.read_into(at, buffer)
-
-    def read_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
-        buffer = bytearray(max(0, min(size, self.size() - position)))
-        count = self.read_into(position, memoryview(buffer))
-        return bytes(memoryview(buffer)[:count])
-
-    def close(self) -> None:
-        """Give the real files back."""
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
-
-
-def content_size(content: Content) -> int:
-    """The size in bytes of a row of extents."""
-    return sum(extent.end - extent.start for extent in content)
-
-
-def slice_content(content: Content, start: int, end: int) -> Content:
-    """Bytes [start, end) of a row of extents."""
-    found: list[Extent] = []
-    at = 0
-    for extent in content:
-        size = extent.end - extent.start
-        first, last = max(start - at, 0), min(end - at, size)
-        if first < last:
-            found.append(Extent(extent.source, extent.start + first, extent.start + last))
-        at += size
-    return tuple(found)
-
-
-def _joined(content: Content) -> Content:
-    """The same with extents that follow one another in a file made one."""
-    joined: list[Extent] = []
-    for extent in content:
-        if joined and isinstance(extent.source, str) and joined[-1].source == extent.source and joined[-1].end == extent.start:
-            joined[-1] = Extent(extent.source, joined[-1].start, extent.end)
-        else:
-            joined.append(extent)
-    return tuple(joined)
+def _dropped(content: Content, source: str, real_size: int) -> list[tuple[int, int]] | None:
+    """The byte ranges of a file that its new content does not take over; None where it takes some twice or out of order."""
+    dropped: list[tuple[int, int]] = []
+    position = 0
+    for extent in (*(extent for extent in content if extent.source == source), Extent(source, real_size, real_size)):
+        if extent.start < position:
+            return None
+        if extent.start > position:
+            dropped.append((position, extent.start))
+        position = extent.end
+    return dropped
 
 
 class PlannedDisk:
@@ -247,7 +167,7 @@ class PlannedDisk:
     def put(self, path: str, content: Content) -> None:
         """Make `path` a file of these extents."""
         self._look(path)
-        self._files[path] = _joined(content)
+        self._files[path] = join_extents(content)
 
     def write_file(self, path: str, data: bytes) -> None:
         """Make `path` a file of these bytes; as on a real disk a temporary file beside it is used up."""
@@ -265,6 +185,13 @@ class PlannedDisk:
         content = self.content(path)
         behind = slice_content(content, position + len(data), content_size(content))
         self.put(path, (*slice_content(content, 0, position), Extent(data, 0, len(data)), *behind))
+
+    def restore(self, path: str) -> None:
+        """Let a file be as it really is again, there or not."""
+        self._look(path)
+        self._files.pop(path, None)
+        if path in self._sizes:
+            self._files[path] = (Extent(path, 0, self._sizes[path]),) if self._sizes[path] else ()
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file to `size` bytes, or extend it with zeros. Raises FileNotFoundError."""
@@ -354,37 +281,29 @@ class PlannedDisk:
         return source if source != path and source in self._sizes and source not in self._files else None
 
     def _changes_in_place(self, path: str, content: Content, source: str) -> list[Change]:
+        """What makes the real file `source`, by then called `path`, one of this content."""
         real_size = self._sizes.get(source)
-        if real_size is None:
-            return [self._change(WRITE, path, content_size(content))._replace(content=content)]
-        if all(extent.source == source for extent in content) and (content or self._is_cut_empty(path, real_size)):
-            return self._cut(path, content, real_size)
         size = content_size(content)
-        if size <= real_size and self._same_bytes(content, source):
+        if real_size is None:
+            return [self._change(WRITE, path, size)._replace(content=content)]
+        if any(extent.source == source for extent in content) or (not content and path.endswith(".log")):
+            dropped = _dropped(content, source, real_size)
+            if dropped is not None:
+                return self._change_of_part(path, content, size, dropped, real_size)
+        elif size <= real_size and self._same_bytes(content, source):
             if size == real_size:
                 return []
             if self._zeros_behind(source, size):
                 return [self._change(TRUNCATE, path, size)._replace(dropped=((size, real_size),))]
-        change = self._change(WRITE, path, size)
-        return [change._replace(content=content, replaces=True, dropped=((0, real_size),))]
+        return [self._change(WRITE, path, size)._replace(content=content, replaces=True, dropped=((0, real_size),))]
 
-    def _is_cut_empty(self, path: str, real_size: int) -> bool:
-        """Whether a file of no bytes is one that was cut to nothing: a log; anything else was written anew."""
-        return path.endswith(".log") or real_size == 0
-
-    def _cut(self, path: str, content: Content, real_size: int) -> list[Change]:
-        dropped: list[tuple[int, int]] = []
-        position = 0
-        for extent in (*content, Extent(None, real_size, real_size)):
-            if extent.start < position:  # bytes out of order or twice: not a cut
-                return [self._change(WRITE, path, content_size(content))._replace(content=content, replaces=True)]
-            if extent.start > position:
-                dropped.append((position, extent.start))
-            position = extent.end
-        if not dropped:
+    def _change_of_part(
+        self, path: str, content: Content, size: int, dropped: list[tuple[int, int]], real_size: int
+    ) -> list[Change]:
+        if not dropped and size == real_size:
             return []
-        kind = TRUNCATE if len(dropped) == 1 and dropped[0][1] == real_size else CUT
-        return [self._change(kind, path, content_size(content))._replace(dropped=tuple(dropped), content=content)]
+        kind = TRUNCATE if dropped == [(size, real_size)] else REWRITE
+        return [self._change(kind, path, size)._replace(content=content, dropped=tuple(dropped))]
 
     def _same_bytes(self, content: Content, source: str) -> bool:
         """Whether the real file begins with these bytes."""

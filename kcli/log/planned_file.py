@@ -1,0 +1,105 @@
+"""A file that is only planned: a row of extents, read as if it lay on the disk.
+
+An extent is bytes in memory, a stretch of a real file, or zeros. A file that loses bytes in its middle is therefore never
+copied to be looked at.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcli.log.disk import Disk, DiskFile
+
+
+class Extent(NamedTuple):
+    """Bytes [start, end) of a real file (its path), of bytes in memory, or zeros (None)."""
+
+    source: str | bytes | None
+    start: int
+    end: int
+
+
+Content = tuple[Extent, ...]
+
+
+class PlannedFile:
+    """A file of a PlannedDisk, open for reading; see kcli.log.disk.DiskFile."""
+
+    def __init__(self, disk: Disk, path: str, content: Content) -> None:
+        self.name = path
+        self._disk = disk
+        self._content = content
+        self._open: dict[str, DiskFile] = {}
+
+    def size(self) -> int:
+        """The size in bytes."""
+        return content_size(self._content)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        done = 0
+        start = 0
+        for extent in self._content:
+            end = start + extent.end - extent.start
+            if position + done < end and done < len(buffer):
+                at = position + done - start + extent.start
+                wanted = min(len(buffer) - done, extent.end - at)
+                count = self._read_extent(extent.source, at, buffer[done : done + wanted])
+                done += count
+                if count < wanted:
+                    return done
+            start = end
+        return done
+
+    def _read_extent(self, source: str | bytes | None, at: int, buffer: memoryview) -> int:
+        if source is None:
+            buffer[:] = bytes(len(buffer))
+            return len(buffer)
+        if isinstance(source, bytes):
+            buffer[:] = source[at : at + len(buffer)]
+            return len(buffer)
+        file = self._open.get(source)
+        if file is None:
+            file = self._open[source] = self._disk.open_file(source)
+        return file.read_into(at, buffer)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        buffer = bytearray(max(0, min(size, self.size() - position)))
+        count = self.read_into(position, memoryview(buffer))
+        return bytes(memoryview(buffer)[:count])
+
+    def close(self) -> None:
+        """Give the real files back."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+def content_size(content: Content) -> int:
+    """The size in bytes of a row of extents."""
+    return sum(extent.end - extent.start for extent in content)
+
+
+def slice_content(content: Content, start: int, end: int) -> Content:
+    """Bytes [start, end) of a row of extents."""
+    found: list[Extent] = []
+    at = 0
+    for extent in content:
+        size = extent.end - extent.start
+        first, last = max(start - at, 0), min(end - at, size)
+        if first < last:
+            found.append(Extent(extent.source, extent.start + first, extent.start + last))
+        at += size
+    return tuple(found)
+
+
+def join_extents(content: Content) -> Content:
+    """The same with extents that follow one another in a file made one."""
+    joined: list[Extent] = []
+    for extent in content:
+        if joined and isinstance(extent.source, str) and joined[-1].source == extent.source and joined[-1].end == extent.start:
+            joined[-1] = Extent(extent.source, joined[-1].start, extent.end)
+        else:
+            joined.append(extent)
+    return tuple(joined)
