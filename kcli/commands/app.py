@@ -36,7 +36,12 @@ class Parser(argparse.ArgumentParser):
 def build_parser(command: str) -> argparse.ArgumentParser:
     """The parser of one command, `kcli COMMAND`. Raises KeyError for an unknown one."""
     module = importlib.import_module(f"kcli.commands.{COMMANDS[command][0]}")
-    parser = Parser(prog=f"kcli {command}", description=module.DESCRIPTION, epilog=getattr(module, "EPILOG", None))
+    parser = Parser(
+        prog=f"kcli {command}",
+        usage=f"kcli {command} [OPTIONS] {module.ARGUMENTS}",
+        description=module.DESCRIPTION,
+        epilog=getattr(module, "EPILOG", None),
+    )
     parser.set_defaults(run=module.run)
     module.add_arguments(parser)
     return parser

@@ -13,6 +13,7 @@ from kcli.log.disk import OsDisk
 if TYPE_CHECKING:
     from kcli.inspect.kafka_text import ContentParser
 
+ARGUMENTS = "PATH..."
 DESCRIPTION = """\
 Shows the files of a log directory: segments, indexes, snapshots, checkpoints. Takes all options of
 kafka-dump-log; --output kafka prints the same bytes."""

@@ -48,6 +48,9 @@ HEADER_BYTES = HEADER.size  # 61
 LOG_OVERHEAD_BYTES = 12  # offset and length, of every format
 MAGIC_POSITION = HEADER.offset_of("magic")  # 16, of every format
 CRC_START = HEADER.offset_of("attributes")  # 21
+ENTRY_HEAD_BYTES = MAGIC_POSITION + 1  # what every format begins with: offset, size, leader epoch or CRC, magic
+MIN_ENTRY_SIZE = 14  # the least size that an entry of any format states: the overhead of a message of format 0
+MIN_ENTRY_SIZE_1 = 22  # the same of format 1, with its timestamp
 MAGIC = 2
 
 CODEC_MASK = 0x07

@@ -29,7 +29,8 @@ from kcli.format.record_scan import is_compiled
 from kcli.inspect.record_lines import first_gap, put_record_lines
 from kcli.inspect.text_buffer import TextBuffer
 from kcli.log.disk import Disk
-from kcli.log.log_reader import TRUNCATED, ZEROS, Damage, LogBatch, RecordScanner, RecordWindow, SegmentReader
+from kcli.log.log_reader import TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.record_windows import RecordScanner, RecordWindow
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

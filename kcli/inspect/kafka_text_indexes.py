@@ -22,7 +22,8 @@ from kcli.format.record_batch import RecordBatch
 from kcli.inspect.kafka_text import INT32_MAX, DumpOptions, Report, Summary
 from kcli.inspect.text_buffer import TextBuffer
 from kcli.log.disk import Disk
-from kcli.log.log_reader import Damage, LogBatch, RecordScanner, SegmentReader
+from kcli.log.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.record_windows import RecordScanner
 
 
 class IndexDumper:

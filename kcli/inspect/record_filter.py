@@ -22,7 +22,7 @@ from kcli.inspect.selection import Range, Selection
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
-    from kcli.log.log_reader import RecordWindow
+    from kcli.log.record_windows import RecordWindow
     from kcli.log.transaction_filter import AbortedTransactions
 
 # How much of a batch is selected.

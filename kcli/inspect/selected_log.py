@@ -21,7 +21,8 @@ from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.record_filter import ALL, NONE, SOME, Indexes, RecordFilter
 from kcli.inspect.selection import Range, Selection
-from kcli.log.log_reader import Damage, LogBatch, RecordScanner, RecordWindow, SegmentReader
+from kcli.log.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.record_windows import RecordScanner, RecordWindow
 
 if TYPE_CHECKING:
     from kcli.log.disk import Disk

@@ -20,17 +20,8 @@ from collections.abc import Iterator
 from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError, decode_marker
 from kcli.format.primitives import CorruptRecordError, InvalidRecordError, crc32c
 from kcli.format.record_batch import CRC_START, HEADER_BYTES, MAGIC, RecordBatch, read_header
-from kcli.log.log_reader import (
-    BAD_MAGIC,
-    BAD_SIZE,
-    ENTRY_HEAD_BYTES,
-    SHORT_HEADER,
-    ZEROS,
-    Damage,
-    LogBatch,
-    RecordScanner,
-    SegmentReader,
-)
+from kcli.log.log_reader import BAD_MAGIC, BAD_SIZE, ENTRY_HEAD_BYTES, SHORT_HEADER, ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.record_windows import RecordScanner
 
 
 def walk_batches(reader: SegmentReader, position: int = 0) -> Iterator[LogBatch]:

@@ -19,9 +19,7 @@ held whole: its CRC is computed and its records are inflated in pieces, so memor
 
 from __future__ import annotations
 
-import re
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,30 +27,25 @@ from kcli.format import limits
 from kcli.format.primitives import (
     Buffer,
     CorruptRecordError,
-    FormatError,
-    InflationError,
-    InflationLimitError,
-    InvalidRecordError,
     crc32c,
 )
 from kcli.format.record_batch import (
     CRC_START,
+    ENTRY_HEAD_BYTES,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
+    MIN_ENTRY_SIZE,
+    MIN_ENTRY_SIZE_1,
     RecordBatch,
 )
-from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT, RecordColumns, is_compiled, scan_records
-from kcli.format.records import Header, read_headers
 from kcli.log.disk import Disk, DiskFile
+from kcli.log.record_windows import RecordScanner, RecordWindow, open_windows
+from kcli.log.resynchronise import find_batch, streamed_crc
 
 if TYPE_CHECKING:
-    from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
-
-ENTRY_HEAD_BYTES = MAGIC_POSITION + 1  # offset, size, leader epoch or CRC, magic: of every format
-MIN_ENTRY_SIZE = 14  # the overhead of a message of format 0, behind offset and size
-MIN_ENTRY_SIZE_1 = 22  # the same of format 1, with its timestamp
+    from kcli.format.legacy_message_set import LegacyBatch
 
 TRUNCATED = "truncated"
 ZEROS = "zeros"
@@ -71,78 +64,6 @@ class Damage(NamedTuple):
     end_position: int
     kind: str
     message: str
-
-
-class RecordWindow:
-    """Up to SCAN_WINDOW_RECORDS records of one batch: columns whose positions count in `buffer`.
-
-    `first_index` is the index of the first within the batch. `error` says what is wrong with the record behind the last one
-    of this window (or with the bytes behind the last record), or is None; with an error no window follows. `leftover` is
-    True where bytes are left behind the last record: then Kafka withholds that record too. `legacy` holds the records of
-    formats 0 and 1 as objects, else None.
-    """
-
-    __slots__ = ("buffer", "columns", "count", "error", "first_index", "leftover", "legacy")
-
-    def __init__(self, buffer: Buffer, columns: RecordColumns, count: int, first_index: int) -> None:
-        self.buffer = buffer
-        self.columns = columns
-        self.count = count
-        self.first_index = first_index
-        self.error: FormatError | None = None
-        self.leftover = False
-        self.legacy: list[LegacyRecord] | None = None
-
-    def key(self, index: int) -> bytes | None:
-        """The key of record `index` of the window, or None for null."""
-        size = self.columns.key_size[index]
-        if size < 0:
-            return None
-        start = self.columns.key_position[index]
-        return bytes(self.buffer[start : start + size])
-
-    def value(self, index: int) -> bytes | None:
-        """The value of record `index` of the window, or None for null."""
-        size = self.columns.value_size[index]
-        if size < 0:
-            return None
-        start = self.columns.value_position[index]
-        return bytes(self.buffer[start : start + size])
-
-    def headers(self, index: int) -> tuple[Header, ...]:
-        """The headers of record `index` of the window."""
-        count = self.columns.header_count[index]
-        if count == 0:
-            return ()
-        return read_headers(self.buffer, self.columns.header_position[index], count, len(self.buffer))
-
-
-class RecordScanner:
-    """The columns that windows are scanned into; one a reader, since each window overwrites the one before."""
-
-    __slots__ = ("_keep", "columns", "scratch")
-
-    def __init__(self, capacity: int = limits.SCAN_WINDOW_RECORDS) -> None:
-        self.columns = RecordColumns(capacity)
-        self.scratch = array("q", (0, 0))
-        # Interpreted code reads bytes a third faster than a memoryview.
-        self._keep = is_compiled()
-
-    def scan(self, batch: RecordBatch, buffer: Buffer, position: int, wanted: int) -> tuple[int, int]:
-        """Scan records of `batch` from buffer[position:] -> (how many, status as in record_scan)."""
-        if not self._keep and isinstance(buffer, memoryview):
-            buffer = bytes(buffer)
-        count = scan_records(
-            buffer,
-            position,
-            len(buffer),
-            batch.base_offset,
-            batch.base_timestamp,
-            wanted,
-            self.columns,
-            self.scratch,
-        )
-        return count, self.scratch[1]
 
 
 class LogBatch:
@@ -185,7 +106,10 @@ class LogBatch:
         return data
 
     def payload_chunks(self) -> Iterator[Buffer]:
-        """The bytes behind the header of a batch of magic 2, in pieces of at most READ_CHUNK_BYTES when it is large."""
+        """The bytes behind the header of a batch of magic 2, in pieces of at most READ_CHUNK_BYTES when it is large.
+
+        Raises CorruptRecordError where the file shrank.
+        """
         if self.data is not None:
             yield self.data[HEADER_BYTES:]
             return
@@ -199,163 +123,7 @@ class LogBatch:
 
     def windows(self, scanner: RecordScanner) -> Iterator[RecordWindow]:
         """Open the records -> windows of columns; an empty batch gives none. Faults stand in the last window's `error`."""
-        header = self.header
-        if isinstance(header, RecordBatch):
-            if header.record_count < 0:
-                return iter((_failed(scanner, 0, f"the batch states {header.record_count} records"),))
-            if header.record_count == 0:
-                return iter(())
-            return _open_records(self, header, scanner)
-        return _open_legacy(self, header, scanner)
-
-
-def _failed(scanner: RecordScanner, first_index: int, message: str) -> RecordWindow:
-    window = RecordWindow(b"", scanner.columns, 0, first_index)
-    window.error = InvalidRecordError(message)
-    return window
-
-
-def _open_records(batch: LogBatch, header: RecordBatch, scanner: RecordScanner) -> Iterator[RecordWindow]:
-    if header.codec == 0:
-        if batch.data is not None:
-            yield from _scan_whole(header, scanner, batch.data, HEADER_BYTES)
-        else:
-            yield from _scan_pieces(header, scanner, batch.payload_chunks())
-        return
-    from kcli.format.compression import inflate, inflate_stream
-
-    if batch.data is not None:
-        try:
-            inflated = inflate(header.codec, batch.data[HEADER_BYTES:], limit=limits.INFLATE_WINDOW_BYTES)
-        except InflationLimitError:
-            pass  # larger than is held at once: inflate it in pieces
-        except InflationError as error:
-            # What inflates before the fault is still worth showing.
-            yield from _scan_pieces(header, scanner, _until_fault(batch, header.codec, error))
-            return
-        else:
-            yield from _scan_whole(header, scanner, inflated, 0)
-            return
-    yield from _scan_pieces(
-        header, scanner, inflate_stream(header.codec, batch.payload_chunks(), window=limits.READ_CHUNK_BYTES)
-    )
-
-
-def _until_fault(batch: LogBatch, codec: int, error: InflationError) -> Iterator[bytes]:
-    from kcli.format.compression import inflate_stream
-
-    yield from inflate_stream(codec, batch.payload_chunks(), window=limits.READ_CHUNK_BYTES)
-    raise error
-
-
-def _scan_whole(header: RecordBatch, scanner: RecordScanner, buffer: Buffer, position: int) -> Iterator[RecordWindow]:
-    """Windows over records that lie in one buffer."""
-    done = 0
-    while done < header.record_count:
-        count, status = scanner.scan(header, buffer, position, header.record_count - done)
-        window = RecordWindow(buffer, scanner.columns, count, done)
-        done += count
-        position = scanner.columns.end
-        if status != COMPLETE:
-            window.error = InvalidRecordError(f"record {done} of {header.record_count}: {STATUS_TEXT[status]}", position)
-            yield window
-            return
-        if done == header.record_count and position != len(buffer):
-            window.leftover = True
-            window.error = InvalidRecordError(f"{len(buffer) - position} bytes are left behind the last record", position)
-        yield window
-
-
-def _scan_pieces(header: RecordBatch, scanner: RecordScanner, pieces: Iterator[Buffer]) -> Iterator[RecordWindow]:
-    """Windows over records whose bytes come in pieces; the rest of one piece is carried into the next."""
-    done = 0
-    rest = b""
-    error: FormatError | None = None
-    exhausted = False
-    while done < header.record_count and error is None:
-        try:
-            piece = next(pieces, None)
-        except FormatError as fault:
-            piece, error = None, fault
-        exhausted = piece is None
-        if piece is not None:
-            rest = b"".join((rest, piece)) if rest else bytes(piece)
-        position = 0
-        while done < header.record_count:
-            count, status = scanner.scan(header, rest, position, header.record_count - done)
-            window = RecordWindow(rest, scanner.columns, count, done)
-            done += count
-            position = scanner.columns.end
-            if status == NEED_MORE and not exhausted:
-                if count:
-                    yield window
-                break
-            if status != COMPLETE:
-                window.error = error or InvalidRecordError(
-                    f"record {done} of {header.record_count}: {STATUS_TEXT[status]}", position
-                )
-                yield window
-                return
-            if done == header.record_count:
-                window.error, window.leftover = _check_leftover(rest, position, pieces, error)
-            yield window
-        rest = rest[position:]
-
-
-def _check_leftover(
-    rest: bytes, position: int, pieces: Iterator[Buffer], error: FormatError | None
-) -> tuple[FormatError | None, bool]:
-    if error is not None:
-        return error, False
-    left = len(rest) - position
-    try:
-        left += len(next(pieces, b""))
-    except FormatError as fault:
-        return fault, False
-    if left:
-        return InvalidRecordError("bytes are left behind the last record", position), True
-    return None, False
-
-
-def _open_legacy(batch: LogBatch, header: LegacyBatch, scanner: RecordScanner) -> Iterator[RecordWindow]:
-    """Windows over the messages of a set of format 0 or 1; they are few, so they are objects first and columns after."""
-    from kcli.format.legacy_message_set import iter_records
-
-    buffer = bytearray()
-    records: list[LegacyRecord] = []
-    error: FormatError | None = None
-    done = 0
-    messages = iter_records(header, batch.read_whole())
-    while error is None:
-        try:
-            record = next(messages, None)
-        except FormatError as fault:
-            record, error = None, fault
-        if record is not None:
-            _put_legacy(scanner.columns, len(records), record, buffer)
-            records.append(record)
-        if record is None or len(records) == scanner.columns.capacity or len(buffer) > limits.INFLATE_WINDOW_BYTES:
-            window = RecordWindow(bytes(buffer), scanner.columns, len(records), done)
-            window.legacy, window.error = records, error
-            if records or error is not None:
-                yield window
-            done += len(records)
-            buffer, records = bytearray(), []
-        if record is None:
-            return
-
-
-def _put_legacy(columns: RecordColumns, index: int, record: LegacyRecord, buffer: bytearray) -> None:
-    columns.offset[index] = record.offset
-    columns.timestamp[index] = record.timestamp
-    columns.header_count[index] = 0
-    columns.record_position[index] = columns.key_position[index] = len(buffer)
-    columns.key_size[index] = -1 if record.key is None else len(record.key)
-    buffer += record.key or b""
-    columns.value_position[index] = len(buffer)
-    columns.value_size[index] = -1 if record.value is None else len(record.value)
-    buffer += record.value or b""
-    columns.end = len(buffer)
+        return open_windows(self, scanner)
 
 
 class SegmentReader:
@@ -509,7 +277,7 @@ class SegmentReader:
         """Have the whole batch at hand, compute its CRC -> LogBatch, or None where the file has shrunk."""
         size = header.size_bytes
         if size > limits.STREAMED_BATCH_BYTES:
-            crc = _streamed_crc(self.file, header)
+            crc = streamed_crc(self.file, header)
             return None if crc is None else LogBatch(header, None, crc, self.file)
         if index + size > self._filled:
             self._fill(header.position, size, end)
@@ -523,89 +291,3 @@ class SegmentReader:
         from kcli.format.legacy_message_set import legacy_crc
 
         return LogBatch(header, data, legacy_crc(data), self.file)
-
-
-def _streamed_crc(file: DiskFile, header: RecordBatch | LegacyBatch) -> int | None:
-    """The CRC of a batch that is too large to hold, or None where the file has shrunk."""
-    function: Callable[..., int] = crc32c
-    skip = CRC_START
-    if not isinstance(header, RecordBatch):
-        from zlib import crc32
-
-        function, skip = crc32, MAGIC_POSITION
-    position, end = header.position + skip, header.position + header.size_bytes
-    buffer = memoryview(bytearray(limits.READ_CHUNK_BYTES))
-    crc = 0
-    while position < end:
-        count = file.read_into(position, buffer[: min(len(buffer), end - position)])
-        if count == 0:
-            return None
-        crc = function(buffer[:count], crc)
-        position += count
-    return crc
-
-
-# A header of magic 2 seen from its magic byte on: crc, attributes below 0x80, counts and times that are not absurd.
-_MAGIC_2 = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f][\x00-\x7f])", re.DOTALL)
-# A message of format 0 or 1 seen from its offset on: offset and size not negative, size not below 14, known attributes.
-_MAGIC_0_1 = re.compile(rb"[\x00-\x7f](?=.{7}(?!\x00\x00\x00[\x00-\x0d])[\x00-\x7f].{7}[\x00\x01][\x00-\x0f])", re.DOTALL)
-# How many bytes of candidates one search may run a CRC over, as a multiple of the bytes searched, and at least.
-RESYNC_CRC_FACTOR = 4
-RESYNC_CRC_BYTES = 1024 * 1024 * 1024
-
-
-def find_batch(file: DiskFile, position: int, end: int, *, legacy: bool = False) -> int | None:
-    """The first sound batch (size, magic and CRC) that begins at or behind byte `position` -> its position, or None.
-
-    With `legacy` messages of format 0 and 1 count too. Bounded: each byte is looked at once and the CRCs that are tried
-    cover at most RESYNC_CRC_FACTOR times the bytes searched (at least RESYNC_CRC_BYTES).
-    """
-    budget = max(RESYNC_CRC_BYTES, RESYNC_CRC_FACTOR * (end - position))
-    overlap = HEADER_BYTES
-    while position < end - MIN_ENTRY_SIZE:
-        chunk = file.read_at(position, min(limits.READ_CHUNK_BYTES, end - position))
-        if len(chunk) < ENTRY_HEAD_BYTES:
-            return None
-        for start in _candidates(chunk, legacy):
-            size = int.from_bytes(chunk[start + 8 : start + 12], "big", signed=True)
-            if not MIN_ENTRY_SIZE <= size <= end - position - start - LOG_OVERHEAD_BYTES or size > budget:
-                continue
-            budget -= size
-            if _is_sound(file, position + start):
-                return position + start
-        if position + len(chunk) >= end:
-            return None
-        position += max(len(chunk) - overlap, 1)
-    return None
-
-
-def _candidates(chunk: bytes, legacy: bool) -> list[int]:
-    if chunk.count(0) == len(chunk):
-        return []
-    found = [match.start() - MAGIC_POSITION for match in _MAGIC_2.finditer(chunk, MAGIC_POSITION)]
-    if legacy:
-        found = sorted({*found, *(match.start() for match in _MAGIC_0_1.finditer(chunk))})
-    return found
-
-
-def _is_sound(file: DiskFile, position: int) -> bool:
-    head = file.read_at(position, HEADER_BYTES)
-    header: RecordBatch | LegacyBatch
-    try:
-        if head[MAGIC_POSITION] == 2:
-            header = RecordBatch(position, *HEADER.struct.unpack_from(head))
-            plausible = (
-                header.base_offset >= 0
-                and header.batch_length >= HEADER_BYTES - LOG_OVERHEAD_BYTES
-                and header.last_offset_delta >= 0
-                and header.record_count >= 0
-                and header.max_timestamp >= -1
-            )
-        else:
-            from kcli.format.legacy_message_set import read_legacy_header
-
-            header = read_legacy_header(head, 0, position)
-            plausible = header.base_offset >= 0
-    except (IndexError, StructError, FormatError):
-        return False
-    return plausible and _streamed_crc(file, header) == header.crc

@@ -38,8 +38,9 @@ from kcli.log.indexes import (
 )
 from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.log_directory import join_path
-from kcli.log.log_reader import LogBatch, RecordScanner, SegmentReader
+from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.record_windows import RecordScanner
 
 
 class BatchFaultError(FormatError):

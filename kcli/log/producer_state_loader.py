@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import RecordBatch
 from kcli.log.batch_walk import read_marker
-from kcli.log.log_reader import RecordScanner
 from kcli.log.log_segment import LogRefusedError, LogSegment, refusing
 from kcli.log.producer_state_manager import CompletedTxn, ProducerAppendInfo, ProducerStateManager
+from kcli.log.record_windows import RecordScanner
 
 
 def rebuild_producer_state(

@@ -23,7 +23,8 @@ from kcli.format.record_batch import RecordBatch
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import Segment
-from kcli.log.log_reader import LogBatch, RecordScanner, SegmentReader
+from kcli.log.log_reader import ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.record_windows import RecordScanner
 
 
 def load_offset_index(disk: Disk, segment: Segment) -> OffsetIndex | None:
@@ -104,13 +105,31 @@ class SegmentSeeker:
                 return header.position
         return walk.position
 
+    def behind_offset(self, offset: int) -> int:
+        """The byte behind the first batch that ends at or behind `offset`: no later batch is needed to read up to there."""
+        walk = HeaderWalk(self.reader.file, self.hint(offset), self.reader.end_position())
+        for header in walk.headers():
+            if header.last_offset >= offset:
+                return walk.position
+        return walk.end
+
+    def sound_end(self) -> tuple[int, bool]:
+        """The byte behind the last batch, and whether what lies there is anything but zeros (a torn batch, damage)."""
+        walk = HeaderWalk(self.reader.file, self.hint(2**63 - 1), self.reader.end_position())
+        for _ in walk.headers():
+            pass
+        if walk.position == walk.end:
+            return walk.end, False
+        found = self.reader.batch_at(walk.position)
+        return walk.position, not isinstance(found, Damage) or found.kind != ZEROS
+
     def end_offset(self) -> int:
         """The offset behind the last batch of the segment's sound part; its base offset where it holds none."""
         end = self.segment.base_offset
         start = self.hint(2**63 - 1)
         walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
         for header in walk.headers():
-            end = header.last_offset + 1
+            end = max(end, header.last_offset + 1)
         if walk.position < walk.end:  # damage: what lies behind it still counts
             for found in self.reader.batches(walk.position):
                 if isinstance(found, LogBatch) and found.is_valid:

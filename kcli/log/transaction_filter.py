@@ -31,7 +31,8 @@ from kcli.format.record_batch import RecordBatch
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import PartitionDirectory, Segment
-from kcli.log.log_reader import Damage, LogBatch, RecordScanner
+from kcli.log.log_reader import Damage, LogBatch
+from kcli.log.record_windows import RecordScanner
 from kcli.log.segment_seek import SegmentSeeker
 
 _ABORT = 0  # the types of control records that end a transaction, behind the int16 version of their key

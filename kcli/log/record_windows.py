@@ -1,0 +1,260 @@
+"""Opening a batch: its records as windows of columns, in bounded memory whatever the batch claims.
+
+    batch                          records
+    -----------------------------  --------------------------------------------------------------------------------
+    uncompressed, held whole       scanned where they lie
+    compressed, held whole         inflated at once up to INFLATE_WINDOW_BYTES, else in pieces
+    above STREAMED_BATCH_BYTES     read and inflated in pieces; a record cut by a piece's end waits for the next one
+    format 0 and 1                 objects first (they are few), then columns over a buffer of keys and values
+
+A fault does not raise: it stands in the last window, behind the records that were sound.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kcli.format import limits
+from kcli.format.primitives import Buffer, FormatError, InflationError, InflationLimitError, InvalidRecordError
+from kcli.format.record_batch import HEADER_BYTES, RecordBatch
+from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT, RecordColumns, is_compiled, scan_records
+from kcli.format.records import Header, read_headers
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
+    from kcli.log.log_reader import LogBatch
+
+
+class RecordWindow:
+    """Up to SCAN_WINDOW_RECORDS records of one batch: columns whose positions count in `buffer`.
+
+    `first_index` is the index of the first within the batch. `error` says what is wrong with the record behind the last one
+    of this window (or with the bytes behind the last record), or is None; with an error no window follows. `leftover` is
+    True where bytes are left behind the last record: then Kafka withholds that record too. `legacy` holds the records of
+    formats 0 and 1 as objects, else None.
+    """
+
+    __slots__ = ("buffer", "columns", "count", "error", "first_index", "leftover", "legacy")
+
+    def __init__(self, buffer: Buffer, columns: RecordColumns, count: int, first_index: int) -> None:
+        self.buffer = buffer
+        self.columns = columns
+        self.count = count
+        self.first_index = first_index
+        self.error: FormatError | None = None
+        self.leftover = False
+        self.legacy: list[LegacyRecord] | None = None
+
+    def key(self, index: int) -> bytes | None:
+        """The key of record `index` of the window, or None for null."""
+        size = self.columns.key_size[index]
+        if size < 0:
+            return None
+        start = self.columns.key_position[index]
+        return bytes(self.buffer[start : start + size])
+
+    def value(self, index: int) -> bytes | None:
+        """The value of record `index` of the window, or None for null."""
+        size = self.columns.value_size[index]
+        if size < 0:
+            return None
+        start = self.columns.value_position[index]
+        return bytes(self.buffer[start : start + size])
+
+    def headers(self, index: int) -> tuple[Header, ...]:
+        """The headers of record `index` of the window."""
+        count = self.columns.header_count[index]
+        if count == 0:
+            return ()
+        return read_headers(self.buffer, self.columns.header_position[index], count, len(self.buffer))
+
+
+class RecordScanner:
+    """The columns that windows are scanned into; one a reader, since each window overwrites the one before."""
+
+    __slots__ = ("_keep", "columns", "scratch")
+
+    def __init__(self, capacity: int = limits.SCAN_WINDOW_RECORDS) -> None:
+        self.columns = RecordColumns(capacity)
+        self.scratch = array("q", (0, 0))
+        # Interpreted code reads bytes a third faster than a memoryview.
+        self._keep = is_compiled()
+
+    def scan(self, batch: RecordBatch, buffer: Buffer, position: int, wanted: int) -> tuple[int, int]:
+        """Scan records of `batch` from buffer[position:] -> (how many, status as in record_scan)."""
+        if not self._keep and isinstance(buffer, memoryview):
+            buffer = bytes(buffer)
+        count = scan_records(
+            buffer,
+            position,
+            len(buffer),
+            batch.base_offset,
+            batch.base_timestamp,
+            wanted,
+            self.columns,
+            self.scratch,
+        )
+        return count, self.scratch[1]
+
+
+def open_windows(batch: LogBatch, scanner: RecordScanner) -> Iterator[RecordWindow]:
+    """Open the records of a batch -> windows of columns; an empty batch gives none. Faults stand in the last one's `error`."""
+    header = batch.header
+    if isinstance(header, RecordBatch):
+        if header.record_count < 0:
+            return iter((_failed(scanner, 0, f"the batch states {header.record_count} records"),))
+        if header.record_count == 0:
+            return iter(())
+        return _open_records(batch, header, scanner)
+    return _open_legacy(batch, header, scanner)
+
+
+def _failed(scanner: RecordScanner, first_index: int, message: str) -> RecordWindow:
+    window = RecordWindow(b"", scanner.columns, 0, first_index)
+    window.error = InvalidRecordError(message)
+    return window
+
+
+def _open_records(batch: LogBatch, header: RecordBatch, scanner: RecordScanner) -> Iterator[RecordWindow]:
+    if header.codec == 0:
+        if batch.data is not None:
+            yield from _scan_whole(header, scanner, batch.data, HEADER_BYTES)
+        else:
+            yield from _scan_pieces(header, scanner, batch.payload_chunks())
+        return
+    from kcli.format.compression import inflate, inflate_stream
+
+    if batch.data is not None:
+        try:
+            inflated = inflate(header.codec, batch.data[HEADER_BYTES:], limit=limits.INFLATE_WINDOW_BYTES)
+        except InflationLimitError:
+            pass  # larger than is held at once: inflate it in pieces
+        except InflationError as error:
+            # What inflates before the fault is still worth showing.
+            yield from _scan_pieces(header, scanner, _until_fault(batch, header.codec, error))
+            return
+        else:
+            yield from _scan_whole(header, scanner, inflated, 0)
+            return
+    yield from _scan_pieces(
+        header, scanner, inflate_stream(header.codec, batch.payload_chunks(), window=limits.READ_CHUNK_BYTES)
+    )
+
+
+def _until_fault(batch: LogBatch, codec: int, error: InflationError) -> Iterator[bytes]:
+    from kcli.format.compression import inflate_stream
+
+    yield from inflate_stream(codec, batch.payload_chunks(), window=limits.READ_CHUNK_BYTES)
+    raise error
+
+
+def _scan_whole(header: RecordBatch, scanner: RecordScanner, buffer: Buffer, position: int) -> Iterator[RecordWindow]:
+    """Windows over records that lie in one buffer."""
+    done = 0
+    while done < header.record_count:
+        count, status = scanner.scan(header, buffer, position, header.record_count - done)
+        window = RecordWindow(buffer, scanner.columns, count, done)
+        done += count
+        position = scanner.columns.end
+        if status != COMPLETE:
+            window.error = InvalidRecordError(f"record {done} of {header.record_count}: {STATUS_TEXT[status]}", position)
+            yield window
+            return
+        if done == header.record_count and position != len(buffer):
+            window.leftover = True
+            window.error = InvalidRecordError(f"{len(buffer) - position} bytes are left behind the last record", position)
+        yield window
+
+
+def _scan_pieces(header: RecordBatch, scanner: RecordScanner, pieces: Iterator[Buffer]) -> Iterator[RecordWindow]:
+    """Windows over records whose bytes come in pieces; the rest of one piece is carried into the next."""
+    done = 0
+    rest = b""
+    error: FormatError | None = None
+    exhausted = False
+    while done < header.record_count and error is None:
+        try:
+            piece = next(pieces, None)
+        except FormatError as fault:
+            piece, error = None, fault
+        exhausted = piece is None
+        if piece is not None:
+            rest = b"".join((rest, piece)) if rest else bytes(piece)
+        position = 0
+        while done < header.record_count:
+            count, status = scanner.scan(header, rest, position, header.record_count - done)
+            window = RecordWindow(rest, scanner.columns, count, done)
+            done += count
+            position = scanner.columns.end
+            if status == NEED_MORE and not exhausted:
+                if count:
+                    yield window
+                break
+            if status != COMPLETE:
+                window.error = error or InvalidRecordError(
+                    f"record {done} of {header.record_count}: {STATUS_TEXT[status]}", position
+                )
+                yield window
+                return
+            if done == header.record_count:
+                window.error, window.leftover = _check_leftover(rest, position, pieces, error)
+            yield window
+        rest = rest[position:]
+
+
+def _check_leftover(
+    rest: bytes, position: int, pieces: Iterator[Buffer], error: FormatError | None
+) -> tuple[FormatError | None, bool]:
+    if error is not None:
+        return error, False
+    left = len(rest) - position
+    try:
+        left += len(next(pieces, b""))
+    except FormatError as fault:
+        return fault, False
+    if left:
+        return InvalidRecordError("bytes are left behind the last record", position), True
+    return None, False
+
+
+def _open_legacy(batch: LogBatch, header: LegacyBatch, scanner: RecordScanner) -> Iterator[RecordWindow]:
+    """Windows over the messages of a set of format 0 or 1; they are few, so they are objects first and columns after."""
+    from kcli.format.legacy_message_set import iter_records
+
+    buffer = bytearray()
+    records: list[LegacyRecord] = []
+    error: FormatError | None = None
+    done = 0
+    messages = iter_records(header, batch.read_whole())
+    while error is None:
+        try:
+            record = next(messages, None)
+        except FormatError as fault:
+            record, error = None, fault
+        if record is not None:
+            _put_legacy(scanner.columns, len(records), record, buffer)
+            records.append(record)
+        if record is None or len(records) == scanner.columns.capacity or len(buffer) > limits.INFLATE_WINDOW_BYTES:
+            window = RecordWindow(bytes(buffer), scanner.columns, len(records), done)
+            window.legacy, window.error = records, error
+            if records or error is not None:
+                yield window
+            done += len(records)
+            buffer, records = bytearray(), []
+        if record is None:
+            return
+
+
+def _put_legacy(columns: RecordColumns, index: int, record: LegacyRecord, buffer: bytearray) -> None:
+    columns.offset[index] = record.offset
+    columns.timestamp[index] = record.timestamp
+    columns.header_count[index] = 0
+    columns.record_position[index] = columns.key_position[index] = len(buffer)
+    columns.key_size[index] = -1 if record.key is None else len(record.key)
+    buffer += record.key or b""
+    columns.value_position[index] = len(buffer)
+    columns.value_size[index] = -1 if record.value is None else len(record.value)
+    buffer += record.value or b""
+    columns.end = len(buffer)

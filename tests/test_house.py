@@ -1,0 +1,169 @@
+"""Protects the house: layers, sizes, docstrings, determinism, and docs that say what the code does.
+
+The rooms' imports are import-linter's (pyproject.toml); what it cannot see stands here. `KCLI_WRITE_DOCS=1` rewrites the
+parts of docs/ that are taken from the program instead of comparing them.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kcli.commands.app import COMMANDS, build_parser, overview
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("kcli", "pyspark_kcli")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+MAX_MODULE_LINES = 500
+MAX_FUNCTION_LINES = 60
+# Loops that are compiled: one function each, since a call a record would cost more than the record.
+LONG_FUNCTIONS = {"scan_records", "put_record_lines"}
+# Modules that belong to the outside world, and which rooms may import them (all else may not).
+WORLD = {
+    "os": ("kcli/commands/", "kcli/log/disk.py", "kcli/spark/session.py"),
+    "time": ("kcli/commands/",),
+    "random": (),
+    "secrets": (),
+    "socket": ("kcli/spark/session.py",),
+    "asyncio": (),
+    "threading": ("kcli/commands/", "kcli/spark/"),
+    "subprocess": ("kcli/spark/session.py",),
+    "multiprocessing": ("kcli/commands/", "kcli/inspect/worker_pool.py"),
+    "signal": ("kcli/commands/", "kcli/inspect/worker_pool.py"),
+    "shutil": ("kcli/commands/", "kcli/spark/session.py"),
+    "tempfile": ("kcli/commands/", "kcli/spark/session.py"),
+    "pyspark": ("kcli/spark/", "pyspark_kcli/"),
+    "pyarrow": ("kcli/spark/", "pyspark_kcli/"),
+}
+CLOCK_CALLS = re.compile(r"\b(datetime\.now|datetime\.utcnow|date\.today|time\.time|monotonic|perf_counter)\(")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_is_one_room(path: Path) -> None:
+    """It opens with its specification, is short enough to be read whole, and its functions fit a screen."""
+    text, tree = path.read_text(), tree_of(path)
+    assert ast.get_docstring(tree) or not text.strip(), "a module opens with its specification"
+    assert text.count("\n") <= MAX_MODULE_LINES
+    for function in functions(tree):
+        lines = (function.end_lineno or 0) - function.lineno + 1
+        assert lines <= MAX_FUNCTION_LINES or function.name in LONG_FUNCTIONS, f"{function.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_the_world_stays_outside(path: Path) -> None:
+    """No clock, dice, sockets or os below the ports and shells."""
+    imported = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            imported.add((node.module or "").split(".")[0])
+    for module in sorted(imported & WORLD.keys()):
+        assert name_of(path).startswith(WORLD[module] or ("nowhere",)), f"{name_of(path)} imports {module}"
+    if not name_of(path).startswith(("kcli/commands/", "kcli/spark/session")):
+        assert not CLOCK_CALLS.search(path.read_text()), "the time is handed in"
+
+
+def public_definitions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from (
+                    item
+                    for item in node.body
+                    if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and not item.name.startswith("_")
+                )
+
+
+def raised_names(function: ast.AST) -> set[str]:
+    """The exceptions that a function raises itself, by the names of their classes."""
+    names = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name):
+            names.add(node.exc.func.id)
+    return {name for name in names if name[0].isupper()} - {"NotImplementedError", "AssertionError", "StopIteration"}
+
+
+def caught_names(function: ast.AST) -> set[str]:
+    """The exceptions that a function catches."""
+    names = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.ExceptHandler) and node.type is not None:
+            names |= {item.id for item in ast.walk(node.type) if isinstance(item, ast.Name)}
+    return names
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_what_is_public_is_explained(path: Path) -> None:
+    """Every public class and function has a docstring that ends as a sentence and names the errors that it raises."""
+    for node in public_definitions(tree_of(path)):
+        text = ast.get_docstring(node)
+        assert text, f"{node.name} has no docstring"
+        assert text.rstrip()[-1] in ".:)`|-_=]", f"{node.name}: a docstring is made of sentences"
+        if isinstance(node, ast.ClassDef):
+            continue
+        for error in raised_names(node) - caught_names(node):
+            assert error in text or "Raise" in text or "raise" in text, f"{node.name} does not say that it raises {error}"
+
+
+def commands_page() -> str:
+    """docs/commands.md as it should be: --help of every command."""
+    parts = [
+        "# Commands\n\nWhat `kcli COMMAND --help` prints. This page is kept in step by tests/test_house.py.\n",
+        f"## kcli\n\n```\n{overview()}```\n",
+    ]
+    parts += [f"## kcli {command}\n\n```\n{build_parser(command).format_help()}```\n" for command in COMMANDS]
+    return "\n".join(parts)
+
+
+def test_help_is_in_the_docs() -> None:
+    """docs/commands.md shows --help of each command as it is."""
+    page = ROOT / "docs" / "commands.md"
+    if os.environ.get("KCLI_WRITE_DOCS"):
+        page.write_text(commands_page())
+    assert page.read_text() == commands_page(), "run: KCLI_WRITE_DOCS=1 pytest tests/test_house.py"
+
+
+def test_every_command_is_in_the_readme_and_the_reverse() -> None:
+    """README names each command there is, and no other."""
+    named = set(re.findall(r"`kcli ([a-z][a-z-]*)", (ROOT / "README.md").read_text()))
+    assert named == set(COMMANDS)
+
+
+def test_docs_that_are_linked_are_there() -> None:
+    """Links between the documents lead somewhere."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_nothing_of_one_machine_is_in_the_tree() -> None:
+    """No path of a machine and no registry's host in what is committed."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    pattern = re.compile(r"(?<![\w.])/(?:work|root|home/\w+)/[\w.]+|pypi\.org|repo\.maven|registry\.npmjs")
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".toml", ".pxd", ".java", ".txt", ""} and "fixtures/" not in name and path.is_file():
+            assert path.name == "test_house.py" or not pattern.search(path.read_text(errors="replace")), name
