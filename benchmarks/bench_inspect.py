@@ -1,0 +1,128 @@
+"""dump-log and verify beside Kafka's own tool and beside a plain read of the file: the rows of RESULTS.md.
+
+    python -m benchmarks.make_inputs OUT 19392        the four inputs, once (some 1.7 GB)
+    python -m benchmarks.bench_inspect OUT [--runs 5]
+
+Whole processes, warm page cache, output discarded, in turn; medians. Ratios are Kafka's wall time over kcli's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.measure import KAFKA, ROOT, Figure, kcli, side_by_side, warm
+
+INPUTS = ("records-100b-none-0", "records-100b-zstd-0", "records-1kb-none-0", "records-1kb-zstd-0")
+RECORDS = {"records-100b": 4_000_000, "records-1kb": 600_000}
+DUMPS = {"batches only": [], "--deep-iteration": ["--deep-iteration"], "--print-data-log": ["--print-data-log"]}
+AT_LEAST = {"batches only": 3, "--deep-iteration": 10, "--print-data-log": 6}
+
+PLAIN_READ = """
+import sys
+from kcli.format.primitives import crc32c
+buffer = memoryview(bytearray(1 << 20)); crc = 0
+with open(sys.argv[1], "rb", buffering=0) as file:
+    while count := file.readinto(buffer):
+        crc = crc32c(buffer[:count], crc)
+"""
+SCAN = """
+import importlib.util, sys, time
+from kcli.format import record_scan
+source = record_scan.__file__.split(".cpython")[0].removesuffix(".py") + ".py"
+spec = importlib.util.spec_from_file_location("interpreted_scan", source)
+plain = importlib.util.module_from_spec(spec); spec.loader.exec_module(plain)
+from array import array
+from kcli.format.records import Record, encode_records
+for name, module, rounds in (("interpreted", plain, 300), ("compiled", record_scan, 20000)):
+    data = encode_records([Record(i, i // 50, None, b"x" * 100) for i in range(150)])
+    columns, scratch, best = module.RecordColumns(4096), array("q", (0, 0)), 1e9
+    for _ in range(5):
+        start = time.process_time()
+        for _ in range(rounds):
+            assert module.scan_records(data, 0, len(data), 0, 0, 150, columns, scratch) == 150
+        best = min(best, (time.process_time() - start) / rounds / 150)
+    print(f"| scanner, {name} ({'.py' if module is plain else module.__file__[-3:]}) | {1e-6 / best:.2f} M records/s |")
+"""
+
+
+def dump_rows(folder: Path, runs: int) -> None:
+    """The rows of dump-log beside kafka-dump-log."""
+    print("| input | what | kafka-dump-log | kcli dump-log | ratio (wall) | at least | ratio (CPU) | kcli peak |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in INPUTS:
+        log = next((folder / name).glob("*.log"))
+        warm(log)
+        for what, options in DUMPS.items():
+            found = side_by_side(
+                {
+                    "kafka": [str(KAFKA), "dump-log", *options, "--files", str(log)],
+                    "kcli": kcli("dump-log", "--output", "kafka", *options, str(log)),
+                },
+                runs,
+            )
+            theirs, ours = found["kafka"], found["kcli"]
+            print(
+                f"| {name} | {what} | {theirs.wall_s:.2f} s | {ours.wall_s:.2f} s | {theirs.wall_s / ours.wall_s:.1f}x | "
+                f"{AT_LEAST[what]}x | {theirs.cpu_s / ours.cpu_s:.1f}x | {ours.peak_mb:.0f} MB |",
+                flush=True,
+            )
+
+
+def verify_rows(folder: Path, runs: int) -> None:
+    """The rows of verify beside a plain read and CRC-32C of the file; both less what an empty process takes."""
+    print("\n| input | plain read + CRC-32C | kcli verify | share of its rate | records/s a core | peak |")
+    print("|---|---|---|---|---|---|")
+    for name in INPUTS:
+        log = next((folder / name).glob("*.log"))
+        warm(log)
+        found = side_by_side(
+            {
+                "start": kcli("--version"),
+                "plain": [sys.executable, "-c", PLAIN_READ, str(log)],
+                "verify": kcli("verify", str(folder / name)),
+            },
+            runs,
+        )
+        plain, verify = found["plain"], found["verify"]
+        records = RECORDS[name.rsplit("-", 2)[0]]
+        print(
+            f"| {name} | {plain.wall_s:.2f} s | {verify.wall_s:.2f} s | {plain.wall_s / verify.wall_s:.2f} | "
+            f"{records / verify.cpu_s / 1e6:.2f} M/s | {verify.peak_mb:.0f} MB |",
+            flush=True,
+        )
+
+
+def small_rows(runs: int) -> None:
+    """Start-up on a tiny file, beside Python's own, and the scanner by itself."""
+    tiny = next((ROOT / "fixtures" / "kafka-logs" / "data" / "orders-0").glob("*.log"))
+    found: dict[str, Figure] = side_by_side(
+        {"python": [sys.executable, "-c", "pass"], "kcli": kcli("dump-log", "--output", "kafka", str(tiny))}, max(runs, 9)
+    )
+    print("\n| what | measured |\n|---|---|")
+    print(f"| start-up of `kcli dump-log` on a tiny file (at most 150 ms) | {found['kcli'].wall_s * 1000:.0f} ms |")
+    print(f"| of which Python itself | {found['python'].wall_s * 1000:.0f} ms |", flush=True)
+    import subprocess
+
+    subprocess.run([sys.executable, "-c", SCAN], cwd=ROOT, check=True)
+
+
+def main() -> None:
+    """Print the tables in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where benchmarks.make_inputs wrote")
+    parser.add_argument("--runs", type=int, default=5, help="counted runs of each command (%(default)s)")
+    parser.add_argument("--only", choices=["dump", "verify", "small"], help="one of the tables")
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
+    if arguments.only in (None, "dump"):
+        dump_rows(folder, arguments.runs)
+    if arguments.only in (None, "verify"):
+        verify_rows(folder, arguments.runs)
+    if arguments.only in (None, "small"):
+        small_rows(arguments.runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Timing whole processes side by side: each command in turn, A B A B, so that a machine whose speed drifts hurts both."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+KAFKA = ROOT.parent / "shared" / "apache-kafka" / "kafka"
+
+
+class Run(NamedTuple):
+    """One finished process: seconds and peak memory of the largest process in it, in MB."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+    exit_code: int
+
+
+class Figure(NamedTuple):
+    """The medians of several runs."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+def run_once(command: Sequence[str]) -> Run:
+    """Run a command to its end, its output thrown away."""
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        list(command), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Run(time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, process.returncode)
+
+
+def side_by_side(commands: dict[str, Sequence[str]], runs: int) -> dict[str, Figure]:
+    """Run the commands in turn, `runs` times after one warm-up each -> the medians by name. Raises RuntimeError on a failure."""
+    found: dict[str, list[Run]] = {name: [] for name in commands}
+    for number in range(runs + 1):
+        for name, command in commands.items():
+            done = run_once(command)
+            if done.exit_code:
+                raise RuntimeError(f"{name} ended with exit code {done.exit_code}: {' '.join(command)}")
+            if number:
+                found[name].append(done)
+    return {
+        name: Figure(*(statistics.median(getattr(done, field) for done in all_runs) for field in Figure._fields))
+        for name, all_runs in found.items()
+    }
+
+
+def kcli(*arguments: str) -> list[str]:
+    """The command line of kcli, run by this interpreter."""
+    return [sys.executable, "-m", "kcli", *arguments]
+
+
+def warm(path: Path) -> None:
+    """Bring a file into the page cache, so that no row pays for the disk."""
+    with path.open("rb") as file:
+        while file.read(1 << 24):
+            pass
