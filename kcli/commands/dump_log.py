@@ -89,9 +89,13 @@ def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
 def _add_selection_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
     group.add_argument("--time", metavar="A..B", help="timestamps likewise: ISO 8601 (UTC unless it says so) or ms")
-    group.add_argument("--key", metavar="KEY", help="records with this key")
-    group.add_argument("--header", metavar="NAME[=VALUE]", action="append", default=[], help="records with this header")
-    group.add_argument("--producer-id", metavar="ID", type=int, help="batches of this producer")
+    group.add_argument("--key", metavar="KEY", action="append", default=[], help="records with this key; several: any of them")
+    group.add_argument(
+        "--header", metavar="NAME[=VALUE]", action="append", default=[], help="records with this header; several: all of them"
+    )
+    group.add_argument(
+        "--producer-id", metavar="ID", action="append", default=[], help="batches of this producer; several: any"
+    )
     group.add_argument("--transactional", action="store_true", help="batches of transactions")
     group.add_argument("--control", action="store_true", help="control batches")
     group.add_argument("--aborted", action="store_true", help="records of aborted transactions")
@@ -101,12 +105,12 @@ def _add_selection_arguments(group: argparse._ArgumentGroup) -> None:
         default="read_uncommitted",
         help="read_committed: what a consumer would see, nothing of open or aborted transactions",
     )
-    group.add_argument("--limit", metavar="N", type=int, help="at most N records")
-    group.add_argument("--tail", metavar="N", type=int, help="the last N records")
+    group.add_argument("--limit", metavar="N", help="at most N records")
+    group.add_argument("--tail", metavar="N", help="the last N records")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Dump what was asked for -> exit code."""
+    """Dump what was asked for -> exit code. Raises CannotRun where that makes no sense."""
     paths = list(args.paths) + [path for files in args.files for path in files.split(",") if path]
     if not paths:
         raise CannotRun("name what to show: kcli dump-log PATH..., or --files A,B")

@@ -73,3 +73,8 @@ def guarded(run: Callable[[], int]) -> int:
     except MemoryError:
         tell("out of memory; give the process more, or select less with --offset or --limit")
         return EXIT_CANNOT_RUN
+    except Exception as error:
+        if os.environ.get("KCLI_TRACEBACK"):
+            raise
+        tell(f"a fault in kcli itself: {type(error).__name__}: {error}; please report it with what KCLI_TRACEBACK=1 prints")
+        return EXIT_CANNOT_RUN

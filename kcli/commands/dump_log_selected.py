@@ -1,0 +1,72 @@
+"""The outputs of `kcli dump-log` that are not Kafka's: text, JSON and CSV, with selecting, statistics and following."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, tell, use_colour, write_out
+from kcli.inspect.dump import DumpOptions, dump
+from kcli.inspect.kafka_text import INT32_MAX
+from kcli.inspect.selection import Selection, SelectionError, parse_selection
+from kcli.log.disk import OsDisk
+
+if TYPE_CHECKING:
+    from kcli.inspect.kafka_text import ContentParser
+    from kcli.inspect.renderers.renderer import Renderer
+
+
+def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser: ContentParser | None) -> int:
+    """Show what was selected in the chosen output -> exit code. Raises CannotRun for options that make no sense."""
+    selection = _selection(args)
+    options = DumpOptions(
+        batches=output != "csv" and not args.skip_record_metadata,
+        statistics=args.stats,
+        max_bytes=args.max_bytes if args.max_bytes < INT32_MAX else None,
+        parser=parser,
+    )
+    renderer = _renderer(output)
+    if args.follow:
+        from kcli.commands.follow_log import run_follow
+
+        return run_follow(paths, selection, renderer, options)
+    result = dump(paths, selection, renderer, options, OsDisk(), tell=tell, absolute=os.path.abspath)
+    if result.is_sound:
+        return EXIT_OK
+    return EXIT_CANNOT_RUN if result.problems and not result.files else EXIT_FINDINGS
+
+
+def _selection(args: argparse.Namespace) -> Selection:
+    try:
+        return parse_selection(
+            offset=args.offset,
+            time=args.time,
+            keys=args.key,
+            headers=args.header,
+            producer_ids=args.producer_id,
+            transactional=args.transactional,
+            control=args.control,
+            aborted=args.aborted,
+            isolation=args.isolation,
+            limit=args.limit,
+            tail=args.tail,
+        )
+    except SelectionError as error:
+        raise CannotRun(str(error)) from None
+
+
+def _renderer(output: str) -> Renderer:
+    if output == "json":
+        from kcli.inspect.renderers.json_lines import JsonLines
+
+        return JsonLines(write_out)
+    if output == "csv":
+        from kcli.inspect.renderers.csv_rows import CsvRows
+
+        return CsvRows(write_out)
+    from kcli.inspect.renderers.human_text import HumanText
+
+    columns = shutil.get_terminal_size().columns if is_terminal() else None
+    return HumanText(write_out, colour=use_colour(), columns=columns)
