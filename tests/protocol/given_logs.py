@@ -6,6 +6,7 @@ declarations stands between the bytes and the tests.
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,9 @@ from kcli.format.record_batch import HEADER_BYTES, RecordBatch, read_header
 from kcli.format.records import Record, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
-GIVEN = [
-    ROOT / "fixtures" / "kafka-logs",
-    ROOT / "fixtures" / "kafka-logs-legacy",
-    ROOT.parent / "shared" / "kafka-logs",
-    ROOT.parent / "shared" / "kafka-logs-legacy",
-]
+# fixtures/ holds the internal topics whole, so the directories that it was made of are read only where it is not there.
+PLACES = (ROOT / "fixtures", ROOT.parent / "shared")
+GIVEN = [place / "kafka-logs" for place in PLACES if (place / "kafka-logs").is_dir()][:1]
 INTERNAL = re.compile(r"(__consumer_offsets|__transaction_state|__share_group_state|__cluster_metadata)-\d+$")
 
 
@@ -40,12 +38,19 @@ def internal_files() -> list[tuple[str, Path, Path]]:
     """(topic, file, dump) of every log and snapshot of an internal topic that is at hand."""
     found = []
     for given in GIVEN:
-        for dump in sorted((given / "dumps").rglob("*.txt")):
-            file = given / "data" / dump.relative_to(given / "dumps").with_suffix("")
+        for dump in sorted([*(given / "dumps").rglob("*.txt"), *(given / "dumps").rglob("*.txt.gz")]):
+            name = str(dump.relative_to(given / "dumps")).removesuffix(".gz").removesuffix(".txt")
+            file = given / "data" / name
             match = INTERNAL.match(file.parent.name)
             if file.suffix in (".log", ".checkpoint") and (match or file.name == "bootstrap.checkpoint"):
                 found.append((match[1] if match else "__cluster_metadata", file, dump))
     return found
+
+
+def dump_lines(dump: Path) -> list[str]:
+    """The lines of a dump. Only a line feed ends one: payloads may hold any other separator."""
+    data = gzip.decompress(dump.read_bytes()) if dump.suffix == ".gz" else dump.read_bytes()
+    return data.decode().split("\n")
 
 
 def batches(file: Path) -> Iterator[tuple[RecordBatch, list[Record]]]:
@@ -60,8 +65,7 @@ def batches(file: Path) -> Iterator[tuple[RecordBatch, list[Record]]]:
 
 def given_records(file: Path, dump: Path) -> Iterator[GivenRecord]:
     """The records of a file, each beside its line of the dump."""
-    # Only a line feed ends a line: payloads may hold any other separator.
-    lines = iter(line for line in dump.read_bytes().decode().split("\n") if line.startswith("| offset: "))
+    lines = iter(line for line in dump_lines(dump) if line.startswith("| offset: "))
     for batch, records in batches(file):
         for record in records:
             yield GivenRecord(batch, record, next(lines))

@@ -1,0 +1,270 @@
+"""What the group coordinator knows: the records of __consumer_offsets applied in their order.
+
+    records (key)                                          change
+    -----------------------------------------------------  -----------------------------------------------------------
+    OffsetCommit, LegacyOffsetCommit                       committed_offsets, or pending_offsets inside a transaction
+    GroupMetadata                                          a whole classic group
+    {Consumer,Share,Streams}GroupMetadata                  a group and its epoch
+    ...GroupMemberMetadata                                 a member and its subscription
+    ...GroupTargetAssignmentMetadata, -Member              what the members are to have
+    ...GroupCurrentMemberAssignment                        what a member has
+    ConsumerGroupPartitionMetadata                         (before 4.1: the partitions that the target was made for)
+    ConsumerGroupRegularExpression                         the topics that a pattern stands for
+    ShareGroupStatePartitionMetadata                       the topics that a share group has progress in
+    StreamsGroupTopology                                   a streams group's topology
+
+A record without a value, a tombstone, takes away what its key names; one for something that is not there is ignored, since
+the cleaner may have taken the rest. A group's kind may change only by its tombstone, or from a classic group that is no
+more than a holder of committed offsets.
+
+Offsets that a producer commits within a transaction count from the marker COMMIT on, if by then no later record committed
+the same partition; ABORT drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from kcli.format.kafka_uuid import ZERO_UUID
+from kcli.format.record_batch import NO_PRODUCER_ID
+from kcli.protocol.message import Message
+from kcli.state.errors import StateError
+from kcli.state.group_records import (
+    apply_current_consumer,
+    apply_current_share,
+    apply_current_streams,
+    apply_member_metadata,
+    classic_group,
+    share_topics,
+    subtopologies,
+    target_partitions,
+    target_tasks,
+)
+from kcli.state.groups import (
+    NO_EPOCH,
+    ClassicGroup,
+    CommittedOffset,
+    ConsumerGroup,
+    ConsumerMember,
+    Group,
+    ModernGroup,
+    ShareGroup,
+    ShareMember,
+    StreamsGroup,
+    StreamsMember,
+)
+
+AnyGroup = TypeVar("AnyGroup", ConsumerGroup, ShareGroup, StreamsGroup)
+
+
+class OffsetKey(NamedTuple):
+    """What an offset is committed for."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class GroupState:
+    """All groups that the applied records know, in `groups` by their ids, and their committed offsets.
+
+    `pending_offsets` are those of open transactions, by producer id. `apply` and `apply_marker` are the only things that
+    change the state; a StateError leaves it as it was.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.committed_offsets: dict[OffsetKey, CommittedOffset] = {}
+        self.pending_offsets: dict[int, dict[OffsetKey, CommittedOffset]] = {}
+
+    def apply(self, key: Message, value: Message | None, record_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Apply one record, as kcli.protocol.internal_records decodes it.
+
+        `record_offset` is its offset in __consumer_offsets; `producer_id` is its batch's if that is transactional.
+        Raises StateError for a record of another topic, or one of a group that is of another kind.
+        """
+        handler = _HANDLERS.get(key.STRUCT.name)
+        if handler is not None:
+            handler(self, key, value)
+        elif key.STRUCT.name in ("OffsetCommitKey", "LegacyOffsetCommitKey"):
+            self._commit(OffsetKey(key.group, key.topic, key.partition), value, record_offset, producer_id)
+        else:
+            raise StateError(f"{key.STRUCT.name} is no key of __consumer_offsets")
+
+    def apply_marker(self, producer_id: int, commit: bool) -> None:
+        """End the transaction of a producer: its pending offsets count from now on, or never."""
+        for key, offset in self.pending_offsets.pop(producer_id, {}).items():
+            before = self.committed_offsets.get(key)
+            if commit and (before is None or offset.record_offset > before.record_offset):
+                self.committed_offsets[key] = offset
+
+    def offsets_of(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
+        """The committed offsets of a group by topic and partition."""
+        return {
+            (key.topic, key.partition): offset for key, offset in self.committed_offsets.items() if key.group_id == group_id
+        }
+
+    def _commit(self, key: OffsetKey, value: Message | None, record_offset: int, producer_id: int) -> None:
+        if value is None:
+            self.committed_offsets.pop(key, None)
+            for pending in self.pending_offsets.values():
+                pending.pop(key, None)
+            return
+        self.groups.setdefault(key.group_id, ClassicGroup(key.group_id))
+        offset = _committed_offset(value, record_offset)
+        if producer_id == NO_PRODUCER_ID:
+            self.committed_offsets[key] = offset
+        else:
+            self.pending_offsets.setdefault(producer_id, {})[key] = offset
+
+    def _group(self, group_id: str, kind: type[AnyGroup]) -> AnyGroup:
+        """The group of that id, made where there is none of any kind but a holder of offsets."""
+        found = self.groups.get(group_id)
+        if isinstance(found, kind):
+            return found
+        if found is not None and not (isinstance(found, ClassicGroup) and found.is_simple):
+            raise StateError(f"group {group_id} is a {found.kind} group but has records of a {kind.kind} group")
+        made = kind(group_id)
+        self.groups[group_id] = made
+        return made
+
+    def _known(self, group_id: str, kind: type[AnyGroup]) -> AnyGroup | None:
+        """The group of that id and kind for a tombstone, or None where there is none."""
+        found = self.groups.get(group_id)
+        return found if isinstance(found, kind) else None
+
+    def _classic(self, key: Message, value: Message | None) -> None:
+        if value is None:
+            self.groups.pop(key.group, None)
+        else:
+            self.groups[key.group] = classic_group(key.group, value)
+
+    def _metadata(self, kind: type[AnyGroup], key: Message, value: Message | None) -> AnyGroup | None:
+        if value is None:
+            if self._known(key.group_id, kind) is not None:
+                del self.groups[key.group_id]
+            return None
+        group = self._group(key.group_id, kind)
+        group.group_epoch = value.epoch
+        group.metadata_hash = value.metadata_hash
+        return group
+
+    def _streams_metadata(self, key: Message, value: Message | None) -> None:
+        group = self._metadata(StreamsGroup, key, value)
+        if group is not None and value is not None:
+            group.validated_topology_epoch = value.validated_topology_epoch
+            group.assignment_configs = {config.key: config.value for config in value.last_assignment_configs or []}
+
+    def _member(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
+        if value is None:
+            group = self._known(key.group_id, kind)
+            if group is not None:
+                group.members.pop(key.member_id, None)
+        else:
+            apply_member_metadata(_member_of(self._group(key.group_id, kind), key.member_id), value)
+
+    def _target_metadata(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
+        group: ModernGroup | None = self._known(key.group_id, kind) if value is None else self._group(key.group_id, kind)
+        if group is not None:
+            group.assignment_epoch = NO_EPOCH if value is None else value.assignment_epoch
+            group.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp
+
+    def _target_member(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
+        if value is None:
+            group = self._known(key.group_id, kind)
+            if group is not None:
+                group.target_assignment.pop(key.member_id, None)
+            return
+        target: Any = self._group(key.group_id, kind).target_assignment
+        target[key.member_id] = target_tasks(value) if kind is StreamsGroup else target_partitions(value)
+
+    def _current(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
+        group = self._known(key.group_id, kind) if value is None else self._group(key.group_id, kind)
+        if group is None or (value is None and key.member_id not in group.members):
+            return
+        member = _member_of(group, key.member_id)
+        if isinstance(member, ConsumerMember):
+            apply_current_consumer(member, value)
+        elif isinstance(member, ShareMember):
+            apply_current_share(member, value)
+        else:
+            apply_current_streams(member, value)
+
+    def _partition_metadata(self, key: Message, value: Message | None) -> None:
+        group = self._known(key.group_id, ConsumerGroup) if value is None else self._group(key.group_id, ConsumerGroup)
+        if group is not None:
+            group.has_partition_metadata = value is not None
+
+    def _regular_expression(self, key: Message, value: Message | None) -> None:
+        if value is not None:
+            group = self._group(key.group_id, ConsumerGroup)
+            group.resolved_regexes[key.regular_expression] = value.topics
+            return
+        known = self._known(key.group_id, ConsumerGroup)
+        if known is not None:
+            known.resolved_regexes.pop(key.regular_expression, None)
+
+    def _share_topics(self, key: Message, value: Message | None) -> None:
+        group = self._known(key.group_id, ShareGroup) if value is None else self._group(key.group_id, ShareGroup)
+        if group is not None:
+            group.topics = [] if value is None else share_topics(value)
+
+    def _topology(self, key: Message, value: Message | None) -> None:
+        group = self._known(key.group_id, StreamsGroup) if value is None else self._group(key.group_id, StreamsGroup)
+        if group is not None:
+            group.topology_epoch = NO_EPOCH if value is None else value.epoch
+            group.subtopologies = {} if value is None else subtopologies(value)
+
+
+def _member_of(group: ConsumerGroup | ShareGroup | StreamsGroup, member_id: str) -> Any:
+    """The member of that id, made where there is none."""
+    if isinstance(group, ConsumerGroup):
+        return group.members.setdefault(member_id, ConsumerMember(member_id))
+    if isinstance(group, ShareGroup):
+        return group.members.setdefault(member_id, ShareMember(member_id))
+    return group.members.setdefault(member_id, StreamsMember(member_id))
+
+
+def _committed_offset(value: Message, record_offset: int) -> CommittedOffset:
+    is_legacy = value.STRUCT.name == "LegacyOffsetCommitValue"
+    return CommittedOffset(
+        offset=value.offset,
+        leader_epoch=-1 if is_legacy else value.leader_epoch,
+        metadata=value.metadata,
+        commit_timestamp_ms=value.commit_timestamp,
+        expire_timestamp_ms=-1 if is_legacy else value.expire_timestamp,
+        topic_id=ZERO_UUID if is_legacy else value.topic_id,
+        record_offset=record_offset,
+    )
+
+
+_Handler = Callable[[GroupState, Message, Message | None], Any]
+
+
+def _for(method: Callable[..., Any], kind: type[Group]) -> _Handler:
+    return lambda state, key, value: method(state, kind, key, value)
+
+
+_HANDLERS: dict[str, _Handler] = {
+    "GroupMetadataKey": GroupState._classic,
+    "ConsumerGroupMetadataKey": _for(GroupState._metadata, ConsumerGroup),
+    "ConsumerGroupPartitionMetadataKey": GroupState._partition_metadata,
+    "ConsumerGroupMemberMetadataKey": _for(GroupState._member, ConsumerGroup),
+    "ConsumerGroupTargetAssignmentMetadataKey": _for(GroupState._target_metadata, ConsumerGroup),
+    "ConsumerGroupTargetAssignmentMemberKey": _for(GroupState._target_member, ConsumerGroup),
+    "ConsumerGroupCurrentMemberAssignmentKey": _for(GroupState._current, ConsumerGroup),
+    "ConsumerGroupRegularExpressionKey": GroupState._regular_expression,
+    "ShareGroupMetadataKey": _for(GroupState._metadata, ShareGroup),
+    "ShareGroupMemberMetadataKey": _for(GroupState._member, ShareGroup),
+    "ShareGroupTargetAssignmentMetadataKey": _for(GroupState._target_metadata, ShareGroup),
+    "ShareGroupTargetAssignmentMemberKey": _for(GroupState._target_member, ShareGroup),
+    "ShareGroupCurrentMemberAssignmentKey": _for(GroupState._current, ShareGroup),
+    "ShareGroupStatePartitionMetadataKey": GroupState._share_topics,
+    "StreamsGroupMetadataKey": GroupState._streams_metadata,
+    "StreamsGroupMemberMetadataKey": _for(GroupState._member, StreamsGroup),
+    "StreamsGroupTargetAssignmentMetadataKey": _for(GroupState._target_metadata, StreamsGroup),
+    "StreamsGroupTargetAssignmentMemberKey": _for(GroupState._target_member, StreamsGroup),
+    "StreamsGroupCurrentMemberAssignmentKey": _for(GroupState._current, StreamsGroup),
+    "StreamsGroupTopologyKey": GroupState._topology,
+}

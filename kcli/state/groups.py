@@ -1,0 +1,255 @@
+"""Groups, their members and their committed offsets, as values; kcli.state.group_state makes them out of records.
+
+    kind       since     members get their partitions                            records of __consumer_offsets
+    ---------  --------  -----------------------------------------------------  ------------------------------
+    classic    0.9       from the member that leads; the whole group in one     type 2
+               KIP-848   record
+    consumer   KIP-848   from the coordinator: a target assignment that each    types 3 to 8 and 16
+                         member is brought to step by step (current)
+    share      KIP-932   the same, but members may share a partition            types 10 to 15
+    streams    KIP-1071  tasks of a topology instead of partitions              types 17 and 19 to 23
+
+Every group may have committed offsets, also one that is nothing else: a consumer that assigns itself its partitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from kcli.format.kafka_uuid import Uuid
+
+NO_EPOCH = -1
+LEFT_GROUP_EPOCH = -1  # of a member that has left
+CONSUMER_MEMBER_STATES = {0: "STABLE", 1: "UNREVOKED_PARTITIONS", 2: "UNRELEASED_PARTITIONS"}
+STREAMS_MEMBER_STATES = {1: "STABLE", 2: "UNREVOKED_TASKS", 3: "UNRELEASED_TASKS"}
+
+Partitions = dict[Uuid, list[int]]  # partition numbers by topic id
+AssignedPartitions = dict[Uuid, dict[int, int]]  # by topic id: partition number -> the epoch in which the member got it
+Tasks = dict[str, list[int]]  # partition numbers by subtopology
+AssignedTasks = dict[str, dict[int, int]]  # by subtopology: partition number -> the epoch in which the member got it
+
+
+@dataclass(slots=True)
+class CommittedOffset:
+    """A committed offset; times in ms, -1 where there is none, as for `leader_epoch`.
+
+    `record_offset` is where in __consumer_offsets it was written: of two commits, the later one counts.
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int
+    topic_id: Uuid
+    record_offset: int
+
+
+@dataclass(slots=True)
+class ClassicMember:
+    """A member of a classic group; `subscription` and `assignment` are bytes of the group's protocol."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(slots=True)
+class ClassicGroup:
+    """A group of the classic protocol; one without a protocol type and members just holds committed offsets."""
+
+    group_id: str
+    protocol_type: str = ""
+    generation: int = 0
+    protocol: str | None = None
+    leader: str | None = None
+    state_timestamp_ms: int = -1
+    members: dict[str, ClassicMember] = field(default_factory=dict)
+    kind: ClassVar[str] = "classic"
+
+    @property
+    def is_simple(self) -> bool:
+        """True where the group is nothing but a holder of committed offsets."""
+        return not self.protocol_type and not self.members
+
+    @property
+    def state(self) -> str:
+        """The state in which a coordinator loads it."""
+        return "Stable" if self.members else "Empty"
+
+
+@dataclass(slots=True)
+class Member:
+    """What the members of all groups that the coordinator assigns have; epochs are -1 for one that has left."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    member_epoch: int = NO_EPOCH
+    previous_member_epoch: int = NO_EPOCH
+    state: str = "STABLE"
+
+
+@dataclass(slots=True)
+class ConsumerMember(Member):
+    """A member of a consumer group; `classic_protocols` are set for one that still speaks the classic protocol."""
+
+    subscribed_topic_names: list[str] = field(default_factory=list)
+    subscribed_topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    session_timeout_ms: int | None = None
+    classic_protocols: dict[str, bytes] | None = None
+    assigned_partitions: AssignedPartitions = field(default_factory=dict)
+    partitions_pending_revocation: AssignedPartitions = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ShareMember(Member):
+    """A member of a share group."""
+
+    subscribed_topic_names: list[str] = field(default_factory=list)
+    assigned_partitions: Partitions = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TargetTasks:
+    """The tasks that a streams group's member is to have, by what it does with them."""
+
+    active: Tasks = field(default_factory=dict)
+    standby: Tasks = field(default_factory=dict)
+    warmup: Tasks = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CurrentTasks:
+    """The tasks that a streams group's member has, or is to give up."""
+
+    active: AssignedTasks = field(default_factory=dict)
+    standby: Tasks = field(default_factory=dict)
+    warmup: Tasks = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StreamsMember(Member):
+    """A member of a streams group; `user_endpoint` is the (host, port) at which it answers queries."""
+
+    rebalance_timeout_ms: int = -1
+    topology_epoch: int = NO_EPOCH
+    process_id: str = ""
+    user_endpoint: tuple[str, int] | None = None
+    client_tags: dict[str, str] = field(default_factory=dict)
+    assigned_tasks: CurrentTasks = field(default_factory=CurrentTasks)
+    tasks_pending_revocation: CurrentTasks = field(default_factory=CurrentTasks)
+
+
+@dataclass(slots=True)
+class ModernGroup:
+    """What all groups that the coordinator assigns have.
+
+    `group_epoch` grows with the members and their subscriptions, `assignment_epoch` is that of the target assignment.
+    """
+
+    group_id: str
+    group_epoch: int = 0
+    metadata_hash: int = 0
+    assignment_epoch: int = NO_EPOCH
+    assignment_timestamp_ms: int = 0
+
+    def _is_assigned(self) -> bool:
+        return self.group_epoch <= self.assignment_epoch
+
+    def _are_at_target(self, members: list[Member]) -> bool:
+        return all(member.state == "STABLE" and member.member_epoch == self.assignment_epoch for member in members)
+
+
+@dataclass(slots=True)
+class ConsumerGroup(ModernGroup):
+    """A group of the consumer protocol. `resolved_regexes` are the topics that each subscribed pattern stood for."""
+
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    target_assignment: dict[str, Partitions] = field(default_factory=dict)
+    resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
+    has_partition_metadata: bool = False
+    kind: ClassVar[str] = "consumer"
+
+    @property
+    def state(self) -> str:
+        """Empty, Assigning, Reconciling or Stable, as a coordinator derives it."""
+        if not self.members:
+            return "Empty"
+        if not self._is_assigned():
+            return "Assigning"
+        return "Stable" if self._are_at_target(list(self.members.values())) else "Reconciling"
+
+
+@dataclass(slots=True)
+class ShareTopic:
+    """A topic of a share group; `status` is initializing, initialized or deleting, `partitions` are numbers."""
+
+    topic_id: Uuid
+    name: str
+    status: str
+    partitions: list[int]
+
+
+@dataclass(slots=True)
+class ShareGroup(ModernGroup):
+    """A share group; its progress is in kcli.state.share_group_state."""
+
+    members: dict[str, ShareMember] = field(default_factory=dict)
+    target_assignment: dict[str, Partitions] = field(default_factory=dict)
+    topics: list[ShareTopic] = field(default_factory=list)
+    kind: ClassVar[str] = "share"
+
+    @property
+    def state(self) -> str:
+        """Empty or Stable."""
+        return "Stable" if self.members else "Empty"
+
+
+@dataclass(slots=True)
+class Subtopology:
+    """A part of a topology that runs as one kind of task; topics by name, patterns as text."""
+
+    subtopology_id: str
+    source_topics: list[str]
+    source_topic_regexes: list[str]
+    repartition_source_topics: list[str]
+    repartition_sink_topics: list[str]
+    state_changelog_topics: list[str]
+
+
+@dataclass(slots=True)
+class StreamsGroup(ModernGroup):
+    """A streams group; `topology_epoch` is -1 before it has told its topology."""
+
+    validated_topology_epoch: int = NO_EPOCH
+    assignment_configs: dict[str, str] = field(default_factory=dict)
+    topology_epoch: int = NO_EPOCH
+    subtopologies: dict[str, Subtopology] = field(default_factory=dict)
+    members: dict[str, StreamsMember] = field(default_factory=dict)
+    target_assignment: dict[str, TargetTasks] = field(default_factory=dict)
+    kind: ClassVar[str] = "streams"
+
+    @property
+    def state(self) -> str:
+        """Empty, NotReady (its topology is not told or not validated), Assigning, Reconciling or Stable."""
+        if not self.members:
+            return "Empty"
+        if self.topology_epoch == NO_EPOCH or self.validated_topology_epoch != self.topology_epoch:
+            return "NotReady"
+        if not self._is_assigned():
+            return "Assigning"
+        return "Stable" if self._are_at_target(list(self.members.values())) else "Reconciling"
+
+
+Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup

@@ -1,0 +1,209 @@
+"""What the metadata log says about a cluster, as values; kcli.state.metadata_image makes them out of records.
+
+Numbers that the records use for names, here and in Kafka's protocol:
+
+    resource type   ACL: 2 TOPIC, 3 GROUP, 4 CLUSTER ...     configuration: 2 TOPIC, 4 BROKER, 16 CLIENT_METRICS, 32 GROUP
+    directory id    0 MIGRATING (not told), 1 UNASSIGNED, 2 LOST (offline), else the directory.id of a meta.properties
+    leader          -1 none; in a change -2 "as it was"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+
+NO_LEADER = -1
+NO_LEADER_CHANGE = -2
+DIRECTORY_MIGRATING = ZERO_UUID
+DIRECTORY_UNASSIGNED = Uuid((1).to_bytes(16, "big"))
+DIRECTORY_LOST = Uuid((2).to_bytes(16, "big"))
+
+SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
+SCRAM_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+CONFIG_RESOURCE_TYPES = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
+LEADER_RECOVERY_STATES = {0: "RECOVERED", 1: "RECOVERING"}
+ACL_RESOURCE_TYPES = {
+    1: "ANY",
+    2: "TOPIC",
+    3: "GROUP",
+    4: "CLUSTER",
+    5: "TRANSACTIONAL_ID",
+    6: "DELEGATION_TOKEN",
+    7: "USER",
+}
+ACL_PATTERN_TYPES = {1: "ANY", 2: "MATCH", 3: "LITERAL", 4: "PREFIXED"}
+ACL_PERMISSION_TYPES = {1: "ANY", 2: "DENY", 3: "ALLOW"}
+ACL_OPERATIONS = {
+    1: "ANY",
+    2: "ALL",
+    3: "READ",
+    4: "WRITE",
+    5: "CREATE",
+    6: "DELETE",
+    7: "ALTER",
+    8: "DESCRIBE",
+    9: "CLUSTER_ACTION",
+    10: "DESCRIBE_CONFIGS",
+    11: "ALTER_CONFIGS",
+    12: "IDEMPOTENT_WRITE",
+    13: "CREATE_TOKENS",
+    14: "DESCRIBE_TOKENS",
+    15: "TWO_PHASE_COMMIT",
+}
+
+# The end of the names of Kafka's configurations of type PASSWORD, and of what others call theirs.
+_SENSITIVE_ENDINGS = (
+    "password",
+    "secret",
+    "passphrase",
+    "secret.key",
+    "jaas.config",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.truststore.certificates",
+)
+
+
+def is_sensitive_config(name: str) -> bool:
+    """True for a configuration whose value must not be shown."""
+    return name.lower().endswith(_SENSITIVE_ENDINGS)
+
+
+def name_of(names: dict[int, str], number: int) -> str:
+    """The name that Kafka has for a number, or UNKNOWN(number) for one that is newer than this table."""
+    return names.get(number, f"UNKNOWN({number})")
+
+
+class Endpoint(NamedTuple):
+    """Where a node listens: `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+
+    host: str
+    port: int
+    security_protocol: str
+
+
+class VersionRange(NamedTuple):
+    """The levels of a feature that a node supports."""
+
+    lowest: int
+    highest: int
+
+
+@dataclass(slots=True)
+class Partition:
+    """A partition's registration: node ids of its replicas, and who leads it.
+
+    `directories` has one id a replica; `leader` is -1 for none; `eligible_leader_replicas` and `last_known_elr` are those
+    of KIP-966. Both epochs grow with each change that Kafka counts in them.
+    """
+
+    replicas: list[int]
+    isr: list[int]
+    removing_replicas: list[int]
+    adding_replicas: list[int]
+    leader: int
+    leader_recovery_state: str
+    leader_epoch: int
+    partition_epoch: int
+    directories: list[Uuid]
+    eligible_leader_replicas: list[int]
+    last_known_elr: list[int]
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic: its name, its id, its partitions by their numbers."""
+
+    name: str
+    topic_id: Uuid
+    partitions: dict[int, Partition] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BrokerRegistration:
+    """A broker as it registered: endpoints by listener name, features by name, the ids of its log directories."""
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: Uuid
+    endpoints: dict[str, Endpoint]
+    features: dict[str, VersionRange]
+    rack: str | None
+    is_fenced: bool
+    is_in_controlled_shutdown: bool
+    is_migrating_zk_broker: bool
+    log_dirs: list[Uuid]
+    cordoned_log_dirs: list[Uuid] | None
+
+
+@dataclass(slots=True)
+class ControllerRegistration:
+    """A controller as it registered: endpoints by listener name, features by name."""
+
+    controller_id: int
+    incarnation_id: Uuid
+    is_zk_migration_ready: bool
+    endpoints: dict[str, Endpoint]
+    features: dict[str, VersionRange]
+
+
+class ConfigResource(NamedTuple):
+    """What a configuration is for; `name` is "" for the default of all brokers."""
+
+    type: str
+    name: str
+
+
+# Whom a quota is for: (type, name) pairs sorted by type ("user", "client-id", "ip"); a name of None is that type's default.
+QuotaEntity = tuple[tuple[str, str | None], ...]
+
+
+class Acl(NamedTuple):
+    """An access control entry, its numbers as Kafka's names."""
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission_type: str
+
+
+class ScramCredential:
+    """That a user has a SCRAM credential; its secret bytes are kept for a broker to use and never shown."""
+
+    __slots__ = ("iterations", "salt", "server_key", "stored_key")
+
+    def __init__(self, salt: bytes, stored_key: bytes, server_key: bytes, iterations: int) -> None:
+        self.salt = salt
+        self.stored_key = stored_key
+        self.server_key = server_key
+        self.iterations = iterations
+
+    def __repr__(self) -> str:
+        return f"ScramCredential(iterations={self.iterations}, [hidden])"
+
+
+@dataclass(slots=True)
+class DelegationToken:
+    """A delegation token; its HMAC is no part of the metadata. Principals are "User:name", times in ms."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: list[str]
+    issue_timestamp_ms: int
+    max_timestamp_ms: int
+    expiration_timestamp_ms: int
+
+
+@dataclass(slots=True)
+class Voter:
+    """A voter of the KRaft quorum (KIP-853); a static quorum tells its id alone."""
+
+    voter_id: int
+    directory_id: Uuid = ZERO_UUID
+    endpoints: dict[str, tuple[str, int]] = field(default_factory=dict)

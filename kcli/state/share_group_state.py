@@ -1,0 +1,146 @@
+"""What the share coordinator knows: how far share groups are in their partitions (KIP-932), from __share_group_state.
+
+A snapshot record holds the whole state of a (group, topic id, partition), an update what changed since. The state is a
+start offset, below which all is done, and batches of offsets above it with what became of them:
+
+    delivery state   0 Available   2 Acknowledged   4 Archived     (1 Acquired and 3 Archiving are not written)
+
+Where an update's batches overlap older ones, the offset's higher delivery count counts, then its higher state.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol.message import Message
+from kcli.state.errors import StateError
+
+DELIVERY_STATES = {0: "Available", 1: "Acquired", 2: "Acknowledged", 3: "Archiving", 4: "Archived"}
+_AS_IT_WAS = -1  # of a start offset or leader epoch in an update
+
+
+class StateBatch(NamedTuple):
+    """What became of the offsets first_offset..last_offset, both included."""
+
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int
+
+
+class SharePartitionKey(NamedTuple):
+    """A partition as a share group reads it."""
+
+    group_id: str
+    topic_id: Uuid
+    partition: int
+
+
+@dataclass(slots=True)
+class SharePartition:
+    """How far a share group is in a partition; `delivery_complete_count` is -1 where it was not told, times are in ms."""
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    create_timestamp_ms: int
+    write_timestamp_ms: int
+    state_batches: list[StateBatch]
+
+
+class ShareGroupState:
+    """All share partitions that the applied records know, in `partitions`."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[SharePartitionKey, SharePartition] = {}
+
+    def apply(self, key: Message, value: Message | None) -> None:
+        """Apply one record, as kcli.protocol.internal_records decodes it. Raises StateError for one of another topic."""
+        name = key.STRUCT.name
+        if name not in ("ShareSnapshotKey", "ShareUpdateKey"):
+            raise StateError(f"{name} is no key of __share_group_state")
+        partition_key = SharePartitionKey(key.group_id, key.topic_id, key.partition)
+        if name == "ShareUpdateKey":
+            # Kafka deletes by a tombstone of the snapshot alone.
+            if value is not None:
+                self.partitions[partition_key] = _updated(self.partitions.get(partition_key), value)
+        elif value is None:
+            self.partitions.pop(partition_key, None)
+        else:
+            self.partitions[partition_key] = SharePartition(
+                snapshot_epoch=value.snapshot_epoch,
+                state_epoch=value.state_epoch,
+                leader_epoch=value.leader_epoch,
+                start_offset=value.start_offset,
+                delivery_complete_count=value.delivery_complete_count,
+                create_timestamp_ms=value.create_timestamp,
+                write_timestamp_ms=value.write_timestamp,
+                state_batches=_batches(value),
+            )
+
+
+def _batches(value: Message) -> list[StateBatch]:
+    return [
+        StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+        for batch in value.state_batches
+    ]
+
+
+def _updated(before: SharePartition | None, value: Message) -> SharePartition:
+    if before is None:
+        # The cleaner took the snapshot, and the next one has not come yet.
+        before = SharePartition(value.snapshot_epoch, 0, value.leader_epoch, value.start_offset, -1, 0, 0, [])
+    start_offset = before.start_offset if value.start_offset == _AS_IT_WAS else value.start_offset
+    return SharePartition(
+        snapshot_epoch=before.snapshot_epoch,
+        state_epoch=before.state_epoch,
+        leader_epoch=before.leader_epoch if value.leader_epoch == _AS_IT_WAS else value.leader_epoch,
+        start_offset=start_offset,
+        delivery_complete_count=value.delivery_complete_count,
+        create_timestamp_ms=before.create_timestamp_ms,
+        write_timestamp_ms=before.write_timestamp_ms,
+        state_batches=combine_batches([*before.state_batches, *_batches(value)], start_offset),
+    )
+
+
+def combine_batches(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
+    """The fewest batches, in order and apart, that say the same from `start_offset` on (-1: from the first).
+
+    Works through the offsets at which some batch begins or ends; between two of them the strongest batch counts, which a
+    heap keeps on top.
+    """
+    kept = sorted(
+        batch._replace(first_offset=max(batch.first_offset, start_offset)) if start_offset >= 0 else batch
+        for batch in batches
+        if batch.last_offset >= start_offset
+    )
+    edges = sorted({batch.first_offset for batch in kept} | {batch.last_offset + 1 for batch in kept})
+    out: list[StateBatch] = []
+    active: list[tuple[int, int, int]] = []  # delivery count and state, both negated, and last offset
+    begun = 0
+    for first_offset, end_offset in pairwise(edges):
+        while begun < len(kept) and kept[begun].first_offset <= first_offset:
+            batch = kept[begun]
+            heapq.heappush(active, (-batch.delivery_count, -batch.delivery_state, batch.last_offset))
+            begun += 1
+        while active and active[0][2] < first_offset:
+            heapq.heappop(active)
+        if active:
+            count, state, _ = active[0]
+            _append(out, StateBatch(first_offset, end_offset - 1, -state, -count))
+    return out
+
+
+def _append(out: list[StateBatch], batch: StateBatch) -> None:
+    """Append a batch, or lengthen the last one where the new one goes on as it was."""
+    if out and out[-1].last_offset + 1 == batch.first_offset and out[-1][2:] == batch[2:]:
+        out[-1] = out[-1]._replace(last_offset=batch.last_offset)
+    else:
+        out.append(batch)

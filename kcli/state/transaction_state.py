@@ -1,0 +1,84 @@
+"""What the transaction coordinator knows: the records of __transaction_state applied in their order.
+
+    state                the transactional id
+    -------------------  -----------------------------------------------------------------
+    Empty                has a producer id, and no transaction yet
+    Ongoing              is in a transaction; its partitions are those written to so far
+    PrepareCommit,       has decided; markers are on their way to the partitions
+      PrepareAbort
+    CompleteCommit,      has written all markers
+      CompleteAbort
+    Dead                 is about to be forgotten
+    PrepareEpochFence    is about to be fenced and aborted
+
+Each record is the whole entry of one transactional id; a tombstone forgets it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcli.protocol.message import Message
+from kcli.state.errors import StateError
+
+TRANSACTION_STATES = {
+    0: "Empty",
+    1: "Ongoing",
+    2: "PrepareCommit",
+    3: "PrepareAbort",
+    4: "CompleteCommit",
+    5: "CompleteAbort",
+    6: "Dead",
+    7: "PrepareEpochFence",
+}
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transactional id's entry. Ids and epochs are -1 where there is none, times are in ms.
+
+    `partitions` are the partition numbers by topic that the transaction has written to; empty outside of one.
+    `client_transaction_version` is 2 for clients of KIP-890, whose epoch grows with every transaction.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    previous_producer_id: int
+    next_producer_id: int
+    next_producer_epoch: int
+    timeout_ms: int
+    state: str
+    partitions: dict[str, list[int]]
+    last_update_timestamp_ms: int
+    start_timestamp_ms: int
+    client_transaction_version: int
+
+
+class TransactionState:
+    """All transactional ids that the applied records know, in `transactions`."""
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transaction] = {}
+
+    def apply(self, key: Message, value: Message | None) -> None:
+        """Apply one record, as kcli.protocol.internal_records decodes it. Raises StateError for one of another topic."""
+        if key.STRUCT.name != "TransactionLogKey":
+            raise StateError(f"{key.STRUCT.name} is no key of __transaction_state")
+        if value is None:
+            self.transactions.pop(key.transactional_id, None)
+            return
+        self.transactions[key.transactional_id] = Transaction(
+            transactional_id=key.transactional_id,
+            producer_id=value.producer_id,
+            producer_epoch=value.producer_epoch,
+            previous_producer_id=value.previous_producer_id,
+            next_producer_id=value.next_producer_id,
+            next_producer_epoch=value.next_producer_epoch,
+            timeout_ms=value.transaction_timeout_ms,
+            state=TRANSACTION_STATES.get(value.transaction_status, f"UNKNOWN({value.transaction_status})"),
+            partitions={part.topic: part.partition_ids for part in value.transaction_partitions or []},
+            last_update_timestamp_ms=value.transaction_last_update_timestamp_ms,
+            start_timestamp_ms=value.transaction_start_timestamp_ms,
+            client_transaction_version=value.client_transaction_version,
+        )
