@@ -5,7 +5,7 @@
     17 bytes or fewer, or an entry that         takes it for the end of the log              ends
       reaches behind the end
     a size below 14, zeros                      throws CorruptRecordException                raises CorruptRecordError
-    magic 2, shorter than its header            a batch, never valid                         the same
+    magic 2, shorter than its header            a batch, never valid (is_valid_for_kafka)    the same
     magic 3 and above                           a batch of magic 2: its CRC does not cover   the same
                                                 the magic, so it may be valid
     a negative magic                            a message of format 0 or 1, never valid      the same
@@ -18,46 +18,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError, decode_marker
-from kcli.format.primitives import CorruptRecordError, InvalidRecordError, crc32c
-from kcli.format.record_batch import CRC_START, HEADER_BYTES, MAGIC, RecordBatch, read_header
-from kcli.log.log_reader import BAD_MAGIC, BAD_SIZE, ENTRY_HEAD_BYTES, SHORT_HEADER, ZEROS, Damage, LogBatch, SegmentReader
+from kcli.format.primitives import CorruptRecordError, InvalidRecordError
+from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES, RecordBatch
+from kcli.log.log_reader import BAD_SIZE, ZEROS, Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
 
 
 def walk_batches(reader: SegmentReader, position: int = 0) -> Iterator[LogBatch]:
     """The batches from byte `position` on, as Kafka finds them. Raises CorruptRecordError where Kafka does, and OSError."""
-    while True:
-        fault: Damage | None = None
-        for found in reader.batches(position, resynchronise=False):
-            if isinstance(found, Damage):
-                fault = found
-                break
+    for found in reader.batches(position, resynchronise=False, lenient=True):
+        if not isinstance(found, Damage):
             yield found
-        if fault is None:
-            return
-        left = reader.end_position() - fault.position
-        if left <= ENTRY_HEAD_BYTES:
-            return
-        if fault.kind in (ZEROS, BAD_SIZE):
-            raise CorruptRecordError(fault.message, fault.position)
-        odd = _odd_batch(reader, fault.position) if fault.kind in (SHORT_HEADER, BAD_MAGIC) else None
-        if odd is None:
-            return
-        yield odd
-        position = odd.end_position
+        elif found.kind in (ZEROS, BAD_SIZE) and reader.end_position() - found.position > ENTRY_HEAD_BYTES:
+            raise CorruptRecordError(found.message, found.position)
 
 
-def _odd_batch(reader: SegmentReader, position: int) -> LogBatch | None:
-    """An entry that the SegmentReader calls damage and Kafka a batch; None where its header reaches behind the end."""
-    head = reader.file.read_at(position, HEADER_BYTES)
-    if len(head) < HEADER_BYTES:
-        return None
-    header = read_header(head, 0, position)
-    if header.size_bytes < HEADER_BYTES or header.magic < MAGIC:
-        # Never valid: whatever its CRC says, the one computed is another.
-        return LogBatch(header, memoryview(b""), ~header.crc, reader.file)
-    data = reader.file.read_at(position, header.size_bytes)
-    return LogBatch(header, memoryview(data), crc32c(memoryview(data)[CRC_START:]), reader.file)
+def is_valid_for_kafka(batch: LogBatch) -> bool:
+    """Whether Kafka takes a batch: its CRC is right and it is no shorter than its header."""
+    return batch.is_valid and (not isinstance(batch.header, RecordBatch) or batch.header.size_bytes >= HEADER_BYTES)
 
 
 def read_marker(batch: LogBatch, scanner: RecordScanner) -> EndTransactionMarker | None:

@@ -26,7 +26,7 @@ from kcli.format.file_names import FileKind, FileState, segment_file_name
 from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex, TransactionIndex
 from kcli.format.primitives import INT32_MAX, CorruptIndexError, CorruptRecordError, FormatError, InvalidRecordError
 from kcli.format.record_batch import RecordBatch
-from kcli.log.batch_walk import read_marker, walk_batches
+from kcli.log.batch_walk import is_valid_for_kafka, read_marker, walk_batches
 from kcli.log.disk import Disk
 from kcli.log.indexes import (
     IndexAppender,
@@ -257,7 +257,7 @@ class LogSegment:
         try:
             for batch in self.batches():
                 header = batch.header
-                if not batch.is_valid:
+                if not is_valid_for_kafka(batch):
                     return valid_bytes, f"the batch at byte {batch.position} (offset {header.base_offset}) has a wrong CRC"
                 if not self.fits(header.last_offset):
                     message = f"offset {header.last_offset} does not fit a segment of base offset {self.base_offset}"
