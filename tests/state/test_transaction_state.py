@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,8 @@ def key(transactional_id: str) -> Message:
 @pytest.mark.skipif(not HAS_GIVEN, reason="neither fixtures/ nor ../shared holds a given log directory")
 @pytest.mark.parametrize("given", directories(), ids=lambda given: given.parent.name)
 def test_the_last_record_of_each_transactional_id_counts(given: Path) -> None:
-    state, last = TransactionState(), {}
+    state = TransactionState()
+    last: dict[str, dict[str, Any]] = {}
     for file, dump in files(given, "__transaction_state"):
         for record in applied(file, dump, "__transaction_state"):
             if record.key is not None:
