@@ -7,9 +7,12 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.HexFormat;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.StringJoiner;
 import org.apache.kafka.common.compress.Compression;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.Message;
@@ -18,6 +21,8 @@ import org.apache.kafka.common.protocol.Readable;
 import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.common.record.internal.Record;
 import org.apache.kafka.common.record.internal.SimpleRecord;
+import org.apache.kafka.coordinator.share.PersisterStateBatchCombiner;
+import org.apache.kafka.server.share.persister.PersisterStateBatch;
 
 /**
  * What Kafka's dump tool, and its message classes, make of bytes.
@@ -28,8 +33,9 @@ import org.apache.kafka.common.record.internal.SimpleRecord;
  *   describe DECODER OFFSET KEY VALUE    KEY-TEXT PAYLOAD-TEXT, "-" where the tool prints none
  *   control KEY VALUE                    what the tool prints at the end of the record's line
  *   message CLASS VERSION BYTES          the message's JSON, and its bytes written again
+ *   combine START BATCHES BATCHES        the share coordinator's sum of old and new state batches from START on
  * </pre>
- * DECODER is offsets, transaction, metadata, remote or share; CLASS a generated message's full name.
+ * BATCHES are FIRST:LAST:STATE:COUNT, parted by commas, or "-" for none. DECODER is offsets, transaction, metadata, remote or share; CLASS a generated message's full name.
  */
 public class DescribeRecords {
   static final HexFormat HEX = HexFormat.of();
@@ -98,11 +104,30 @@ public class DescribeRecords {
     return hex(write.invoke(null, message, version).toString()) + " " + HEX.formatHex(written);
   }
 
+  static List<PersisterStateBatch> batches(String word) {
+    List<PersisterStateBatch> out = new ArrayList<>();
+    for (String batch : word.equals("-") ? new String[0] : word.split(",")) {
+      String[] part = batch.split(":");
+      out.add(new PersisterStateBatch(
+          Long.parseLong(part[0]), Long.parseLong(part[1]), Byte.parseByte(part[2]), Short.parseShort(part[3])));
+    }
+    return out;
+  }
+
+  static String combine(long start, String before, String added) {
+    StringJoiner out = new StringJoiner(",");
+    for (var batch : new PersisterStateBatchCombiner(batches(before), batches(added), start).combineStateBatches()) {
+      out.add(batch.firstOffset() + ":" + batch.lastOffset() + ":" + batch.deliveryState() + ":" + batch.deliveryCount());
+    }
+    return out.length() == 0 ? "-" : out.toString();
+  }
+
   static String answer(String[] words) {
     try {
       return switch (words[0]) {
         case "describe" -> describe(words[1], Long.parseLong(words[2]), words[3], words[4]);
         case "control" -> control(words[1], words[2]);
+        case "combine" -> combine(Long.parseLong(words[1]), words[2], words[3]);
         case "message" -> message(words[1], Short.parseShort(words[2]), words[3]);
         default -> throw new IllegalArgumentException(words[0]);
       };

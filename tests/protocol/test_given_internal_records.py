@@ -3,15 +3,17 @@ tool prints it, and is written again as the same bytes."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from kcli.format.java_text import json_text
 from kcli.protocol.catalog import message_type, record_types
 from kcli.protocol.control_records import control_suffix, decode_control_record
 from kcli.protocol.internal_records import FramedDecoder, decode_consumer_protocol, decoder_for_topic
-from kcli.protocol.json_values import from_dict
-from tests.protocol.given_logs import given_records, internal_files
+from kcli.protocol.json_values import from_dict, to_dict
+from tests.protocol.given_logs import GIVEN, given_records, internal_files
 
 FILES = internal_files()
 pytestmark = pytest.mark.skipif(not FILES, reason="neither fixtures/ nor ../shared holds a given log directory")
@@ -103,3 +105,16 @@ def test_what_classic_consumers_hide_in_their_group_is_written_again_as_the_same
                             assert data[:2] + found.encode(message) == data
                             count += 1
     assert count > 0
+
+
+def test_the_quorum_state_file_is_written_again_as_the_same_bytes() -> None:
+    found = message_type("control_records", "QuorumStateData")
+    files = [given / "data" / "__cluster_metadata-0" / "quorum-state" for given in GIVEN]
+    assert files
+    for file in files:
+        shown = json.loads(file.read_bytes())
+        version = shown.pop("data_version")
+        message = from_dict(found, version, shown)
+        # The version stands behind the message's own fields.
+        assert json_text(to_dict(message) | {"data_version": version}).encode() == file.read_bytes()
+        assert message.leader_epoch > 0
