@@ -15,9 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kcli.format.record_batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_POSITION, RecordBatch
+from kcli.format.record_batch import (
+    ENTRY_HEAD_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    MIN_ENTRY_SIZE,
+    RecordBatch,
+)
 from kcli.log.disk import DiskFile
-from kcli.log.log_reader import ENTRY_HEAD_BYTES, MIN_ENTRY_SIZE
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

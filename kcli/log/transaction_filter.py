@@ -24,6 +24,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from kcli.format import limits
+from kcli.format.end_transaction_marker import ABORT, COMMIT, KEY
 from kcli.format.index_entries import TransactionIndex
 from kcli.format.primitives import FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
@@ -34,9 +35,6 @@ from kcli.log.log_directory import PartitionDirectory, Segment
 from kcli.log.log_reader import Damage, LogBatch
 from kcli.log.record_windows import RecordScanner
 from kcli.log.segment_seek import SegmentSeeker
-
-_ABORT = 0  # the types of control records that end a transaction, behind the int16 version of their key
-_COMMIT = 1
 
 
 class AbortedTransaction(NamedTuple):
@@ -225,15 +223,15 @@ class _Finder:
                 self.open.setdefault(header.producer_id, begun)
             return
         marker = self._marker_type(batch)
-        if marker not in (_ABORT, _COMMIT):
+        if marker not in (ABORT, COMMIT):
             return
         ended = self.open.pop(header.producer_id, None)
-        if ended is not None and marker == _ABORT:
+        if ended is not None and marker == ABORT:
             self.aborted.append(AbortedTransaction(header.producer_id, ended.first_offset, header.base_offset))
 
     def _marker_type(self, batch: LogBatch) -> int:
         for window in batch.windows(self.scanner):
             if window.count:
                 key = window.key(0)
-                return int.from_bytes(key[2:4], "big") if key is not None and len(key) >= 4 else -1
+                return int(KEY.unpack_from(key).type) if key is not None and len(key) >= KEY.size else -1
         return -1

@@ -2,8 +2,6 @@
 cimport cython
 
 cdef bint COMPILED
-cdef long long MAX_TIMESTAMP_MS
-cdef long long MIN_TIMESTAMP_MS
 cdef long long INT32_MAX
 
 @cython.locals(total=cython.longlong, index=Py_ssize_t, end=Py_ssize_t)
@@ -21,7 +19,7 @@ cpdef Py_ssize_t put_binary(
     Py_ssize_t first, Py_ssize_t count, unsigned char[::1] data, int[::1] offsets, unsigned char[::1] validity,
     Py_ssize_t row) except -9
 
-@cython.locals(nulls=Py_ssize_t, index=Py_ssize_t, timestamp=cython.longlong)
+@cython.locals(nulls=Py_ssize_t, index=Py_ssize_t, timestamp=cython.longlong, least=cython.longlong, most=cython.longlong)
 cpdef Py_ssize_t put_micros(
     const long long[::1] timestamps, Py_ssize_t first, Py_ssize_t count, long long[::1] out, unsigned char[::1] validity,
     Py_ssize_t row) except -9

@@ -106,11 +106,13 @@ def put_micros(
         raise IndexError("records outside their columns")
     if row + count > len(out) or row + count > 8 * len(validity):
         raise IndexError("too little room for the rows")
+    least = MIN_TIMESTAMP_MS
+    most = MAX_TIMESTAMP_MS
     nulls = 0
     index = 0
     while index < count:
         timestamp = timestamps[first + index]
-        if timestamp > MAX_TIMESTAMP_MS or timestamp < MIN_TIMESTAMP_MS:
+        if timestamp > most or timestamp < least:
             nulls += 1
             out[row + index] = 0
         else:

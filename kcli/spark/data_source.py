@@ -1,0 +1,99 @@
+"""The data source `kafka-log`: `spark.read.format("kafka-log").load(dir)` and `spark.readStream` likewise.
+
+    Spark asks                 where it runs                  who answers
+    -------------------------  -----------------------------  ---------------------------------------------------------
+    schema()                   a planning worker              kcli.spark.schema
+    reader().partitions()      a planning worker              kcli.spark.planning
+    reader().read(split)       one worker a task              kcli.spark.record_reader, kcli.spark.tables
+    streamReader()             a worker for the whole query   kcli.spark.streaming
+
+Spark finds it by itself: the top-level package `pyspark_kcli` names it. A reader that defines `pushFilters` fails while
+spark.sql.python.filterPushdown.enabled is off, which is Spark's default. So there are two readers, and the one that takes
+filters is given out for option pushdown=true only. Filters serve to read less; Spark still applies each of them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from kcli.log.disk import OsDisk
+from kcli.spark import schema as columns
+from kcli.spark.arrow_batches import arrow_schema
+from kcli.spark.options import ReadOptions, parse_options
+from kcli.spark.pushdown import Pushed, push_filters
+from kcli.spark.splits import LogSplit
+
+FORMAT = "kafka-log"
+
+
+class KafkaLogDataSource(DataSource):  # type: ignore[misc]
+    """Kafka's log directories as DataFrames; options in kcli.spark.options, columns in kcli.spark.schema."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self.read_options = parse_options(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of the table that is asked for. Raises SchemaError for a column that it does not have."""
+        options = self.read_options
+        return columns.table_schema(
+            options.table, columns=options.columns, headers=options.include_headers, report=options.report_column
+        )
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of a batch query. Raises SchemaError where `schema` does not fit the table."""
+        kind = PushdownReader if self.read_options.pushdown else KafkaLogReader
+        return kind(self.read_options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader of a streaming query. Raises SchemaError where `schema` does not fit the table."""
+        from kcli.spark.streaming import KafkaLogStreamReader
+
+        return KafkaLogStreamReader(self.read_options, schema)
+
+
+class KafkaLogReader(DataSourceReader):  # type: ignore[misc]
+    """Plans a batch query and, in the tasks, reads its splits."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        columns.check_schema(schema, options.table, options.report_column)
+        self.options = options
+        self.schema = schema
+        self.pushed = Pushed()
+
+    def partitions(self) -> list[LogSplit]:
+        """The splits, one task each. Raises PlanError for paths and offsets that do not fit, OSError as the disk does."""
+        from kcli.spark.tables import plan_table
+
+        return plan_table(OsDisk(), self.options, set(self.schema.fieldNames()), self.pushed)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split. Raises CorruptLogError for corrupt bytes where the job is to fail."""
+        return read_split(partition, self.schema, self.options)
+
+
+class PushdownReader(KafkaLogReader):
+    """The reader that lets Spark's filters choose partitions, offsets and times."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take from the filters what narrows the read -> all of them, since Spark must still apply each to the rows."""
+        self.pushed = push_filters(filters)
+        return filters
+
+
+def read_split(partition: InputPartition, schema: StructType, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of one split as Arrow batches; none for the empty partition that Spark makes where there are no splits."""
+    from kcli.spark.tables import read_table
+
+    ranges: list[Any] = partition.ranges if isinstance(partition, LogSplit) else []
+    return read_table(OsDisk(), ranges, arrow_schema(schema), options)

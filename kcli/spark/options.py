@@ -1,0 +1,307 @@
+"""The options of `spark.read.format("kafka-log")`, checked and turned into values.
+
+Names are those of Spark's Kafka source wherever they mean the same; case does not matter, as everywhere in Spark.
+
+    option                              values                                        default
+    ----------------------------------  --------------------------------------------  ------------------------------------
+    path, paths                         paths or patterns: one, comma-separated or a  (required)
+                                        JSON list
+    table                               see kcli.spark.schema                         records
+    columns                             names, comma-separated                        all
+    subscribe                           topics, comma-separated                       all
+    subscribePattern                    a regular expression for whole topic names
+    assign                              {"topic":[0,1]}
+    startingOffsets                     earliest, latest, {"topic":{"0":23,"1":-2}}   earliest
+    endingOffsets                       latest, {"topic":{"0":50,"1":-1}}             latest
+    startingTimestamp, endingTimestamp  ms since 1970
+    startingOffsetsByTimestamp,         {"topic":{"0":1700000000000}}
+      endingOffsetsByTimestamp
+    startingOffsetsByTimestampStrategy  latest, error: where no record is that young  latest
+    kafka.isolation.level               read_uncommitted, read_committed              read_uncommitted
+    includeHeaders                      true, false                                   true
+    includeControl                      true, false                                   false
+    includeAborted, includeOpen         true, false: under read_committed             false
+    includeBelowLogStart                true, false                                   false
+    stopAtHighWatermark                 true, false                                   false
+    onCorrupt                           fail, skip                                    fail
+    duplicatePartitions                 fail, longest, all                            fail
+    minPartitions                       splits to make at least                       1
+    maxPartitionBytes                   bytes of a segment for one task at most       64 MiB
+    maxOffsetsPerTrigger                streaming: offsets for one micro-batch        no limit
+    failOnDataLoss                      true, false                                   true
+    pushdown                            true where spark.sql.python.filterPushdown.   false
+                                        enabled is
+    arrowBatchRows, arrowBatchBytes     what one Arrow batch holds at most            16384, 4 MiB
+
+Precedence as in Spark: a timestamp beats timestamps by partition, these beat offsets. `isolation.level` and `isolationLevel`
+are taken for kafka.isolation.level; other `kafka.` options belong to a connection, of which there is none, and are ignored.
+Any other name is refused, so that a slip of the pen does not read too much.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kcli.spark import arrow_batches, schema
+
+EARLIEST = "earliest"
+LATEST = "latest"
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+FAIL, SKIP, LONGEST, ALL, ERROR = "fail", "skip", "longest", "all", "error"
+
+# The numbers that stand for them in the JSON of offsets.
+LATEST_OFFSET = -1
+EARLIEST_OFFSET = -2
+
+Assignment = dict[str, list[int]]
+ByPartition = dict[str, dict[int, int]]
+Offsets = str | ByPartition
+
+DEFAULT_PARTITION_BYTES = 64 * 1024 * 1024
+
+
+class OptionError(ValueError):
+    """An option that cannot be understood; the message is one sentence."""
+
+
+class ReadOptions(NamedTuple):
+    """All options of a read; see the module. `topics`, `pattern` and `assignment`: at most one is set."""
+
+    paths: tuple[str, ...] = ()
+    table: str = schema.RECORDS
+    columns: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assignment: Assignment | None = None
+    starting_offsets: Offsets = EARLIEST
+    ending_offsets: Offsets = LATEST
+    starting_timestamp: int | None = None
+    ending_timestamp: int | None = None
+    starting_by_timestamp: ByPartition | None = None
+    ending_by_timestamp: ByPartition | None = None
+    timestamp_strategy: str = LATEST
+    isolation: str = READ_UNCOMMITTED
+    include_headers: bool = True
+    include_control: bool = False
+    include_aborted: bool = False
+    include_open: bool = False
+    include_below_log_start: bool = False
+    stop_at_high_watermark: bool = False
+    on_corrupt: str = FAIL
+    duplicate_partitions: str = FAIL
+    min_partitions: int = 1
+    max_partition_bytes: int = DEFAULT_PARTITION_BYTES
+    max_offsets_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    pushdown: bool = False
+    arrow_batch_rows: int = arrow_batches.DEFAULT_MAX_ROWS
+    arrow_batch_bytes: int = arrow_batches.DEFAULT_MAX_BYTES
+    report_column: str | None = None
+
+    @property
+    def read_committed(self) -> bool:
+        """True where records of transactions that did not commit are to be left out."""
+        return self.isolation == READ_COMMITTED
+
+    @property
+    def cuts_at_last_stable_offset(self) -> bool:
+        """True where nothing at or above the last stable offset is read, as Kafka's consumer does."""
+        return self.read_committed and not self.include_open
+
+
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
+    """Turn options as strings into ReadOptions. Raises OptionError for the first that is wrong."""
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        key = _ALIASES.get(name.lower(), name.lower())
+        if key in _OPTIONS:
+            field, parse = _OPTIONS[key]
+            values[field] = parse(_NAMES[key], text)
+        elif not key.startswith("kafka."):
+            raise OptionError(_unknown(name))
+    if path := values.pop("path", None):
+        values["paths"] = (*path, *values.get("paths", ()))
+    options = ReadOptions(**values)
+    _check_together(options)
+    return options
+
+
+def _check_together(options: ReadOptions) -> None:
+    if not options.paths:
+        raise OptionError('no path: say .load("DIR") or .option("paths", "DIR1,DIR2")')
+    if sum(1 for choice in (options.topics, options.pattern, options.assignment) if choice) > 1:
+        raise OptionError("only one of subscribe, subscribePattern and assign can be given")
+    if options.table not in schema.TABLES:
+        raise OptionError(f"there is no table {options.table!r}; there are {', '.join(schema.TABLES)}")
+    if options.ending_offsets == EARLIEST:
+        raise OptionError("endingOffsets cannot be earliest")
+    if isinstance(options.ending_offsets, dict) and any(
+        offset == EARLIEST_OFFSET for offsets in options.ending_offsets.values() for offset in offsets.values()
+    ):
+        raise OptionError("endingOffsets cannot be earliest (-2) for a partition")
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), list(_OPTIONS), 1)
+    hint = f"; did you mean {_NAMES[near[0]]}?" if near else f"; there are {', '.join(_NAMES.values())}"
+    return f"there is no option {name!r}{hint}"
+
+
+# ------------------------------------------------------------------------------------------------------------- parsers
+
+
+def _words(name: str, text: str) -> tuple[str, ...]:
+    return tuple(word for word in (part.strip() for part in text.split(",")) if word)
+
+
+def _paths(name: str, text: str) -> tuple[str, ...]:
+    if text.lstrip().startswith("["):
+        parsed = _json(name, text)
+        if not isinstance(parsed, list) or not all(isinstance(path, str) for path in parsed):
+            raise OptionError(f"{name} must be a list of paths, not {text!r}")
+        return tuple(parsed)
+    return _words(name, text)
+
+
+def _single_path(name: str, text: str) -> tuple[str, ...]:
+    return _words(name, text)
+
+
+def _text(name: str, text: str) -> str:
+    return text
+
+
+def _pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f"{name} {text!r} is no regular expression: {error}") from None
+    return text
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise OptionError(f"{name} must be true or false, not {text!r}")
+    return text.strip().lower() == "true"
+
+
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        if text.strip().lower() not in choices:
+            raise OptionError(f"{name} must be {' or '.join(choices)}, not {text!r}")
+        return text.strip().lower()
+
+    return parse
+
+
+_UNITS = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
+
+
+def _positive(name: str, text: str) -> int:
+    return _number(name, text, 1)
+
+
+def _number(name: str, text: str, least: int = 0) -> int:
+    try:
+        number = int(text.strip())
+    except ValueError:
+        raise OptionError(f"{name} must be a whole number, not {text!r}") from None
+    if number < least:
+        raise OptionError(f"{name} must be at least {least}, not {number}")
+    return number
+
+
+def _size(name: str, text: str) -> int:
+    found = re.fullmatch(r"\s*([0-9]+)\s*([a-zA-Z]*)\s*", text)
+    if found is None or found[2].lower() not in _UNITS or int(found[1]) == 0:
+        raise OptionError(f"{name} must be a size such as 67108864 or 64m, not {text!r}")
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{name} is no JSON ({error}): {text!r}") from None
+
+
+def _assignment(name: str, text: str) -> Assignment:
+    parsed = _json(name, text)
+    if not isinstance(parsed, dict) or not all(
+        isinstance(partitions, list) and all(type(partition) is int for partition in partitions)
+        for partitions in parsed.values()
+    ):
+        raise OptionError(f'{name} must look like {{"topic":[0,1]}}, not {text!r}')
+    return parsed
+
+
+def _by_partition(name: str, text: str) -> ByPartition:
+    parsed = _json(name, text)
+    try:
+        return {
+            topic: {int(partition): _whole(number) for partition, number in partitions.items()}
+            for topic, partitions in parsed.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise OptionError(f'{name} must look like {{"topic":{{"0":23,"1":-2}}}}, not {text!r}') from None
+
+
+def _whole(number: object) -> int:
+    if type(number) is not int:
+        raise ValueError
+    return number
+
+
+def _offsets(name: str, text: str) -> Offsets:
+    if text.strip().lower() in (EARLIEST, LATEST):
+        return text.strip().lower()
+    if not text.lstrip().startswith("{"):
+        raise OptionError(f'{name} must be earliest, latest or JSON like {{"topic":{{"0":23}}}}, not {text!r}')
+    offsets = _by_partition(name, text)
+    if any(offset < EARLIEST_OFFSET for of_topic in offsets.values() for offset in of_topic.values()):
+        raise OptionError(f"{name} has an offset below -2 (earliest) and -1 (latest): {text!r}")
+    return offsets
+
+
+# option -> (field of ReadOptions, parser)
+_TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "path": ("path", _single_path),
+    "paths": ("paths", _paths),
+    "table": ("table", _one_of(*schema.TABLES)),
+    "columns": ("columns", _words),
+    "subscribe": ("topics", _words),
+    "subscribePattern": ("pattern", _pattern),
+    "assign": ("assignment", _assignment),
+    "startingOffsets": ("starting_offsets", _offsets),
+    "endingOffsets": ("ending_offsets", _offsets),
+    "startingTimestamp": ("starting_timestamp", _number),
+    "endingTimestamp": ("ending_timestamp", _number),
+    "startingOffsetsByTimestamp": ("starting_by_timestamp", _by_partition),
+    "endingOffsetsByTimestamp": ("ending_by_timestamp", _by_partition),
+    "startingOffsetsByTimestampStrategy": ("timestamp_strategy", _one_of(LATEST, ERROR)),
+    "kafka.isolation.level": ("isolation", _one_of(READ_UNCOMMITTED, READ_COMMITTED)),
+    "includeHeaders": ("include_headers", _flag),
+    "includeControl": ("include_control", _flag),
+    "includeAborted": ("include_aborted", _flag),
+    "includeOpen": ("include_open", _flag),
+    "includeBelowLogStart": ("include_below_log_start", _flag),
+    "stopAtHighWatermark": ("stop_at_high_watermark", _flag),
+    "onCorrupt": ("on_corrupt", _one_of(FAIL, SKIP)),
+    "duplicatePartitions": ("duplicate_partitions", _one_of(FAIL, LONGEST, ALL)),
+    "minPartitions": ("min_partitions", _positive),
+    "maxPartitionBytes": ("max_partition_bytes", _size),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _positive),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "pushdown": ("pushdown", _flag),
+    "arrowBatchRows": ("arrow_batch_rows", _positive),
+    "arrowBatchBytes": ("arrow_batch_bytes", _size),
+    "reportColumn": ("report_column", _text),
+}
+_OPTIONS = {name.lower(): entry for name, entry in _TABLE.items()}
+_NAMES = {name.lower(): name for name in _TABLE}
+_ALIASES = {"isolation.level": "kafka.isolation.level", "isolationlevel": "kafka.isolation.level"}

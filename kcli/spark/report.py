@@ -1,0 +1,86 @@
+"""What tasks tell of their work beside the rows: how many they gave out, what they left out and why, what was corrupt.
+
+A task cannot answer to anyone but through its rows. So where a column for it is asked for (option `reportColumn`), each
+task ends with one more row, in which all columns are null but that one: a report as JSON. `kcli to-parquet` collects these
+rows with an observation while the others are written, and so needs no second pass over the data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+
+# Why records are left out.
+CONTROL = "control"
+ABORTED = "aborted"
+OPEN_TRANSACTION = "openTransaction"
+BELOW_LOG_START = "belowLogStart"
+BEYOND_LAST_STABLE = "beyondLastStableOffset"
+ABOVE_HIGH_WATERMARK = "aboveHighWatermark"
+
+REASONS = {
+    CONTROL: "control records",
+    ABORTED: "records of aborted transactions",
+    OPEN_TRANSACTION: "records of open transactions",
+    BELOW_LOG_START: "records below the log start offset",
+    BEYOND_LAST_STABLE: "records at or above the last stable offset",
+    ABOVE_HIGH_WATERMARK: "records at or above the checkpointed high watermark",
+}
+
+Partition = tuple[str, int]
+
+
+class Report:
+    """Counts by partition: rows given out, records left out by reason, corrupt places and the bytes that they take."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[Partition] = Counter()
+        self.left_out: Counter[tuple[str, int, str]] = Counter()
+        self.corrupt: Counter[Partition] = Counter()
+        self.corrupt_bytes: Counter[Partition] = Counter()
+        self.corrupt_files: set[str] = set()
+        self.first_faults: list[str] = []
+
+    def leave_out(self, topic: str, partition: int, reason: str, records: int) -> None:
+        """Count records that are left out for `reason`, one of REASONS."""
+        if records:
+            self.left_out[topic, partition, reason] += records
+
+    def to_json(self) -> str:
+        """The report as one line."""
+        return json.dumps(
+            {
+                "rows": [[*key, count] for key, count in self.rows.items()],
+                "leftOut": [[*key, count] for key, count in self.left_out.items()],
+                "corrupt": [[*key, count, self.corrupt_bytes[key]] for key, count in self.corrupt.items()],
+                "corruptFiles": sorted(self.corrupt_files),
+                "firstFaults": self.first_faults[:MAX_FAULTS],
+            },
+            separators=(",", ":"),
+        )
+
+    def add_json(self, text: str) -> None:
+        """Add what another report tells."""
+        told = json.loads(text)
+        for topic, partition, count in told["rows"]:
+            self.rows[topic, partition] += count
+        for topic, partition, reason, count in told["leftOut"]:
+            self.left_out[topic, partition, reason] += count
+        for topic, partition, count, size in told["corrupt"]:
+            self.corrupt[topic, partition] += count
+            self.corrupt_bytes[topic, partition] += size
+        self.corrupt_files.update(told["corruptFiles"])
+        self.first_faults += told["firstFaults"][: MAX_FAULTS - len(self.first_faults)]
+
+    @classmethod
+    def sum(cls, texts: Iterable[str]) -> Report:
+        """The sum of reports."""
+        total = cls()
+        for text in texts:
+            total.add_json(text)
+        return total
+
+
+# Of corrupt places the first ones are told in words; all of them stand in the table `corrupt`.
+MAX_FAULTS = 20

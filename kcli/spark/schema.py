@@ -1,0 +1,199 @@
+"""The tables that the source can give, and their columns.
+
+`records`, the first one, begins with the columns of Spark's Kafka source, same names, same types, same order:
+
+    key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
+    headers array<struct<key string, value binary>> (where includeHeaders is not false)
+
+and goes on with what only the log knows. All columns are nullable, as theirs are. `headers` is null where a record has
+none; `timestampType` is 0 (CreateTime), 1 (LogAppendTime) or -1 (none, message format 0), as in Kafka's clients. A record
+without a timestamp has 1 ms before 1970, as there; a timestamp that no microseconds can hold is null.
+
+A user's schema (`.schema("offset bigint, value binary")`) or the option `columns` chooses among a table's columns, in any
+order; what is not asked for is not computed. That stands in for column pruning, which Spark's Python sources do not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+RECORDS = "records"
+BATCHES = "batches"
+OFFSET_INDEX = "offset_index"
+TIME_INDEX = "time_index"
+ABORTED_TRANSACTIONS = "aborted_transactions"
+PRODUCERS = "producers"
+LEADER_EPOCHS = "leader_epochs"
+INTERNAL_RECORDS = "internal_records"
+CORRUPT = "corrupt"
+
+_TYPES: dict[str, DataType] = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "boolean": BooleanType(),
+    "timestamp": TimestampType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+
+# What every table of a partition's things begins with.
+_PLACE = {"topic": "string", "partition": "int"}
+
+# A column that tasks write their report into, asked for with the option `reportColumn` (see kcli.spark.report).
+REPORT_TYPE = "string"
+
+TABLES: dict[str, dict[str, str]] = {
+    RECORDS: {
+        "key": "binary",
+        "value": "binary",
+        "topic": "string",
+        "partition": "int",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "timestampType": "int",
+        "headers": "headers",
+        "leaderEpoch": "int",
+        "producerId": "bigint",
+        "producerEpoch": "int",
+        "sequence": "int",
+        "isTransactional": "boolean",
+        "isControl": "boolean",
+        "aborted": "boolean",
+        "compression": "string",
+        "magic": "int",
+        "segment": "string",
+        "position": "bigint",
+        "keySize": "int",
+        "valueSize": "int",
+        "recordSize": "int",
+        "batchSize": "int",
+    },
+    BATCHES: _PLACE
+    | {
+        "segment": "string",
+        "position": "bigint",
+        "baseOffset": "bigint",
+        "lastOffset": "bigint",
+        "recordCount": "int",
+        "size": "int",
+        "magic": "int",
+        "compression": "string",
+        "timestampType": "int",
+        "baseTimestamp": "timestamp",
+        "maxTimestamp": "timestamp",
+        "deleteHorizon": "timestamp",
+        "leaderEpoch": "int",
+        "producerId": "bigint",
+        "producerEpoch": "int",
+        "baseSequence": "int",
+        "lastSequence": "int",
+        "isTransactional": "boolean",
+        "isControl": "boolean",
+        "aborted": "boolean",
+        "crc": "bigint",
+        "computedCrc": "bigint",
+        "isValid": "boolean",
+    },
+    OFFSET_INDEX: _PLACE | {"segment": "string", "file": "string", "entry": "int", "offset": "bigint", "position": "bigint"},
+    TIME_INDEX: _PLACE | {"segment": "string", "file": "string", "entry": "int", "timestamp": "timestamp", "offset": "bigint"},
+    ABORTED_TRANSACTIONS: _PLACE | {"producerId": "bigint", "firstOffset": "bigint", "lastOffset": "bigint"},
+    PRODUCERS: _PLACE
+    | {
+        "file": "string",
+        "snapshotOffset": "bigint",
+        "producerId": "bigint",
+        "producerEpoch": "int",
+        "lastSequence": "int",
+        "lastOffset": "bigint",
+        "offsetDelta": "int",
+        "timestamp": "timestamp",
+        "coordinatorEpoch": "int",
+        "currentTxnFirstOffset": "bigint",
+    },
+    LEADER_EPOCHS: _PLACE | {"file": "string", "leaderEpoch": "int", "startOffset": "bigint"},
+    INTERNAL_RECORDS: _PLACE
+    | {
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "keyType": "string",
+        "keyVersion": "int",
+        "key": "string",
+        "valueType": "string",
+        "valueVersion": "int",
+        "value": "string",
+        "isTombstone": "boolean",
+        "aborted": "boolean",
+        "error": "string",
+        "segment": "string",
+        "position": "bigint",
+    },
+    CORRUPT: _PLACE
+    | {
+        "segment": "string",
+        "position": "bigint",
+        "endPosition": "bigint",
+        "baseOffset": "bigint",
+        "lastOffset": "bigint",
+        "recordCount": "int",
+        "kind": "string",
+        "message": "string",
+        "bytes": "binary",
+    },
+}
+
+
+class SchemaError(ValueError):
+    """A table or column that is not there, or of another type; the message is one sentence."""
+
+
+def table_schema(table: str, *, columns: Iterable[str] = (), headers: bool = True, report: str | None = None) -> StructType:
+    """The schema of a table, of `columns` only where any are named. Raises SchemaError for a name that is not there."""
+    types = _columns_of(table)
+    names = list(columns) or [name for name in types if headers or name != "headers" or table != RECORDS]
+    unknown = [name for name in names if name not in types]
+    if unknown:
+        raise SchemaError(f"the table {table} has no column {', '.join(unknown)}; it has {', '.join(types)}")
+    fields = [StructField(name, _TYPES[types[name]]) for name in names]
+    if report is not None:
+        fields.append(StructField(report, _TYPES[REPORT_TYPE]))
+    return StructType(fields)
+
+
+def check_schema(schema: StructType, table: str, report: str | None = None) -> None:
+    """Check that a schema asks for columns that the table has, with their types. Raises SchemaError with what is wrong."""
+    types = _columns_of(table)
+    for field in schema.fields:
+        wanted = REPORT_TYPE if field.name == report else types.get(field.name)
+        if wanted is None:
+            raise SchemaError(f"the table {table} has no column {field.name}; it has {', '.join(types)}")
+        if not _same_type(field.dataType, _TYPES[wanted]):
+            raise SchemaError(
+                f"the column {field.name} of the table {table} is of type {_TYPES[wanted].simpleString()}, "
+                f"not {field.dataType.simpleString()}"
+            )
+
+
+def _columns_of(table: str) -> dict[str, str]:
+    try:
+        return TABLES[table]
+    except KeyError:
+        raise SchemaError(f"there is no table {table!r}; there are {', '.join(TABLES)}") from None
+
+
+def _same_type(given: DataType, wanted: DataType) -> bool:
+    """True for the same type, nullability apart: a promise that nothing is null costs us nothing where it is true."""
+    return bool(given.simpleString() == wanted.simpleString())

