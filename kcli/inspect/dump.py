@@ -24,6 +24,7 @@ from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, Rende
 from kcli.inspect.selected_log import (
     Budget,
     Event,
+    Limit,
     SelectedRecords,
     Selector,
     segments_in_range,
@@ -105,7 +106,7 @@ class Dump:
         self.disk = disk
         self.tell = tell
         self.absolute = absolute
-        self.budget = Budget(selection.limit)
+        self.limit = Limit(selection.limit)
         self.statistics: Statistics | None = None
         self.result = DumpResult()
         self._only_logs = options.statistics or not selection._replace(limit=None).is_everything
@@ -120,7 +121,7 @@ class Dump:
         for path, message in problems:
             self.problem(path, message.removeprefix(f"{path}: "))
         for target in targets:
-            if self.budget.is_spent():
+            if self.is_done():
                 break
             if target.log_directory is not None:
                 self._log_directory(target.log_directory)
@@ -146,7 +147,7 @@ class Dump:
             for name in directory.other_directories:
                 self._loose_files(join_path(directory.path, name))
         for partition in directory.partitions:
-            if not self.budget.is_spent():
+            if not self.is_done():
                 self._partition(partition)
 
     def _loose_files(self, directory: str) -> None:
@@ -166,7 +167,7 @@ class Dump:
             self._segments(partition, partition.segments)
             return
         for file in _files_of(partition):
-            if not self.budget.is_spent():
+            if not self.is_done():
                 self._file(file)
 
     def _file(self, file: FoundFile) -> None:
@@ -200,37 +201,41 @@ class Dump:
             self.problem(error.filename or segments[0].log, error.strerror or str(error))
             return
         for slot in range(first, len(segments)):
-            if self.budget.is_spent():
+            if self.is_done():
                 return
             segment = segments[slot]
             known = position if slot == first else None
             self.show_log(segment.log, lambda at=segment, known=known: self._events(at, selector, known))  # type: ignore[misc]
 
     def start(self, partition: PartitionDirectory | None, segments: list[Segment]) -> tuple[Selector, int, int | None]:
-        """The selector for a log, and where the walk begins: slot of the segment, and byte (None: where its indexes say)."""
-        transactions = self._transactions(partition, segments) if self.selection.needs_transactions else None
+        """The selector for a log, and where the walk begins: slot of the segment, and byte (None: where its indexes say).
+
+        Raises OSError as the disk does.
+        """
+        transactions = None
+        if self.selection.needs_transactions:
+            transactions = self.transactions(_with_segments(self.disk, partition, segments))
         record_filter = RecordFilter(self.selection, transactions)
-        self.budget.skip = 0
-        selector = Selector(record_filter, self.budget, records=self.options.records or self.options.statistics)
+        records = self.options.records or self.options.statistics
         if self.selection.tail is None:
-            return selector, 0, None
+            return Selector(record_filter, Budget(self.limit), records=records), 0, None
         from kcli.inspect.log_tail import find_tail
 
-        counting = Selector(record_filter, Budget(), records=self.options.records or self.options.statistics)
-        found = find_tail(self.disk, segments, counting, self.selection.tail)
-        self.budget.skip = found.skip
-        return selector, found.segment, found.position
+        found = find_tail(self.disk, segments, Selector(record_filter, Budget(), records=records), self.selection.tail)
+        return Selector(record_filter, Budget(self.limit, found.skip), records=records), found.segment, found.position
 
-    def _transactions(self, partition: PartitionDirectory | None, segments: list[Segment]) -> AbortedTransactions:
+    def transactions(self, partition: PartitionDirectory) -> AbortedTransactions:
+        """The transactions of a partition. Raises OSError as the disk does."""
         from kcli.log.transaction_filter import AbortedTransactions
 
-        if partition is None or segments[0] not in partition.segments:
-            whole = read_partition(self.disk, parent_path(segments[0].log)) if partition is None else partition
-            partition = whole._replace(segments=segments, snapshots=[])
         transactions = AbortedTransactions.for_partition(self.disk, partition)
         for problem in transactions.problems:
             self.tell(problem)
         return transactions
+
+    def is_done(self) -> bool:
+        """True where as much was shown as was asked for."""
+        return self.limit.left is not None and self.limit.left <= 0
 
     def _events(self, segment: Segment, selector: Selector, position: int | None) -> Iterator[Event]:
         if position is None:
@@ -242,7 +247,7 @@ class Dump:
         """Tell the renderer of a log's events; with a selection, of the file only where there are any."""
         begun = False
         try:
-            file = self.described(path)
+            file = self.described(path, self.disk.size(path))
             if not self._only_logs:
                 begun = self._begin(file)
             for event in events():
@@ -252,6 +257,14 @@ class Dump:
             self.problem(path, error.strerror or str(error))
         if begun:
             self.renderer.end_file()
+
+    def begin_file(self, path: str) -> None:
+        """Tell the renderer of a log file, which may be gone by now."""
+        try:
+            size = self.disk.size(path)
+        except OSError:
+            size = 0
+        self._begin(self.described(path, size))
 
     def _begin(self, file: DumpedFile) -> bool:
         self.result = self.result._replace(files=self.result.files + 1)
@@ -300,13 +313,12 @@ class Dump:
             self.tell(f"{path}: {message}")
         self.renderer.problem(path, message)
 
-    def described(self, path: str) -> DumpedFile:
-        """What is known of a file by its name and its directory's. Raises OSError."""
+    def described(self, path: str, size_bytes: int) -> DumpedFile:
+        """What is known of a file by its name and its directory's."""
         name = parse_file_name(base_name(path))
         topic, partition = self._topic_of(path, name)
         decoder = decoder_for(topic, self.options.parser) if name.kind in LOG_KINDS else None
-        size = self.disk.size(path)
-        return DumpedFile(path, name.kind.value, name.sentence(), size, topic, partition, name.base_offset, decoder)
+        return DumpedFile(path, name.kind.value, name.sentence(), size_bytes, topic, partition, name.base_offset, decoder)
 
     def _topic_of(self, path: str, name: FileName) -> tuple[str | None, int | None]:
         try:
@@ -320,8 +332,8 @@ class Dump:
         from kcli.inspect.small_files import read_small_file
 
         try:
-            self._begin(self.described(file.path))
             size = self.disk.size(file.path)
+            self._begin(self.described(file.path, size))
             try:
                 contents = read_small_file(self.disk, file.path, file.parsed)
             except FormatError as error:
@@ -341,6 +353,13 @@ class Dump:
         for count, entry in enumerate(entries, 1):  # noqa: B007
             yield entry
         self.result = self.result._replace(entries=self.result.entries + count)
+
+
+def _with_segments(disk: Disk, partition: PartitionDirectory | None, segments: list[Segment]) -> PartitionDirectory:
+    """The partition that segments belong to; of a file without indexes beside it, one of that file alone."""
+    if partition is None:
+        partition = read_partition(disk, parent_path(segments[0].log))
+    return partition if segments[0] in partition.segments else partition._replace(segments=segments, snapshots=[])
 
 
 def _files_of(partition: PartitionDirectory) -> list[FoundFile]:

@@ -46,18 +46,27 @@ class SelectedRecords(NamedTuple):
 Event = LogBatch | SelectedRecords | Damage
 
 
+class Limit:
+    """How many selected records (or batches, where only these are shown) may still be given out; None: any number."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int | None = None) -> None:
+        self.left = left
+
+
 class Budget:
-    """How many selected records (or batches, where only these are shown) are passed over, and how many given out then."""
+    """How many selected records of a log are passed over, and the limit, which several logs may share, on what comes then."""
 
-    __slots__ = ("left", "skip")
+    __slots__ = ("limit", "skip")
 
-    def __init__(self, limit: int | None = None, skip: int = 0) -> None:
-        self.left = limit
+    def __init__(self, limit: Limit | None = None, skip: int = 0) -> None:
+        self.limit = Limit() if limit is None else limit
         self.skip = skip
 
     def is_spent(self) -> bool:
         """True where nothing more is to be given out."""
-        return self.left is not None and self.left <= 0
+        return self.limit.left is not None and self.limit.left <= 0
 
     def take(self, indexes: Indexes) -> Indexes:
         """What of these records is to be given out."""
@@ -65,9 +74,9 @@ class Budget:
             skipped = min(self.skip, len(indexes))
             self.skip -= skipped
             indexes = indexes[skipped:]
-        if self.left is not None:
-            indexes = indexes[: self.left]
-            self.left -= len(indexes)
+        if self.limit.left is not None:
+            indexes = indexes[: self.limit.left]
+            self.limit.left -= len(indexes)
         return indexes
 
 

@@ -23,7 +23,8 @@ from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed
 from kcli.inspect.renderers.terminal_text import cut, escape, show, width
 from kcli.inspect.selected_log import SelectedRecords
 from kcli.inspect.text_buffer import TextBuffer
-from kcli.log.log_reader import Damage, LogBatch, RecordWindow
+from kcli.log.log_reader import Damage, LogBatch
+from kcli.log.record_windows import RecordWindow
 
 # Below this many columns nothing more is cut: the line wraps.
 MIN_TERMINAL_COLUMNS = 60

@@ -1,0 +1,112 @@
+"""dump-log --follow: the partitions that the paths name, followed together; what there is already comes first.
+
+Paths are directories of partitions, log directories, or single segments, which are followed into the next one. Partitions
+that are created later are not seen. A line with the file's name stands wherever the file changes, as with tail -f.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from kcli.inspect.dump import LOG_KINDS, Dump, DumpOptions
+from kcli.inspect.follow import Follower, Note, follow
+from kcli.inspect.renderers.renderer import DumpResult, Renderer
+from kcli.inspect.selected_log import segments_in_range, start_position
+from kcli.inspect.selection import Range, Selection
+from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, Target, parent_path, read_partition, resolve_paths
+
+if TYPE_CHECKING:
+    from kcli.log.disk import Disk
+
+
+def dump_followed(
+    paths: Iterable[str],
+    selection: Selection,
+    renderer: Renderer,
+    options: DumpOptions,
+    disk: Disk,
+    wait: Callable[[], bool],
+    *,
+    tell: Callable[[str], object],
+    absolute: Callable[[str], str] = str,
+) -> DumpResult:
+    """Show what the paths hold and what comes, until `wait` says False, the limit is reached or all partitions are gone.
+
+    `wait` is called whenever there is nothing new; it may take its time. Everything else is as for kcli.inspect.dump.dump.
+    """
+    return _FollowedDump(Dump(selection, renderer, options, disk, tell, absolute)).run(paths, wait)
+
+
+class _FollowedDump:
+    def __init__(self, dump: Dump) -> None:
+        self._dump = dump
+        self._shown = ""
+
+    def run(self, paths: Iterable[str], wait: Callable[[], bool]) -> DumpResult:
+        dump = self._dump
+        targets, problems = resolve_paths(dump.disk, paths)
+        for path, message in problems:
+            dump.problem(path, message.removeprefix(f"{path}: "))
+        followers = [follower for target in targets for follower in self._followers(target)]
+        try:
+            for path, event in follow(followers, wait, dump.is_done, dump.renderer.flush):
+                self._show_file(path)
+                if isinstance(event, Note):
+                    dump.renderer.note(event.message)
+                else:
+                    dump.show(event, path)
+        finally:
+            for follower in followers:
+                follower.close()
+        if self._shown:
+            dump.renderer.end_file()
+        return dump.finish()
+
+    def _show_file(self, path: str) -> None:
+        if path == self._shown:
+            return
+        if self._shown:
+            self._dump.renderer.end_file()
+        self._dump.begin_file(path)
+        self._shown = path
+
+    def _followers(self, target: Target) -> list[Follower]:
+        if target.log_directory is not None:
+            for path, message in target.log_directory.unreadable:
+                self._dump.problem(path, message)
+            partitions = target.log_directory.partitions
+            return [follower for partition in partitions for follower in self._of_partition(partition, partition.segments)]
+        if target.partition is not None:
+            return self._of_partition(target.partition, target.partition.segments)
+        if target.file is not None and target.file.kind in LOG_KINDS:
+            return self._of_file(target.file)
+        self._dump.problem(target.path, "it is no log, which --follow could follow")
+        return []
+
+    def _of_file(self, file: FoundFile) -> list[Follower]:
+        try:
+            partition = read_partition(self._dump.disk, parent_path(file.path))
+        except OSError as error:
+            self._dump.problem(file.path, error.strerror or str(error))
+            return []
+        known = [segment for segment in partition.segments if segment.base_offset == file.base_offset]
+        return self._of_partition(partition, known or [Segment(file.base_offset, file.path)])
+
+    def _of_partition(self, partition: PartitionDirectory, segments: list[Segment]) -> list[Follower]:
+        """A follower of the partition, from the first of these segments that the selection needs; none where there is none."""
+        dump = self._dump
+        # What lies behind the offsets asked for may still be written: only the segments before them are left out.
+        needed = segments_in_range(segments, Range(dump.selection.offsets.first))
+        if not needed:
+            dump.problem(partition.path, "it has no segment to follow")
+            return []
+        try:
+            selector, slot, position = dump.start(partition, needed)
+            if position is None:
+                position = start_position(dump.disk, needed[slot], dump.selection)
+        except OSError as error:
+            dump.problem(error.filename or needed[0].log, error.strerror or str(error))
+            return []
+        transactions = dump.transactions if dump.selection.needs_transactions else None
+        return [Follower(dump.disk, needed[slot], position, selector, transactions)]
