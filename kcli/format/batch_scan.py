@@ -1,0 +1,390 @@
+"""The scanner of batches: a stretch of a segment -> columns of batch headers, each CRC computed and each record checked.
+
+What a verifier asks of every batch is asked here, without an object a batch: a batch that is as a broker writes it costs no
+more than its CRC and a walk over its records. Whatever is odd in any way is only marked; the caller looks at it again, with
+objects and sentences.
+
+    a batch is taken in          magic 2, whole in the buffer, its CRC right, no negative offset, delta or count
+    its fault is SOUND           it is empty; or it is not compressed, has as many records as it states and no byte more, their
+                                 offsets go up within [base offset, last offset], their largest timestamp is maxTimestamp
+    its fault is UNOPENED        it is compressed: the caller inflates it and calls `check_records`
+    its fault is LOOK            anything else; a caller that adds a row of format 0 or 1 marks it LEGACY
+
+`next_notable`, `match_offset_index` and `match_time_index` pass over the columns in the same way: as long as all is usual.
+
+This one source runs two ways, as kcli.format.record_scan does; its C types stand in batch_scan.pxd.
+"""
+
+from array import array
+from collections.abc import Callable
+
+from kcli.format import record_scan
+
+Buffer = bytes | bytearray | memoryview
+
+SOUND = 0
+LOOK = 1
+UNOPENED = 2
+LEGACY = 3
+
+# Why a scan ended.
+NEED_MORE = 0  # the buffer ends, or holds no whole batch any more
+OTHER = 1  # the bytes are no sound batch of magic 2
+FULL = 2  # the columns are full
+
+HEADER_BYTES = 61
+LEAST_SIZE = 49  # of what follows offset and size
+CODEC_BITS = 7
+LOG_APPEND_TIME_BIT = 8
+# Larger offsets are left to the caller: with them sums could pass 64 bits.
+LARGEST_OFFSET = 4611686018427387904
+
+# The slots of the state of `next_notable`: what the next batch must have to be usual, then what was passed over.
+NEXT_OFFSET = 0
+LEADER_EPOCH = 1
+ATTRIBUTES = 2  # less the codec
+PRODUCER_ID = 3
+PRODUCER_EPOCH = 4
+NEXT_SEQUENCE = 5
+STOP_OFFSET = 6  # a batch that reaches this offset is notable
+RECORDS = 7
+STATE_SLOTS = 8
+
+
+class BatchColumns:
+    """Columns of up to `capacity` batches, each an array of int64; `position` counts in the file."""
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "capacity",
+        "fault",
+        "last_offset",
+        "leader_epoch",
+        "max_timestamp",
+        "position",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size_bytes",
+    )
+
+    def __init__(self, capacity: int) -> None:
+        zeros = bytes(8 * capacity)
+        self.capacity = capacity
+        self.position = array("q", zeros)
+        self.size_bytes = array("q", zeros)
+        self.base_offset = array("q", zeros)
+        self.last_offset = array("q", zeros)
+        self.leader_epoch = array("q", zeros)
+        self.attributes = array("q", zeros)
+        self.base_timestamp = array("q", zeros)
+        self.max_timestamp = array("q", zeros)
+        self.producer_id = array("q", zeros)
+        self.producer_epoch = array("q", zeros)
+        self.base_sequence = array("q", zeros)
+        self.record_count = array("q", zeros)
+        self.fault = array("q", zeros)
+
+
+def read_int32(buffer: Buffer, position: int) -> int:
+    """The big-endian int32 at buffer[position]. Raises IndexError behind the end of the buffer."""
+    value = buffer[position]
+    value = value << 24 | buffer[position + 1] << 16 | buffer[position + 2] << 8 | buffer[position + 3]
+    return value - 4294967296 if value > 2147483647 else value
+
+
+def read_int64(buffer: Buffer, position: int) -> int:
+    """The big-endian int64 at buffer[position]. Raises IndexError behind the end of the buffer."""
+    low = read_int32(buffer, position + 4)
+    if low < 0:
+        low += 4294967296
+    return read_int32(buffer, position) * 4294967296 + low
+
+
+def check_records(
+    buffer: Buffer,
+    position: int,
+    limit: int,
+    batches: BatchColumns,
+    index: int,
+    records: record_scan.RecordColumns,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Check the records in buffer[position:limit] against row `index` of `batches` -> SOUND or LOOK.
+
+    `records` and `scratch` (two int64) are overwritten.
+    """
+    base_offset = batches.base_offset[index]
+    base_timestamp = batches.base_timestamp[index]
+    wanted = batches.record_count[index]
+    offsets = records.offset
+    timestamps = records.timestamp
+    previous = base_offset - 1
+    largest = 0
+    done = 0
+    while done < wanted:
+        count = record_scan.scan_records(
+            buffer, position, limit, base_offset, base_timestamp, wanted - done, records, scratch
+        )
+        if scratch[1] != 0 or count == 0:
+            return LOOK
+        if done == 0:
+            largest = timestamps[0]
+        row = 0
+        while row < count:
+            offset = offsets[row]
+            if offset <= previous:
+                return LOOK
+            previous = offset
+            timestamp = timestamps[row]
+            if timestamp > largest:
+                largest = timestamp
+            row += 1
+        done += count
+        position = records.end
+    if position != limit or previous > batches.last_offset[index]:
+        return LOOK
+    if largest != batches.max_timestamp[index] and not batches.attributes[index] & LOG_APPEND_TIME_BIT:
+        return LOOK
+    return SOUND
+
+
+def summarise(records: record_scan.RecordColumns, count: int, previous_offset: int, out: array) -> int:  # type: ignore[type-arg]
+    """The first of `count` records whose offset is not above the one before it -> its row, or -1.
+
+    `previous_offset` is the one before the first. `out` (two int64) gets the smallest and the largest timestamp, both 0
+    for no records.
+    """
+    offsets = records.offset
+    timestamps = records.timestamp
+    found = -1
+    smallest = 0
+    largest = 0
+    if count > 0:
+        smallest = timestamps[0]
+        largest = timestamps[0]
+    row = 0
+    while row < count:
+        if found < 0 and offsets[row] <= previous_offset:
+            found = row
+        previous_offset = offsets[row]
+        timestamp = timestamps[row]
+        if timestamp < smallest:
+            smallest = timestamp
+        if timestamp > largest:
+            largest = timestamp
+        row += 1
+    out[0] = smallest
+    out[1] = largest
+    return found
+
+
+def scan_batches(
+    buffer: Buffer,
+    view: memoryview,
+    position: int,
+    limit: int,
+    file_position: int,
+    crc32c: Callable[..., int],
+    batches: BatchColumns,
+    records: record_scan.RecordColumns,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Take in the batches of buffer[position:limit] -> how many; `view` is a memoryview of the same buffer.
+
+    `file_position` is the byte of the file at buffer[0]. On return scratch[0] is the position in the buffer behind the last
+    batch, scratch[1] why the scan ended, scratch[2] how many rows have a fault. Nothing is raised for bad bytes.
+    """
+    positions = batches.position
+    sizes = batches.size_bytes
+    base_offsets = batches.base_offset
+    last_offsets = batches.last_offset
+    leader_epochs = batches.leader_epoch
+    attribute_column = batches.attributes
+    base_timestamps = batches.base_timestamp
+    max_timestamps = batches.max_timestamp
+    producer_ids = batches.producer_id
+    producer_epochs = batches.producer_epoch
+    base_sequences = batches.base_sequence
+    record_counts = batches.record_count
+    faults = batches.fault
+    capacity = batches.capacity
+    index = 0
+    faulty = 0
+    stop = FULL
+    while index < capacity:
+        if limit - position < HEADER_BYTES:
+            stop = NEED_MORE
+            break
+        size = read_int32(buffer, position + 8)
+        if buffer[position + 16] != 2 or size < LEAST_SIZE:
+            stop = OTHER
+            break
+        if size > limit - position - 12:
+            stop = NEED_MORE
+            break
+        end = position + 12 + size
+        stored = read_int32(buffer, position + 17)
+        if stored < 0:
+            stored += 4294967296
+        computed = crc32c(view[position + 21 : end])
+        base_offset = read_int64(buffer, position)
+        delta = read_int32(buffer, position + 23)
+        record_count = read_int32(buffer, position + 57)
+        if computed != stored or base_offset < 0 or base_offset > LARGEST_OFFSET or delta < 0 or record_count < 0:
+            stop = OTHER
+            break
+        attributes = buffer[position + 21] << 8 | buffer[position + 22]
+        positions[index] = file_position + position
+        sizes[index] = size + 12
+        base_offsets[index] = base_offset
+        last_offsets[index] = base_offset + delta
+        leader_epochs[index] = read_int32(buffer, position + 12)
+        attribute_column[index] = attributes
+        base_timestamps[index] = read_int64(buffer, position + 27)
+        max_timestamps[index] = read_int64(buffer, position + 35)
+        producer_ids[index] = read_int64(buffer, position + 43)
+        epoch = buffer[position + 51] << 8 | buffer[position + 52]
+        producer_epochs[index] = epoch - 65536 if epoch > 32767 else epoch
+        base_sequences[index] = read_int32(buffer, position + 53)
+        record_counts[index] = record_count
+        fault = SOUND
+        if record_count == 0:
+            if size != LEAST_SIZE:
+                fault = LOOK
+        elif attributes & CODEC_BITS:
+            fault = UNOPENED
+        else:
+            fault = check_records(buffer, position + HEADER_BYTES, end, batches, index, records, scratch)
+        faults[index] = fault
+        if fault != SOUND:
+            faulty += 1
+        index += 1
+        position = end
+    scratch[0] = position
+    scratch[1] = stop
+    scratch[2] = faulty
+    return index
+
+
+def next_notable(batches: BatchColumns, index: int, count: int, state: array) -> int:  # type: ignore[type-arg]
+    """Pass over the rows [index, count) that are usual -> the first that is not, or count.
+
+    Usual: SOUND, every offset taken, next in offset, of the same leader epoch, attributes and producer, next in the
+    producer's sequence, below STOP_OFFSET. `state` holds what is expected and is moved on; RECORDS grows.
+    """
+    base_offsets = batches.base_offset
+    last_offsets = batches.last_offset
+    leader_epochs = batches.leader_epoch
+    attributes = batches.attributes
+    producer_ids = batches.producer_id
+    producer_epochs = batches.producer_epoch
+    base_sequences = batches.base_sequence
+    record_counts = batches.record_count
+    faults = batches.fault
+    next_offset = state[NEXT_OFFSET]
+    leader_epoch = state[LEADER_EPOCH]
+    wanted_attributes = state[ATTRIBUTES]
+    producer_id = state[PRODUCER_ID]
+    producer_epoch = state[PRODUCER_EPOCH]
+    next_sequence = state[NEXT_SEQUENCE]
+    stop_offset = state[STOP_OFFSET]
+    passed = 0
+    while index < count:
+        last_offset = last_offsets[index]
+        taken = last_offset - next_offset + 1
+        if (
+            base_offsets[index] != next_offset
+            or faults[index] != SOUND
+            or record_counts[index] != taken
+            or leader_epochs[index] != leader_epoch
+            or attributes[index] & -8 != wanted_attributes
+            or producer_ids[index] != producer_id
+            or producer_epochs[index] != producer_epoch
+            or base_sequences[index] != next_sequence
+            or last_offset >= stop_offset
+        ):
+            break
+        if producer_id >= 0:
+            next_sequence += taken
+            if next_sequence > 2147483647:
+                next_sequence -= 2147483648
+        next_offset = last_offset + 1
+        passed += taken
+        index += 1
+    state[NEXT_OFFSET] = next_offset
+    state[NEXT_SEQUENCE] = next_sequence
+    state[RECORDS] += passed
+    return index
+
+
+def match_offset_index(
+    batches: BatchColumns,
+    index: int,
+    count: int,
+    relative_offsets: array,  # type: ignore[type-arg]
+    positions: array,  # type: ignore[type-arg]
+    slot: int,
+    base_offset: int,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Pass over the entries of a `.index`, from `slot` on, that name a batch's position and last offset -> the next slot.
+
+    On return scratch[0] is the row reached: `count` where the next entry points behind the rows [index, count), else the
+    first row at or behind the place that the next entry points at, which it does not fit.
+    """
+    row_positions = batches.position
+    last_offsets = batches.last_offset
+    slots = len(positions)
+    while slot < slots:
+        target = positions[slot]
+        while index < count and row_positions[index] < target:
+            index += 1
+        if index == count or row_positions[index] != target or last_offsets[index] != base_offset + relative_offsets[slot]:
+            break
+        slot += 1
+    scratch[0] = index
+    return slot
+
+
+def match_time_index(
+    batches: BatchColumns,
+    index: int,
+    count: int,
+    timestamps: array,  # type: ignore[type-arg]
+    relative_offsets: array,  # type: ignore[type-arg]
+    slot: int,
+    base_offset: int,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Pass over the entries of a `.timeindex`, from `slot` on, that tell a batch's largest timestamp -> the next slot.
+
+    A fitting entry's offset lies in a batch whose maxTimestamp it states, and no batch before has a larger one. scratch[1]
+    is the largest timestamp of the rows before `index`, on call and on return; scratch[0] as in match_offset_index.
+    """
+    base_offsets = batches.base_offset
+    last_offsets = batches.last_offset
+    max_timestamps = batches.max_timestamp
+    slots = len(timestamps)
+    largest = scratch[1]
+    while slot < slots:
+        target = base_offset + relative_offsets[slot]
+        while index < count and last_offsets[index] < target:
+            if max_timestamps[index] > largest:
+                largest = max_timestamps[index]
+            index += 1
+        timestamp = timestamps[slot]
+        if index == count or base_offsets[index] > target or max_timestamps[index] != timestamp or largest > timestamp:
+            break
+        slot += 1
+    if slot == slots:
+        while index < count:
+            if max_timestamps[index] > largest:
+                largest = max_timestamps[index]
+            index += 1
+    scratch[0] = index
+    scratch[1] = largest
+    return slot

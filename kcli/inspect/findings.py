@@ -1,0 +1,66 @@
+"""Findings: one thing that is wrong at one place, of a kind in the table of kcli.inspect.finding_kinds; and their collector.
+
+A finding is a row of a report, so its place is plain: a path, a byte of that file, a record's offset, each None where there
+is none. Collectors bound what a random file can make: of one kind in one file a fixed number is kept, the rest is counted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcli.inspect.finding_kinds import KINDS
+
+
+class Finding(NamedTuple):
+    """One thing found: `file` is a path, `position` a byte in it, `offset` a record's offset; None where it has none."""
+
+    code: str
+    file: str
+    position: int | None
+    offset: int | None
+    message: str
+
+    @property
+    def severity(self) -> str:
+        """ERROR, WARNING or INFO, as the table says."""
+        return KINDS[self.code].severity
+
+    @property
+    def broker_does(self) -> str:
+        """What a Kafka broker does about it at start."""
+        return KINDS[self.code].broker_does
+
+
+# How many findings of one kind a file may have before the rest is only counted.
+MOST_OF_A_KIND = 50
+
+
+class FindingList:
+    """Collects findings; of one kind in one file only the first MOST_OF_A_KIND are kept, the rest is counted."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def add(self, code: str, file: str, message: str, *, position: int | None = None, offset: int | None = None) -> None:
+        """Add a finding. Raises KeyError for a code that is not in the table."""
+        KINDS[code]
+        count = self._counts[code, file] = self._counts.get((code, file), 0) + 1
+        if count <= MOST_OF_A_KIND:
+            self.findings.append(Finding(code, file, position, offset, message))
+
+    def finish(self) -> list[Finding]:
+        """All findings in a fixed order (file, byte, offset, code), with one finding for what was only counted."""
+        for (code, file), count in self._counts.items():
+            if count > MOST_OF_A_KIND:
+                message = f"{count - MOST_OF_A_KIND} more findings {code}"
+                self.findings.append(Finding("findings-cut", file, None, None, message))
+        self._counts.clear()
+        self.findings.sort(key=_place)
+        return self.findings
+
+
+def _place(finding: Finding) -> tuple[str, int, int, str, str]:
+    position = -1 if finding.position is None else finding.position
+    offset = -1 if finding.offset is None else finding.offset
+    return finding.file, position, offset, finding.code, finding.message

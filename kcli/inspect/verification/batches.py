@@ -1,0 +1,188 @@
+"""Looks at one batch closely: its header, its records, its control records; every fault becomes a sentence.
+
+The columns of kcli.format.batch_scan say that something about a batch is odd, this says what. A batch of any size and format
+goes through it, opened in windows, so memory stays flat.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+from kcli.format import batch_scan, limits
+from kcli.format.compression import codec_name
+from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError
+from kcli.format.primitives import CorruptRecordError, FormatError, InflationError, InflationLimitError
+from kcli.format.record_batch import CODEC_MASK as CODEC_BITS
+from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, RecordBatch
+from kcli.inspect.findings import FindingList
+from kcli.log.batch_walk import read_marker
+from kcli.log.log_reader import LogBatch
+from kcli.log.record_windows import RecordScanner, RecordWindow
+
+_KNOWN_ATTRIBUTES = CODEC_BITS | LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG | DELETE_HORIZON_FLAG
+_LAST_CODEC = 4
+_LAST_LEGACY_CODEC = 3
+
+
+class BatchFacts(NamedTuple):
+    """What a batch turned out to hold: how many records, and whether all of it could be read."""
+
+    record_count: int
+    first_offset: int
+    is_readable: bool
+
+
+class BatchInspector:
+    """Looks at the batches of one file; findings go to `findings`."""
+
+    def __init__(self, path: str, findings: FindingList, scanner: RecordScanner) -> None:
+        self.path = path
+        self.findings = findings
+        self.scanner = scanner
+        self._scratch = array("q", (0, 0))
+
+    def add(self, code: str, batch: LogBatch, message: str) -> None:
+        """Add a finding at a batch."""
+        offset = batch.header.base_offset
+        self.findings.add(code, self.path, message, position=batch.position, offset=offset if offset >= 0 else None)
+
+    def look(self, batch: LogBatch) -> BatchFacts:
+        """Check a batch whose CRC is right, whatever its format -> what it holds. Raises OSError as the disk does."""
+        header = batch.header
+        if not isinstance(header, RecordBatch):
+            return self._look_at_legacy(batch)
+        nothing = BatchFacts(0, header.base_offset, False)
+        if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
+            self.add(
+                "batch-header",
+                batch,
+                f"the batch states base offset {header.base_offset}, last offset delta {header.last_offset_delta} and "
+                f"{header.record_count} records; none can be negative",
+            )
+            return nothing
+        if header.record_count > header.last_offset_delta + 1:
+            self.add(
+                "batch-header",
+                batch,
+                f"the batch states {header.record_count} records, but its offsets {header.base_offset} to "
+                f"{header.last_offset} have room for {header.last_offset_delta + 1}",
+            )
+        if header.attributes & ~_KNOWN_ATTRIBUTES:
+            self.add(
+                "batch-attributes", batch, f"the batch has attributes 0x{header.attributes & 0xFFFF:04x}; bits 0 to 6 are known"
+            )
+        if header.codec > _LAST_CODEC:
+            self.add("batch-codec", batch, f"the batch is compressed by codec {header.codec}; 0 to {_LAST_CODEC} are known")
+            return nothing
+        return self._look_at_records(batch, header)
+
+    def _look_at_records(self, batch: LogBatch, header: RecordBatch) -> BatchFacts:
+        done, first, previous = 0, header.base_offset, header.base_offset - 1
+        largest: int | None = None
+        if header.record_count == 0 and header.size_bytes != batch_scan.HEADER_BYTES:
+            left = header.size_bytes - batch_scan.HEADER_BYTES
+            self.add("batch-records", batch, f"the batch states no records and has {left} bytes of them")
+        for window in batch.windows(self.scanner):
+            columns = window.columns
+            wrong = batch_scan.summarise(columns, window.count, previous, self._scratch)
+            if window.count:
+                largest = self._scratch[1] if largest is None else max(largest, self._scratch[1])
+                first = columns.offset[0] if done == 0 else first
+                if wrong >= 0:
+                    self._add_record_offset(batch, header, window, wrong, previous)
+                elif columns.offset[window.count - 1] > header.last_offset:
+                    self._add_record_offset(batch, header, window, window.count - 1, previous)
+                previous = columns.offset[window.count - 1]
+            done += window.count
+            if window.error is not None:
+                self._add_unreadable(batch, window.error)
+                return BatchFacts(done, first, False)
+        if largest is not None and largest != header.max_timestamp and not header.is_log_append_time:
+            self.add(
+                "batch-max-timestamp",
+                batch,
+                f"the batch states {header.max_timestamp} ms for its largest timestamp; that of its records is {largest} ms",
+            )
+        return BatchFacts(done, first, True)
+
+    def _add_record_offset(self, batch: LogBatch, header: RecordBatch, window: RecordWindow, row: int, previous: int) -> None:
+        offset = window.columns.offset[row]
+        before = window.columns.offset[row - 1] if row else previous
+        self.add(
+            "record-offset",
+            batch,
+            f"record {window.first_index + row} of the batch has offset {offset}; it must lie above {before} and within "
+            f"the batch's own {header.base_offset} to {header.last_offset}",
+        )
+
+    def _add_unreadable(self, batch: LogBatch, error: FormatError) -> None:
+        if isinstance(error, InflationLimitError):
+            code = "batch-inflate-limit"
+        elif isinstance(error, InflationError):
+            code = "batch-inflate"
+        elif isinstance(error, CorruptRecordError) and batch.header.magic == 2:
+            code = "file-shrank"
+        else:
+            code = "batch-records"
+        self.add(code, batch, f"the records of the batch ({codec_name(batch.header.codec)}) cannot be read: {error.message}")
+
+    def _look_at_legacy(self, batch: LogBatch) -> BatchFacts:
+        header = batch.header
+        if header.base_offset < 0:
+            self.add("batch-header", batch, f"the message states offset {header.base_offset}; it cannot be negative")
+            return BatchFacts(0, 0, False)
+        if header.codec > _LAST_LEGACY_CODEC:
+            self.add("batch-codec", batch, f"the message set has codec {header.codec}; 0 to {_LAST_LEGACY_CODEC} are known")
+            return BatchFacts(0, header.base_offset, False)
+        if header.size_bytes > limits.MAX_INFLATED_MESSAGE_SET_BYTES:
+            self.add("batch-inflate-limit", batch, f"a message set of {header.size_bytes} bytes is larger than is opened")
+            return BatchFacts(0, header.base_offset, False)
+        done, first, previous = 0, header.base_offset, -1
+        for window in batch.windows(self.scanner):
+            records = window.legacy or []
+            for record in records:
+                if done == 0:
+                    first = record.offset
+                if not record.is_valid and header.codec:
+                    self.add("record-crc", batch, f"message {done} of the set, at offset {record.offset}, has a wrong CRC")
+                if not previous < record.offset <= header.last_offset:
+                    self.add(
+                        "record-offset",
+                        batch,
+                        f"message {done} of the set has offset {record.offset}; it must lie above {previous} and not above "
+                        f"{header.last_offset}",
+                    )
+                previous = record.offset
+                done += 1
+            if window.error is not None:
+                self._add_unreadable(batch, window.error)
+                return BatchFacts(done, first, False)
+        return BatchFacts(done, first, True)
+
+    def marker(self, batch: LogBatch) -> EndTransactionMarker | None:
+        """The marker in a producer's control batch, or None where there is none or it cannot be read (a finding)."""
+        try:
+            return read_marker(batch, self.scanner)
+        except (UnreadableMarkerError, FormatError) as error:
+            self.add("control-record", batch, f"the control batch of a producer: {error.message}")
+            return None
+
+    def raft_control_types(self, batch: LogBatch) -> list[int]:
+        """The types of a control batch without a producer: KRaft's own; what cannot be read is a finding."""
+        from kcli.protocol.control_records import decode_control_record
+
+        types: list[int] = []
+        for window in batch.windows(self.scanner):
+            for row in range(window.count):
+                try:
+                    record = decode_control_record(window.key(row), window.value(row))
+                except FormatError as error:
+                    self.add("control-record", batch, f"control record {window.first_index + row}: {error.message}")
+                    continue
+                types.append(record.type_id)
+                if record.is_marker or record.message is None:
+                    self.add(
+                        "control-record", batch, f"a control record of type {record.type_id} stands in a batch of no producer"
+                    )
+        return types

@@ -1,0 +1,101 @@
+"""Holds leader-epoch-checkpoint against the leader epochs of the batches.
+
+    in the file                  is sound where
+    ---------------------------  ---------------------------------------------------------------------------------------
+    entry (epoch, start offset)  both go up from entry to entry; the start is not behind the log's end
+    the epoch that it tells for  the batch there has it; batches below the log start offset and those without an epoch
+      a batch's offset             (formats 0 and 1) are not asked
+    no file                      no batch has an epoch
+
+An epoch in which nothing was written has no batch; the last entry of a sound log may start at the log's very end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from kcli.format import limits
+from kcli.format.checkpoint import EpochStart, decode_leader_epochs
+from kcli.format.primitives import FormatError
+from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.segments import EpochRun
+from kcli.log.disk import Disk
+from kcli.log.leader_epoch_cache import LeaderEpochCache
+
+
+def check_leader_epochs(
+    disk: Disk,
+    path: str | None,
+    directory: str,
+    runs: Sequence[tuple[str, EpochRun]],
+    log_start_offset: int,
+    log_end_offset: int,
+    findings: FindingList,
+    *,
+    is_live: bool,
+) -> None:
+    """Check the file at `path` (None: there is none) of a partition's `directory`.
+
+    `runs` are the batches' epochs in the order of the log, each with the path of its segment. With `is_live` the log's end
+    may have moved on since the file was read.
+    """
+    known = [(log, run) for log, run in runs if run.epoch >= 0]
+    if path is None:
+        if known and not is_live:
+            message = f"the file is missing; the batches have leader epochs up to {known[-1][1].epoch}"
+            findings.add("leader-epoch-missing", directory, message)
+        return
+    entries = _read(disk, path, findings)
+    if entries is None:
+        return
+    for slot, (before, after) in enumerate(pairwise(entries), 1):
+        if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
+            findings.add(
+                "leader-epoch-order",
+                path,
+                f"entry {slot} is epoch {after.epoch} from offset {after.start_offset} on, after epoch {before.epoch} from "
+                f"offset {before.start_offset} on",
+            )
+    for entry in entries:
+        if entry.start_offset > log_end_offset and not is_live:
+            message = f"epoch {entry.epoch} starts at offset {entry.start_offset}; the log ends at {log_end_offset}"
+            findings.add("leader-epoch-beyond-end", path, message, offset=entry.start_offset)
+    _compare(entries, known, path, log_start_offset, findings, is_live=is_live)
+
+
+def _read(disk: Disk, path: str, findings: FindingList) -> tuple[EpochStart, ...] | None:
+    try:
+        entries = decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
+        LeaderEpochCache(entries)
+    except OSError as error:
+        findings.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
+    except FormatError as error:
+        findings.add("checkpoint-corrupt", path, error.message)
+    else:
+        return entries
+    return None
+
+
+def _compare(
+    entries: tuple[EpochStart, ...],
+    known: Sequence[tuple[str, EpochRun]],
+    path: str,
+    log_start_offset: int,
+    findings: FindingList,
+    *,
+    is_live: bool,
+) -> None:
+    """What the file tells for the first and the last batch of each run must be the run's epoch."""
+    cache = LeaderEpochCache(entries)
+    for log, run in known:
+        for offset in (run.first_offset, run.last_offset):
+            if offset < log_start_offset:
+                continue
+            told = cache.epoch_for_offset(offset)
+            if told == run.epoch or (is_live and run.epoch > (cache.latest_epoch or 0)):
+                continue
+            what = "no epoch" if told is None else f"epoch {told}"
+            message = f"the file tells {what} for offset {offset}; the batch there, in {log}, has {run.epoch}"
+            findings.add("leader-epoch-mismatch", path, message, offset=offset)
+            break

@@ -1,0 +1,315 @@
+"""Holds a segment's `.index` and `.timeindex` against its batches, while these go by.
+
+    entry                    is sound where
+    -----------------------  ---------------------------------------------------------------------------------------------
+    .index (offset, byte)    a batch begins at that byte; the offset is the last one of it or of a batch that follows it
+                               before the next entry (an append of several batches, messages of format 0 and 1)
+    .timeindex (time,        the batch that holds the offset has that maxTimestamp, and no batch before it a larger one
+      offset)
+
+Entries of both go up. Which batches have entries is the broker's business: it depends on its settings and its restarts.
+Entries that point into damage are passed over, the damage itself is the finding. A preallocated tail of zeros is sound where
+`zeros_allowed` says so: in the active segment of a broker that runs or crashed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+
+from kcli.format import batch_scan, limits
+from kcli.format.batch_scan import LEGACY, BatchColumns
+from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
+from kcli.inspect.findings import FindingList
+from kcli.log.disk import Disk
+
+
+class IndexFile:
+    """What both indexes have in common: reading, the tail of zeros, the order of entries, and the place in the walk."""
+
+    code = ""
+    entry_bytes = 0
+
+    def __init__(self, path: str, base_offset: int, findings: FindingList) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.findings = findings
+        self.slot = 0
+        self.slots = 0
+        self._scratch = array("q", (0, 0))
+        self._scratch[1] = -(2**63)
+        self._last_offset = -1  # of the rows that went by
+
+    def add(self, what: str, message: str, slot: int | None = None, offset: int | None = None) -> None:
+        """Add a finding about the file, or about one entry."""
+        position = None if slot is None else slot * self.entry_bytes
+        self.findings.add(f"{self.code}-{what}", self.path, message, position=position, offset=offset)
+
+    def _read(self, disk: Disk) -> bytes | None:
+        try:
+            return disk.read_file(self.path, limits.MAX_INDEX_FILE_BYTES)
+        except OSError as error:
+            self.findings.add("file-unreadable", self.path, f"the index cannot be read: {error.strerror or error}")
+            return None
+
+    def _count_entries(self, index: OffsetIndex | TimeIndex, zeros_allowed: bool) -> int:
+        """How many entries are in use; findings for what stands behind them."""
+        if index.trailing:
+            self.add(
+                "size",
+                f"the file ends with {len(index.trailing)} bytes of an entry of {self.entry_bytes} bytes",
+                len(index),
+            )
+        used = index.used_entries
+        if used == 1 < len(index) and index.relative_offsets[0] == 0 and self._is_zero(0):
+            used = 0
+        rest = len(index) - used
+        if rest and not any(index.relative_offsets[used:]):
+            if not zeros_allowed:
+                self.add("zero-tail", f"{rest} entries of zeros stand behind the {used} that are in use", used)
+            return used
+        return len(index)
+
+    def _is_zero(self, slot: int) -> bool:
+        raise NotImplementedError
+
+
+class OffsetIndexCheck(IndexFile):
+    """One `.index`; rows are given to `match` in the order of the file, then `finish` is called."""
+
+    code = "index"
+    entry_bytes = OFFSET_INDEX_ENTRY.size
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, findings: FindingList, zeros_allowed: bool) -> None:
+        super().__init__(path, base_offset, findings)
+        self._offsets, self._positions = array("i"), array("i")
+        self._awaited: tuple[int, int] | None = None  # an entry's slot, and the offset that a batch has yet to end with
+        data = self._read(disk)
+        if data is None:
+            return
+        index = OffsetIndex.decode(data, base_offset)
+        self._offsets, self._positions = index.relative_offsets, index.positions
+        self.slots = self._rising(self._count_entries(index, zeros_allowed))
+        del self._offsets[self.slots :], self._positions[self.slots :]
+
+    def _is_zero(self, slot: int) -> bool:
+        return self._positions[slot] == 0
+
+    def _rising(self, used: int) -> int:
+        """How many entries go up, one after the other; the first that does not is a finding."""
+        for column, what in ((self._offsets, "offset"), (self._positions, "position")):
+            wrong = _first_not_rising(column, used, strictly=True)
+            if wrong is not None:
+                where = f"entry {wrong} has the {what} {column[wrong]}, not above {column[wrong - 1]} before it"
+                if wrong == 0:
+                    where = f"entry 0 has the {what} {column[0]}, below 0"
+                self.add("order", f"{where}; it and the {used - wrong - 1} entries behind it were not looked at further", wrong)
+                used = wrong
+        return used
+
+    def match(self, rows: BatchColumns, count: int) -> None:
+        """Hold the entries that belong to rows [0, count) against them."""
+        row = 0
+        if self._awaited is not None:
+            row = self._await(rows, 0, count)
+        while self.slot < self.slots and self._awaited is None:
+            self.slot = batch_scan.match_offset_index(
+                rows, row, count, self._offsets, self._positions, self.slot, self.base_offset, self._scratch
+            )
+            row = self._scratch[0]
+            if self.slot == self.slots or row == count:
+                break
+            self._look(rows, row, count)
+        if count:
+            self._last_offset = rows.last_offset[count - 1]
+
+    def _look(self, rows: BatchColumns, row: int, count: int) -> None:
+        """Look closely at the entry in `slot`, which does not fit `row`, the first at or behind the byte it points at."""
+        slot, offset = self.slot, self.base_offset + self._offsets[self.slot]
+        self.slot += 1
+        position = self._positions[slot]
+        if rows.position[row] != position:
+            self.add("mismatch", f"entry {slot} points at byte {position} of the segment, where no batch begins", slot, offset)
+            return
+        before = rows.last_offset[row - 1] if row else self._last_offset
+        first = before + 1 if rows.fault[row] == LEGACY else rows.base_offset[row]
+        if offset < first:
+            self.add(
+                "mismatch",
+                f"entry {slot} is of offset {offset} and points at byte {position}, where the batch of the offsets "
+                f"{rows.base_offset[row]} to {rows.last_offset[row]} begins",
+                slot,
+                offset,
+            )
+            return
+        self._awaited = (slot, offset)
+        self._await(rows, row, count)
+
+    def _await(self, rows: BatchColumns, row: int, count: int) -> int:
+        """Look from `row` on for the batch that ends with the awaited offset -> the row reached."""
+        assert self._awaited is not None
+        slot, offset = self._awaited
+        bound = self._positions[slot + 1] if slot + 1 < self.slots else None
+        while row < count and rows.last_offset[row] < offset and (bound is None or rows.position[row] < bound):
+            row += 1
+        if row == count:
+            return row
+        self._awaited = None
+        is_inside = rows.fault[row] == LEGACY and rows.last_offset[row] > offset  # the first offset of an old set
+        if rows.last_offset[row] != offset and not is_inside:
+            self.add(
+                "mismatch",
+                f"entry {slot} is of offset {offset}; no batch between the byte {self._positions[slot]} that it points at and "
+                "the next entry's ends with it",
+                slot,
+                offset,
+            )
+        return row
+
+    def skip(self, start: int, end: int) -> None:
+        """Pass over the entries that point at bytes [start, end) of the segment: damage."""
+        while self.slot < self.slots and self._positions[self.slot] < start:
+            self._mismatch_in_passing()
+        while self.slot < self.slots and self._positions[self.slot] < end:
+            self.slot += 1
+        self._awaited = None
+
+    def _mismatch_in_passing(self) -> None:
+        slot = self.slot
+        message = f"entry {slot} points at byte {self._positions[slot]} of the segment, where no batch begins"
+        self.add("mismatch", message, slot, self.base_offset + self._offsets[slot])
+        self.slot += 1
+
+    def finish(self, end_position: int) -> None:
+        """Say what is left when the segment has gone by: entries that point behind its end."""
+        left = self.slots - self.slot
+        if left:
+            self.add(
+                "mismatch",
+                f"entry {self.slot} points at byte {self._positions[self.slot]}, behind the segment's last batch; "
+                f"{left} entries do, the segment has {end_position} bytes",
+                self.slot,
+                self.base_offset + self._offsets[self.slot],
+            )
+        elif self._awaited is not None:
+            slot, offset = self._awaited
+            self.add("mismatch", f"entry {slot} is of offset {offset}, with which no batch of the segment ends", slot, offset)
+
+
+class TimeIndexCheck(IndexFile):
+    """One `.timeindex`; rows are given to `match` in the order of the file, then `finish` is called."""
+
+    code = "timeindex"
+    entry_bytes = TIME_INDEX_ENTRY.size
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, findings: FindingList, zeros_allowed: bool) -> None:
+        super().__init__(path, base_offset, findings)
+        self._timestamps, self._offsets = array("q"), array("i")
+        self._damaged = False
+        self._readable = False
+        data = self._read(disk)
+        if data is None:
+            return
+        index = TimeIndex.decode(data, base_offset)
+        self._timestamps, self._offsets = index.timestamps, index.relative_offsets
+        self._readable = True
+        self.slots = self._rising(self._count_entries(index, zeros_allowed))
+        del self._timestamps[self.slots :], self._offsets[self.slots :]
+
+    def _is_zero(self, slot: int) -> bool:
+        return self._timestamps[slot] == 0
+
+    def _rising(self, used: int) -> int:
+        wrong = _first_not_rising(self._timestamps, used, strictly=True)
+        if wrong is not None and wrong > 0:
+            self._add_order(wrong, used, "timestamp", self._timestamps)
+            used = wrong
+        wrong = _first_not_rising(self._offsets, used, strictly=False)
+        if wrong is not None:
+            self._add_order(wrong, used, "offset", self._offsets)
+            used = wrong
+        return used
+
+    def _add_order(self, wrong: int, used: int, what: str, column: array[int]) -> None:
+        before = f"behind {column[wrong - 1]} in the entry before" if wrong else "below 0"
+        self.add(
+            "order",
+            f"entry {wrong} has the {what} {column[wrong]}, {before}; it and the {used - wrong - 1} entries behind it were not "
+            "looked at further",
+            wrong,
+        )
+        self._readable = False
+
+    def match(self, rows: BatchColumns, count: int) -> None:
+        """Hold the entries that belong to rows [0, count) against them."""
+        row = 0
+        while True:
+            self.slot = batch_scan.match_time_index(
+                rows, row, count, self._timestamps, self._offsets, self.slot, self.base_offset, self._scratch
+            )
+            row = self._scratch[0]
+            if self.slot == self.slots or row == count:
+                break
+            self._look(rows, row)
+        if count:
+            self._last_offset = rows.last_offset[count - 1]
+            self._damaged = False
+
+    def _look(self, rows: BatchColumns, row: int) -> None:
+        """Look closely at the entry in `slot`, which does not fit `row`, the first that ends at or behind its offset."""
+        slot = self.slot
+        self.slot += 1
+        offset, timestamp = self.base_offset + self._offsets[slot], self._timestamps[slot]
+        before = rows.last_offset[row - 1] if row else self._last_offset
+        if offset < rows.base_offset[row] and not (rows.fault[row] == LEGACY and offset > before):
+            if not (self._damaged and row == 0):
+                self.add("mismatch", f"entry {slot} is of offset {offset}, which no batch of the segment holds", slot, offset)
+        elif rows.max_timestamp[row] != timestamp:
+            self.add(
+                "mismatch",
+                f"entry {slot} states {timestamp} ms at offset {offset}; the batch there has {rows.max_timestamp[row]} ms for "
+                "its largest timestamp",
+                slot,
+                offset,
+            )
+        elif self._scratch[1] > timestamp:
+            self.add(
+                "mismatch",
+                f"entry {slot} states that no record up to offset {offset} is younger than {timestamp} ms; one is of "
+                f"{self._scratch[1]} ms",
+                slot,
+                offset,
+            )
+
+    def skip(self) -> None:
+        """Say that damage goes by: entries of offsets in it cannot be held against anything."""
+        self._damaged = True
+
+    def finish(self, *, closed: bool) -> None:
+        """Say what is left when the segment has gone by; of a `closed` one the largest timestamp should have an entry."""
+        if self.slot < self.slots and not self._damaged:
+            offset = self.base_offset + self._offsets[self.slot]
+            left = self.slots - self.slot
+            self.add(
+                "mismatch",
+                f"entry {self.slot} is of offset {offset}, behind the segment's last, {self._last_offset}; {left} entries are",
+                self.slot,
+                offset,
+            )
+        last = self._timestamps[-1] if self.slots else -1
+        if closed and self._readable and last < self._scratch[1]:
+            self.add("behind", f"its last entry is of {last} ms, the youngest record of {self._scratch[1]} ms")
+
+
+def _first_not_rising(column: array[int], used: int, *, strictly: bool) -> int | None:
+    """The first of `used` numbers that is below 0 or not above the one before it, or None."""
+    if used and column[0] < 0:
+        return 0
+    head = column[:used]
+    if strictly:
+        sound = all(left < right for left, right in pairwise(head))
+    else:
+        sound = all(left <= right for left, right in pairwise(head))
+    if sound:
+        return None
+    return next(slot + 1 for slot, (left, right) in enumerate(pairwise(head)) if left > right or (strictly and left == right))

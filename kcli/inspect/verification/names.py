@@ -1,0 +1,59 @@
+"""Judges the names in a partition's directory: what does not belong there, and what a crash left.
+
+name                                  finding               why a sound directory may have it
+------------------------------------  --------------------  -----------------------------------------------------
+*.deleted                             leftover-deleted      removed a minute after it was marked, or at start
+*.cleaned                             leftover-cleaned
+*.swap                                leftover-swap
+*.tmp, *.part                         leftover-temporary
+an index without its .log             index-orphan
+5.log, backup.log                     name-irregular
+anything else                         file-unknown          not Kafka's, and Kafka leaves it alone
+"""
+
+from __future__ import annotations
+
+from kcli.format.file_names import FileKind, FileState, segment_file_name
+from kcli.inspect.findings import FindingList
+from kcli.log.log_directory import FoundFile, PartitionDirectory
+
+_INDEXES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+_SEGMENT_FILES = (FileKind.LOG, FileKind.PRODUCER_SNAPSHOT, *_INDEXES)
+_OF_PARTITION = (FileKind.LEADER_EPOCH_CHECKPOINT, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE)
+_LEFTOVERS = {
+    FileState.DELETED: "leftover-deleted",
+    FileState.CLEANED: "leftover-cleaned",
+    FileState.SWAP: "leftover-swap",
+    FileState.TEMPORARY: "leftover-temporary",
+    FileState.PARTIAL: "leftover-temporary",
+}
+
+
+def check_names(partition: PartitionDirectory, findings: FindingList, *, is_live: bool) -> None:
+    """Judge every file of a partition that is no part of a segment. A running broker's own leftovers are none."""
+    for file in partition.others:
+        if file.state is not FileState.CURRENT and file.kind is not FileKind.UNKNOWN:
+            if not is_live:
+                findings.add(_LEFTOVERS[file.state], file.path, file.parsed.sentence())
+        elif file.kind in _SEGMENT_FILES:
+            _check_segment_file(file, findings, is_live=is_live)
+        elif file.kind is FileKind.METADATA_SNAPSHOT:
+            findings.add("file-unknown", file.path, "the name of a KRaft snapshot has 20 digits, a dash and 10 digits")
+        elif file.kind not in _OF_PARTITION:
+            findings.add("file-unknown", file.path, f"{file.parsed.sentence()} in a partition's directory")
+    for name in partition.directories:
+        findings.add("file-unknown", f"{partition.path.rstrip('/')}/{name}", "a directory inside of a partition's directory")
+
+
+def _check_segment_file(file: FoundFile, findings: FindingList, *, is_live: bool) -> None:
+    if file.is_current and file.kind in _INDEXES:
+        if not is_live:
+            log = segment_file_name(file.base_offset, FileKind.LOG)
+            findings.add("index-orphan", file.path, f"there is no {log} beside it", offset=file.base_offset)
+        return
+    if file.parsed.base_offset is None:
+        message = "no offset stands in front of the name's first dot"
+    else:
+        regular = segment_file_name(file.parsed.base_offset, file.kind)
+        message = f"the name for offset {file.parsed.base_offset} is {regular}"
+    findings.add("name-irregular", file.path, message)

@@ -1,0 +1,333 @@
+"""Verifies one partition: its segments in their order, and what can only be seen across them.
+
+    what                                    where it is decided
+    --------------------------------------  --------------------------------------------------------
+    batches, offsets, indexes of a segment  segments, batches, indexes
+    producers, transactions, .txnindex      producers, transaction_index
+    snapshots                               snapshots, when the producers stand at their offsets
+    leader epochs                           epochs, at the end
+    gaps and overlaps between segments,     here
+      checkpoints against the log
+    names and leftovers                     names
+
+Offsets that are missing are no fault by themselves: the log cleaner takes records away, and a broker accepts it all. Whether a
+log was cleaned is told by the cleaner's checkpoint, by batches with fewer records than offsets, by a delete horizon, by gaps
+inside of a segment, or by the topic's name; without any of these a gap between two segments is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kcli.format.file_names import DirectoryState, FileKind
+from kcli.inspect.findings import Finding, FindingList
+from kcli.inspect.verification.epochs import check_leader_epochs
+from kcli.inspect.verification.names import check_names
+from kcli.inspect.verification.producers import OpenTransactionCount, ProducerStep, ProducerTracker, TransactionCounts
+from kcli.inspect.verification.segments import EpochRun, SegmentFacts, SegmentOptions, SegmentVerifier
+from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
+from kcli.inspect.verification.transaction_index import TransactionIndexCheck
+from kcli.log.disk import Disk
+from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment
+
+_COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+
+
+class PartitionOptions(NamedTuple):
+    """What is known about a partition before it is read: the state of its log directory, the checkpoints' words on it.
+
+    `is_clean` is None where the log directory is not known; offsets are None where no checkpoint tells.
+    """
+
+    is_live: bool = False
+    is_clean: bool | None = None
+    recovery_point: int | None = None
+    log_start_offset: int | None = None
+    high_watermark: int | None = None
+    cleaner_offset: int | None = None
+
+
+class PartitionResult(NamedTuple):
+    """What a partition holds and what is wrong with it.
+
+    Records are counted as data or control; `aborted_records` are those data records that belong to aborted transactions,
+    `records_below_start` those below the log start offset. `end_offset` is the offset behind the last batch.
+    """
+
+    path: str
+    topic: str
+    partition: int
+    state: DirectoryState
+    segments: int
+    size_bytes: int
+    batches: int
+    data_records: int
+    control_records: int
+    aborted_records: int
+    records_below_start: int
+    log_start_offset: int
+    end_offset: int
+    last_stable_offset: int
+    committed_transactions: int
+    aborted_transactions: int
+    open_transactions: list[OpenTransactionCount]
+    findings: list[Finding]
+
+
+class PartitionVerifier:
+    """Verifies one partition directory."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        partition: PartitionDirectory,
+        options: PartitionOptions,
+        on_bytes: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.disk = disk
+        self.partition = partition
+        self.options = options
+        self.findings = FindingList()
+        self._on_bytes = on_bytes
+        self._facts: list[SegmentFacts] = []
+        base = partition.segments[0].base_offset if partition.segments else 0
+        self.log_start_offset = max(options.log_start_offset or 0, base)
+        self.end_offset = base
+        self.tracker = ProducerTracker(self.findings, knows_all=base == 0)
+        self._snapshots = SnapshotCheck(self.tracker, self.findings)
+        self._ahead = list(partition.snapshots)  # snapshots whose offset the walk has not reached
+
+    def run(self) -> PartitionResult:
+        """Read the partition -> what it holds. Raises nothing for what is wrong with it."""
+        check_names(self.partition, self.findings, is_live=self.options.is_live)
+        self._begin_producers()
+        for segment in self.partition.segments:
+            self._verify_segment(segment)
+        self._finish_snapshots()
+        self._check_gaps()
+        self._check_epochs()
+        self._check_checkpoints()
+        self._tell_open_transactions()
+        if not self.partition.segments and self.partition.state is DirectoryState.CURRENT and not self.options.is_live:
+            self.findings.add("partition-empty", self.partition.path, "there is no .log in the partition's directory")
+        return self._result()
+
+    # ------------------------------------------------------------------------------------------------------ segments
+
+    def _begin_producers(self) -> None:
+        """Load the producers from the snapshot at the first segment's start, where there is one."""
+        base = self.end_offset
+        while self._ahead and self._ahead[0].base_offset <= base:
+            file = self._ahead.pop(0)
+            snapshot = read_snapshot(self.disk, file.path, self.findings)
+            if snapshot is not None and file.base_offset == base and base > 0:
+                self.tracker.load(snapshot.entries)
+                self.tracker.knows_all = True
+
+    def _verify_segment(self, segment: Segment) -> None:
+        is_last = segment is self.partition.segments[-1]
+        options = SegmentOptions(
+            is_last=is_last,
+            is_live=self.options.is_live,
+            zeros_allowed=is_last and not self.options.is_clean,
+            stops=tuple(sorted({*(file.base_offset for file in self._ahead), self.log_start_offset})),
+            log_start_offset=self.log_start_offset,
+        )
+        self._check_missing_indexes(segment, is_last)
+        index = TransactionIndexCheck(self.disk, segment.transaction_index, segment.log, segment.base_offset, self.findings)
+        index.tail_may_be_missing = is_last and self.options.is_live
+        self.tracker.path, self.tracker.index = segment.log, index
+        verifier = SegmentVerifier(self.disk, segment, options, self.findings, self._on_step, self._on_bytes)
+        self._facts.append(verifier.facts)
+        try:
+            facts = verifier.run()
+        except OSError as error:
+            self._add_unreadable(segment.log, error)
+            self.tracker.gap_offset = max(self.tracker.gap_offset, segment.base_offset, self.end_offset)
+            self._facts.pop()
+            return
+        index.finish(facts.damaged)
+        self._join(facts)
+
+    def _add_unreadable(self, path: str, error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):
+            if not self.options.is_live:
+                self.findings.add("file-shrank", path, "the file vanished while the partition was read")
+            return
+        self.findings.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
+
+    def _check_missing_indexes(self, segment: Segment, is_last: bool) -> None:
+        if self.options.is_live and is_last:
+            return
+        for path, code in ((segment.offset_index, "index-missing"), (segment.time_index, "timeindex-missing")):
+            if path is None:
+                self.findings.add(
+                    code, segment.log, f"the segment has no .{code.split('-')[0]} beside it", offset=segment.base_offset
+                )
+
+    def _join(self, facts: SegmentFacts) -> None:
+        """Move on to the end of a segment that was read; where it does not begin where the one before ended, say so."""
+        if facts.first_offset >= 0:
+            self._pass_start(facts)
+        elif facts.base_offset < self.end_offset:
+            self._add_overlap(facts, facts.base_offset)
+        if facts.is_damaged:
+            self.tracker.gap_offset = max(self.tracker.gap_offset, facts.end_offset)
+        self.tracker.gap_offset = max(self.tracker.gap_offset, facts.gap_offset)
+        self.end_offset = max(self.end_offset, facts.end_offset)
+
+    def _pass_start(self, facts: SegmentFacts) -> None:
+        """Note, once a segment, how its first batch continues the segment before."""
+        if facts.joined:
+            return
+        facts.joined = True
+        self._reach(min(self.end_offset, facts.first_offset))
+        if facts.first_offset > self.end_offset:
+            facts.gap_before = (self.end_offset, facts.first_offset)
+            self.tracker.gap_offset = max(self.tracker.gap_offset, facts.first_offset)
+        elif min(facts.first_offset, facts.base_offset) < self.end_offset:
+            self._add_overlap(facts, facts.first_offset)
+
+    def _add_overlap(self, facts: SegmentFacts, offset: int) -> None:
+        self.findings.add(
+            "segment-overlap",
+            facts.path,
+            f"the segment begins at offset {min(offset, facts.base_offset)}; the one before it ends at offset "
+            f"{self.end_offset - 1}",
+            offset=offset,
+        )
+
+    # ----------------------------------------------------------------------------------------------------- producers
+
+    def _on_step(self, step: ProducerStep) -> None:
+        self._pass_start(self._facts[-1])
+        self._reach(step.first_offset)
+        self.tracker.apply(step)
+
+    def _reach(self, offset: int) -> None:
+        """Compare the snapshots up to `offset`, which the producers have reached."""
+        while self._ahead and self._ahead[0].base_offset <= offset:
+            self._compare(self._ahead.pop(0))
+
+    def _compare(self, file: FoundFile) -> None:
+        snapshot = read_snapshot(self.disk, file.path, self.findings)
+        if snapshot is not None:
+            self._snapshots.compare(file.path, file.base_offset, snapshot)
+
+    def _finish_snapshots(self) -> None:
+        self._reach(self.end_offset)
+        for file in self._ahead:
+            if self.options.is_live:
+                continue
+            if read_snapshot(self.disk, file.path, self.findings) is not None:
+                message = f"the snapshot is of offset {file.base_offset}; the log ends at {self.end_offset}"
+                self.findings.add("snapshot-beyond-end", file.path, message, offset=file.base_offset)
+        has_producers = any(facts.producer_batches for facts in self._facts)
+        if has_producers and not self.partition.snapshots and not self.options.is_live:
+            self.findings.add("snapshot-missing", self.partition.path, "the log has batches of producers and no .snapshot")
+
+    def _tell_open_transactions(self) -> None:
+        for txn in self.tracker.open_transactions():
+            self.findings.add(
+                "transaction-open",
+                self.partition.path,
+                f"the transaction of producer {txn.producer_id} (epoch {txn.producer_epoch}), {txn.records} records so far, "
+                "has no end in the log",
+                offset=txn.first_offset,
+            )
+
+    # ------------------------------------------------------------------------------------------------ the whole log
+
+    def _is_cleaned_up_to(self, offset: int) -> bool:
+        """True where the log shows that a cleaner took records below `offset`."""
+        if (self.options.cleaner_offset or 0) >= offset or self.partition.topic in _COMPACTED_TOPICS:
+            return True
+        return any(facts.is_thinned for facts in self._facts)
+
+    def _check_gaps(self) -> None:
+        inner_gaps = any(facts.gaps and not facts.is_damaged for facts in self._facts)
+        for before, facts in zip([None, *self._facts], self._facts, strict=False):
+            if facts.first_gap is not None:
+                start, end, position = facts.first_gap
+                if not self._is_cleaned_up_to(end):
+                    message = f"the offsets {start} to {end - 1} are missing, the first of {facts.gaps} gaps in the segment"
+                    self.findings.add("offset-gap", facts.path, message, position=position, offset=start)
+            if facts.gap_before is None or before is None or before.is_damaged:
+                continue
+            start, end = facts.gap_before
+            if not inner_gaps and not self._is_cleaned_up_to(end):
+                message = f"the offsets {start} to {end - 1} are missing before the segment"
+                self.findings.add("segment-gap", facts.path, message, offset=start)
+
+    def _check_epochs(self) -> None:
+        if not self._facts:
+            return
+        runs: list[tuple[str, EpochRun]] = []
+        for facts in self._facts:
+            for run in facts.epochs:
+                if runs and 0 <= run.epoch < runs[-1][1].epoch:
+                    message = f"the batch is of leader epoch {run.epoch}; the one before it of {runs[-1][1].epoch}"
+                    self.findings.add("leader-epoch-back", facts.path, message, position=run.position, offset=run.first_offset)
+                runs.append((facts.path, run))
+        check_leader_epochs(
+            self.disk,
+            self.partition.file(FileKind.LEADER_EPOCH_CHECKPOINT),
+            self.partition.path,
+            runs,
+            self.log_start_offset,
+            self.end_offset,
+            self.findings,
+            is_live=self.options.is_live,
+        )
+
+    def _check_checkpoints(self) -> None:
+        """Hold the checkpoints' words against the log's end; a running broker's are old ones, and never ahead."""
+        options, end = self.options, self.end_offset
+        for code, offset, what in (
+            ("recovery-point-beyond-end", options.recovery_point, "recovery point"),
+            ("high-watermark-beyond-end", options.high_watermark, "high watermark"),
+            ("log-start-beyond-end", options.log_start_offset, "log start offset"),
+            ("cleaner-offset-beyond-end", options.cleaner_offset, "cleaner's first dirty offset"),
+        ):
+            if offset is not None and offset > end:
+                message = f"the checkpointed {what} is {offset}; the log ends at {end}"
+                self.findings.add(code, self.partition.path, message, offset=offset)
+
+    def _result(self) -> PartitionResult:
+        facts, counts = self._facts, self.tracker.counts
+        open_transactions = self.tracker.open_transactions()
+        first_open = open_transactions[0].first_offset if open_transactions else self.end_offset
+        return PartitionResult(
+            path=self.partition.path,
+            topic=self.partition.topic,
+            partition=self.partition.partition,
+            state=self.partition.state,
+            segments=len(self.partition.segments),
+            size_bytes=sum(one.size_bytes for one in facts),
+            batches=sum(one.batches for one in facts),
+            data_records=sum(one.data_records for one in facts),
+            control_records=sum(one.control_records for one in facts),
+            aborted_records=counts.aborted_records,
+            records_below_start=sum(one.data_records_below_start for one in facts),
+            log_start_offset=self.log_start_offset,
+            end_offset=self.end_offset,
+            last_stable_offset=min(first_open, self.end_offset),
+            committed_transactions=counts.committed,
+            aborted_transactions=counts.aborted,
+            open_transactions=open_transactions,
+            findings=self.findings.finish(),
+        )
+
+
+def verify_partition(
+    disk: Disk,
+    partition: PartitionDirectory,
+    options: PartitionOptions,
+    on_bytes: Callable[[int], None] = lambda count: None,
+) -> PartitionResult:
+    """Verify one partition directory -> what it holds and what is wrong with it; `on_bytes` is told of the progress."""
+    return PartitionVerifier(disk, partition, options, on_bytes).run()
+
+
+__all__ = ["PartitionOptions", "PartitionResult", "TransactionCounts", "verify_partition"]

@@ -1,0 +1,201 @@
+"""Follows the producers of a partition over its batches: sequences, epochs, transactions, and the .txnindex files.
+
+What a batch does to its producer's state is told in kcli.log.producer_state_manager; here it is only asked whether a broker
+could have written it so. Of the batches of one producer that follow each other in its sequence only the first and the last
+matter: they come as one `ProducerStep`.
+
+    step                                     is odd where
+    ---------------------------------------  ---------------------------------------------------------------------------
+    records, epoch as before                 its sequence is not the next one: lower is a repetition; higher is a gap,
+                                               unless offsets are missing since (then the log was cleaned, or is damaged);
+                                               0 may always follow: a producer that the broker had forgotten
+    records, a new epoch                     (begins with any sequence)
+    records outside of an open transaction   always: no broker loads such a log
+    any                                      its epoch, or a marker's coordinator epoch, is lower than before
+    an abort marker                          its transaction is not in the .txnindex of the marker's segment, unless no
+                                               record of it is left
+
+`gap_offset` says how far anything may be missing: what was before it counts only as a bound. Producers that wrote nothing
+within their expiry (a day by default) may be unknown to a snapshot; the records' own times do not tell.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcli.format.end_transaction_marker import EndTransactionMarker
+from kcli.format.index_entries import AbortedTxn
+from kcli.format.producer_snapshot import ProducerEntry
+from kcli.format.record_batch import NO_SEQUENCE, increment_sequence
+from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.transaction_index import TransactionIndexCheck
+from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry
+
+
+class ProducerStep(NamedTuple):
+    """Batches of one producer, each next in its sequence; or one control batch, with its marker.
+
+    `first_offset`, `first_sequence`, `first_position` are of the first batch, `batch_offset`, `last_offset`, `last_sequence`
+    and `max_timestamp` (ms) of the last. `records` are counted; `gap_offset` is the highest offset at or below the first
+    batch's end before which something is missing in its segment, or -1.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    is_transactional: bool
+    first_position: int
+    first_offset: int
+    first_sequence: int
+    batch_offset: int
+    last_offset: int
+    last_sequence: int
+    max_timestamp: int
+    records: int
+    gap_offset: int
+    marker: EndTransactionMarker | None = None
+    is_control: bool = False
+
+
+class OpenTransactionCount(NamedTuple):
+    """A transaction that has no end in the log."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    records: int
+
+
+class TransactionCounts:
+    """How the transactions of a partition ended, and how many records aborted ones hold."""
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.aborted = 0
+        self.aborted_records = 0
+
+
+class ProducerTracker:
+    """The producers of one partition, moved on by steps in the order of the log.
+
+    `path` is the segment that steps come from now, `index` its transaction index. Until `knows_all` is True, what was before
+    the first step of a producer is unknown.
+    """
+
+    def __init__(self, findings: FindingList, *, knows_all: bool) -> None:
+        self.findings = findings
+        self.knows_all = knows_all
+        self.producers: dict[int, ProducerStateEntry] = {}
+        self.counts = TransactionCounts()
+        self.path = ""
+        self.index: TransactionIndexCheck | None = None
+        self.gap_offset = -1
+        self._open: dict[int, int] = {}  # producer -> where its open transaction begins
+        self._records: dict[int, int] = {}  # producer -> how many records its open transaction has
+
+    def load(self, entries: tuple[ProducerEntry, ...]) -> None:
+        """Begin with what a snapshot tells."""
+        for entry in entries:
+            self.producers[entry.producer_id] = ProducerStateEntry.from_snapshot(entry)
+            if entry.open_txn_first_offset is not None:
+                self._open[entry.producer_id] = entry.open_txn_first_offset
+                self._records[entry.producer_id] = 0
+
+    def apply(self, step: ProducerStep) -> None:
+        """Check a step and move the state on."""
+        self.gap_offset = max(self.gap_offset, step.gap_offset)
+        state = self.producers.get(step.producer_id)
+        if state is None:
+            state = self.producers[step.producer_id] = ProducerStateEntry(step.producer_id)
+        elif step.producer_epoch < state.producer_epoch:
+            self._add(
+                "producer-epoch-back",
+                step,
+                f"producer {step.producer_id} writes with epoch {step.producer_epoch} after epoch {state.producer_epoch}",
+            )
+        if step.is_control:
+            if step.marker is not None:
+                self._end_transaction(step, state, step.marker)
+            return
+        self._check_sequence(step, state)
+        self._append(step, state)
+
+    def open_transactions(self) -> list[OpenTransactionCount]:
+        """The transactions that have not ended, by their first offsets."""
+        found = [
+            OpenTransactionCount(producer_id, self.producers[producer_id].producer_epoch, first, self._records[producer_id])
+            for producer_id, first in self._open.items()
+        ]
+        return sorted(found, key=lambda txn: txn.first_offset)
+
+    def records_of_open_transaction(self, producer_id: int) -> int:
+        """How many records the producer's open transaction has in the log."""
+        return self._records.get(producer_id, 0)
+
+    def _add(self, code: str, step: ProducerStep, message: str) -> None:
+        self.findings.add(code, self.path, message, position=step.first_position, offset=step.first_offset)
+
+    def _check_sequence(self, step: ProducerStep, state: ProducerStateEntry) -> None:
+        if not state.batches or step.producer_epoch != state.producer_epoch or step.first_sequence in (0, NO_SEQUENCE):
+            return
+        last = state.batches[-1]
+        expected = 0 if last.last_sequence == NO_SEQUENCE else increment_sequence(last.last_sequence, 1)
+        ahead = step.first_sequence - expected & 0x7FFF_FFFF
+        if ahead == 0:
+            return
+        where = (
+            f"producer {step.producer_id} (epoch {step.producer_epoch}) writes sequence {step.first_sequence}; "
+            f"{expected} is next after its batch that ends at offset {last.last_offset}"
+        )
+        if ahead >= 0x4000_0000:
+            self._add("producer-sequence-back", step, where)
+        elif self.gap_offset <= last.last_offset:
+            self._add("producer-sequence-gap", step, where)
+
+    def _append(self, step: ProducerStep, state: ProducerStateEntry) -> None:
+        delta = step.last_offset - step.batch_offset
+        state.add_batch(step.producer_epoch, BatchMetadata(step.last_sequence, step.last_offset, delta, step.max_timestamp))
+        if step.is_transactional:
+            if state.current_txn_first_offset is None:
+                state.current_txn_first_offset = step.first_offset
+                self._open[step.producer_id] = step.first_offset
+                self._records[step.producer_id] = 0
+            self._records[step.producer_id] += step.records
+        elif state.current_txn_first_offset is not None:
+            self._add(
+                "transaction-mixed",
+                step,
+                f"producer {step.producer_id} writes outside of a transaction while the one that began at offset "
+                f"{state.current_txn_first_offset} is open",
+            )
+
+    def _end_transaction(self, step: ProducerStep, state: ProducerStateEntry, marker: EndTransactionMarker) -> None:
+        if marker.coordinator_epoch < state.coordinator_epoch:
+            self._add(
+                "coordinator-epoch-back",
+                step,
+                f"a marker of producer {step.producer_id} is of coordinator epoch {marker.coordinator_epoch}, after one of "
+                f"epoch {state.coordinator_epoch}",
+            )
+        state.set_epoch(step.producer_epoch)
+        state.coordinator_epoch = marker.coordinator_epoch
+        state.last_timestamp = marker.timestamp
+        state.current_txn_first_offset = None
+        first = self._open.pop(step.producer_id, None)
+        records = self._records.pop(step.producer_id, 0)
+        if marker.is_abort:
+            self._abort(step, first, records)
+        elif first is not None:
+            self.counts.committed += 1
+
+    def _abort(self, step: ProducerStep, first: int | None, records: int) -> None:
+        if first is not None:
+            self.counts.aborted += 1
+            self.counts.aborted_records += records
+        if self.index is None:
+            return
+        if first is None:
+            self.index.allow(step.first_offset, step.producer_id, is_known=self.knows_all and self.gap_offset < 0)
+            return
+        stable = min(self._open.values(), default=step.first_offset + 1)
+        expected = AbortedTxn(0, step.producer_id, first, step.first_offset, stable)
+        self.index.expect(expected, step.first_position, records, is_exact=self.knows_all and self.gap_offset < 0)

@@ -1,0 +1,407 @@
+"""Verifies one segment: its batches, their offsets and leader epochs, its `.index` and `.timeindex`.
+
+What needs the segments before it is not decided here but handed on: the producers' steps one by one, all else as a
+`SegmentFacts`. So segments can be verified apart from each other and put together afterwards.
+
+Batches are taken in stretches (see walk). Of a stretch only the rows that are not usual are looked at one by one: those that
+do not continue the offsets, the leader epoch or the producer's sequence of the row before, or that have a fault.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kcli.format import batch_scan, limits
+from kcli.format.batch_scan import LEGACY, LOOK, UNOPENED
+from kcli.format.compression import inflate
+from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG, increment_sequence
+from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.batches import BatchInspector
+from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
+from kcli.inspect.verification.producers import ProducerStep
+from kcli.inspect.verification.walk import SegmentWalk, Stretch
+from kcli.log.disk import Disk
+from kcli.log.log_directory import Segment
+from kcli.log.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
+
+_NEVER = 2**63 - 1
+_DAMAGE_CODES = {ZEROS: "log-zero-tail", BAD_MAGIC: "batch-magic"}
+
+
+class EpochRun(NamedTuple):
+    """Batches of one leader epoch, one after the other: the base offsets of the first and the last, the first one's byte."""
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+    position: int
+
+
+class SegmentOptions(NamedTuple):
+    """What is known about a segment before it is read.
+
+    `is_last` of its partition; `is_live`: a broker may be writing to it; `zeros_allowed`: its indexes may be preallocated;
+    `stops`: offsets at which no two batches count as one step (snapshots, the log start), rising; `log_start_offset`: records
+    below it are counted apart.
+    """
+
+    is_last: bool = True
+    is_live: bool = False
+    zeros_allowed: bool = True
+    stops: tuple[int, ...] = ()
+    log_start_offset: int = 0
+
+
+class SegmentFacts:
+    """What a segment holds; offsets are -1 where it has no batch. `gap_offset` as in ProducerStep, for the whole segment."""
+
+    def __init__(self, base_offset: int, path: str) -> None:
+        self.base_offset = base_offset
+        self.path = path
+        self.size_bytes = 0
+        self.first_offset = -1
+        self.first_position = 0
+        self.end_offset = base_offset
+        self.batches = 0
+        self.data_records = 0
+        self.data_records_below_start = 0
+        self.control_records = 0
+        self.producer_batches = 0
+        self.gap_offset = -1
+        self.gaps = 0
+        self.first_gap: tuple[int, int, int] | None = None  # from offset, to offset, byte
+        self.is_thinned = False  # batches have fewer records than offsets, or a delete horizon: a cleaner was here
+        self.is_damaged = False
+        self.damaged: list[tuple[int, int]] = []  # ranges of offsets that damage may have held
+        self.epochs: list[EpochRun] = []
+        self.joined = False  # set with the next by who puts segments together
+        self.gap_before: tuple[int, int] | None = None
+        self.control_types: list[int] = []  # of KRaft's control records: the first and the last few
+
+
+class SegmentVerifier:
+    """Verifies one segment; `on_step` gets the producers' steps, `on_bytes` how many bytes went by."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        segment: Segment,
+        options: SegmentOptions,
+        findings: FindingList,
+        on_step: Callable[[ProducerStep], None],
+        on_bytes: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self._disk = disk
+        self._segment = segment
+        self._options = options
+        self._findings = findings
+        self._on_step = on_step
+        self._on_bytes = on_bytes
+        self.facts = SegmentFacts(segment.base_offset, segment.log)
+        self._state = array("q", bytes(8 * batch_scan.STATE_SLOTS))
+        self._state[batch_scan.NEXT_OFFSET] = -1
+        self._stops = list(options.stops)
+        self._step: ProducerStep | None = None
+        self._after_damage = False
+        self._below_start = options.log_start_offset > segment.base_offset
+
+    def run(self) -> SegmentFacts:
+        """Read the segment -> what it holds. Raises OSError as the disk does."""
+        segment, options = self._segment, self._options
+        zeros = options.zeros_allowed
+        self._index = self._times = None
+        if segment.offset_index is not None:
+            self._index = OffsetIndexCheck(self._disk, segment.offset_index, segment.base_offset, self._findings, zeros)
+        if segment.time_index is not None:
+            self._times = TimeIndexCheck(self._disk, segment.time_index, segment.base_offset, self._findings, zeros)
+        self._walk = SegmentWalk(self._disk, segment.log)
+        self.facts.size_bytes = self._walk.end
+        self._inspector = BatchInspector(segment.log, self._findings, self._walk.scanner)
+        self._next_stop()
+        try:
+            for step in self._walk.steps():
+                if isinstance(step, Damage):
+                    self._take_damage(step)
+                else:
+                    self._take_stretch(step)
+        finally:
+            self._walk.close()
+        self._flush_step()
+        if self._below_start:
+            self.facts.data_records_below_start = self.facts.data_records
+        if self._index is not None:
+            self._index.finish(self._walk.end)
+        if self._times is not None:
+            self._times.finish(closed=not options.is_last and not self.facts.is_damaged)
+        return self.facts
+
+    # ----------------------------------------------------------------------------------------------------- stretches
+
+    def _take_damage(self, damage: Damage) -> None:
+        self._on_bytes(max(0, damage.end_position - damage.position))
+        at_end = damage.end_position >= self._walk.end
+        if self._options.is_live and self._options.is_last and at_end:
+            return
+        code = _DAMAGE_CODES.get(damage.kind, "batch-size")
+        if damage.kind == TRUNCATED and at_end:
+            code = "log-torn-tail"
+        message = damage.message
+        if not at_end:
+            message += f"; {damage.end_position - damage.position} bytes up to the next sound batch are lost"
+        self._add_damage(code, damage.position, damage.end_position, message)
+
+    def _add_damage(self, code: str, position: int, end_position: int, message: str) -> None:
+        self._findings.add(code, self._segment.log, message, position=position)
+        self._flush_step()
+        self.facts.is_damaged = True
+        self._after_damage = True
+        self.facts.damaged.append((self._state[batch_scan.NEXT_OFFSET], _NEVER))
+        if self._index is not None:
+            self._index.skip(position, end_position)
+        if self._times is not None:
+            self._times.skip()
+
+    def _take_stretch(self, stretch: Stretch) -> None:
+        rows, count = self._walk.rows, stretch.rows
+        self._on_bytes(rows.position[count - 1] + rows.size_bytes[count - 1] - rows.position[0])
+        batch = stretch.batch
+        if batch is not None and not batch.is_valid:
+            stored, computed = batch.header.crc, batch.computed_crc
+            message = f"the stored CRC of the batch is {stored}, the computed one {computed}"
+            self._add_damage("batch-crc", batch.position, batch.end_position, message)
+            return
+        if stretch.odd:
+            self._look_at_odd(stretch)
+        if rows.base_offset[0] < 0 or rows.last_offset[0] < rows.base_offset[0] or rows.record_count[0] < 0:
+            self._after_damage = True  # a header that cannot be right, and so a row of its own
+            return
+        if self._index is not None:
+            self._index.match(rows, count)
+        if self._times is not None:
+            self._times.match(rows, count)
+        self._take_rows(stretch)
+
+    def _look_at_odd(self, stretch: Stretch) -> None:
+        """Inflate and check what is compressed, look closely at what has a fault; rows that are in order become SOUND."""
+        rows = self._walk.rows
+        for row in range(stretch.rows):
+            if rows.fault[row] == UNOPENED and stretch.batch is None:
+                try:
+                    records = inflate(rows.attributes[row] & 7, self._walk.payload(row), limit=limits.INFLATE_WINDOW_BYTES)
+                except FormatError:
+                    rows.fault[row] = LOOK
+                else:
+                    self._walk.check_inflated(row, records)
+            if rows.fault[row] in (LOOK, LEGACY):
+                facts = self._inspector.look(stretch.batch or self._walk.batch(row))
+                if rows.fault[row] == LEGACY:
+                    rows.base_offset[row] = min(rows.base_offset[row], max(facts.first_offset, 0))
+                    rows.record_count[row] = facts.record_count
+
+    # ---------------------------------------------------------------------------------------------------------- rows
+
+    def _take_rows(self, stretch: Stretch) -> None:
+        rows, state = self._walk.rows, self._state
+        facts = self.facts
+        facts.batches += stretch.rows
+        row = 0
+        while row < stretch.rows:
+            state[batch_scan.RECORDS] = 0
+            usual_end = batch_scan.next_notable(rows, row, stretch.rows, state)
+            if usual_end > row:
+                self._take_usual(usual_end - 1, usual_end - row, state[batch_scan.RECORDS])
+            if usual_end == stretch.rows:
+                break
+            self._take_notable(stretch, usual_end)
+            row = usual_end + 1
+
+    def _take_usual(self, last_row: int, batches: int, records: int) -> None:
+        """Rows up to `last_row` that continue what was before, so that the present step goes on."""
+        rows, facts = self._walk.rows, self.facts
+        facts.data_records += records
+        facts.end_offset = rows.last_offset[last_row] + 1
+        run = facts.epochs[-1]
+        if run.epoch == rows.leader_epoch[last_row]:
+            facts.epochs[-1] = run._replace(last_offset=rows.base_offset[last_row])
+        if self._step is not None:
+            facts.producer_batches += batches
+            self._step = self._step._replace(
+                batch_offset=rows.base_offset[last_row],
+                last_offset=rows.last_offset[last_row],
+                last_sequence=self._last_sequence(last_row),
+                max_timestamp=rows.max_timestamp[last_row],
+                records=self._step.records + records,
+            )
+
+    def _last_sequence(self, row: int) -> int:
+        rows = self._walk.rows
+        first = rows.base_sequence[row]
+        return first if first < 0 else increment_sequence(first, rows.last_offset[row] - rows.base_offset[row])
+
+    def _take_notable(self, stretch: Stretch, row: int) -> None:
+        """One row that is not as the one before: look at its offsets, leader epoch, producer and control records."""
+        self._flush_step()
+        rows, facts = self._walk.rows, self.facts
+        self._check_offsets(row)
+        self._count_records(stretch, row)
+        self._check_leader_epoch(row)
+        if rows.producer_id[row] >= 0:
+            facts.producer_batches += 1
+            self._check_producer_fields(row)
+            self._begin_step(stretch, row)
+        else:
+            self._check_without_producer(stretch, row)
+        self._expect_after(row)
+
+    def _check_offsets(self, row: int) -> None:
+        rows, facts = self._walk.rows, self.facts
+        base, last = rows.base_offset[row], rows.last_offset[row]
+        position = rows.position[row]
+        expected = self._state[batch_scan.NEXT_OFFSET]
+        if expected < 0:
+            if facts.first_offset < 0:
+                facts.first_offset, facts.first_position = base, position
+        elif base < expected:
+            message = f"the batch begins at offset {base}; the one before it ends at offset {expected - 1}"
+            self._findings.add("offset-back", self._segment.log, message, position=position, offset=base)
+        elif base > expected and not self._after_damage and rows.fault[row] != LEGACY:
+            facts.gaps += 1
+            facts.first_gap = facts.first_gap or (expected, base, position)
+        if base != expected and expected >= 0:
+            facts.gap_offset = max(facts.gap_offset, base)
+        if self._after_damage:
+            facts.gap_offset = max(facts.gap_offset, last)
+            if facts.damaged:
+                facts.damaged[-1] = (facts.damaged[-1][0], base)
+        self._after_damage = False
+        if base < self._segment.base_offset:
+            message = f"the batch begins at offset {base}, below {self._segment.base_offset} in the segment's name"
+            self._findings.add("offset-before-segment", self._segment.log, message, position=position, offset=base)
+        elif last - self._segment.base_offset > INT32_MAX:
+            message = (
+                f"the batch ends at offset {last}; no more than {self._segment.base_offset + INT32_MAX} fits the segment's name"
+            )
+            self._findings.add("offset-overflow", self._segment.log, message, position=position, offset=base)
+
+    def _count_records(self, stretch: Stretch, row: int) -> None:
+        rows, facts = self._walk.rows, self.facts
+        records = rows.record_count[row]
+        if rows.attributes[row] & CONTROL_FLAG and rows.fault[row] != LEGACY:
+            facts.control_records += records
+        else:
+            if self._below_start and rows.last_offset[row] >= self._options.log_start_offset:
+                self._below_start = False
+                facts.data_records_below_start = facts.data_records + self._records_below_start(stretch, row)
+            facts.data_records += records
+        if rows.fault[row] != LEGACY and (
+            records <= rows.last_offset[row] - rows.base_offset[row] or rows.attributes[row] & DELETE_HORIZON_FLAG
+        ):
+            facts.is_thinned = True
+            facts.gap_offset = max(facts.gap_offset, rows.last_offset[row])
+
+    def _records_below_start(self, stretch: Stretch, row: int) -> int:
+        """How many records of the batch lie below the log start offset."""
+        if self._walk.rows.base_offset[row] >= self._options.log_start_offset:
+            return 0
+        batch = stretch.batch or self._walk.batch(row)
+        below = 0
+        for window in batch.windows(self._walk.scanner):
+            below += sum(offset < self._options.log_start_offset for offset in window.columns.offset[: window.count])
+        return below
+
+    def _check_leader_epoch(self, row: int) -> None:
+        rows, facts = self._walk.rows, self.facts
+        epoch, base = rows.leader_epoch[row], rows.base_offset[row]
+        before = facts.epochs[-1] if facts.epochs else None
+        if before is not None and before.epoch == epoch:
+            facts.epochs[-1] = before._replace(last_offset=base)
+            return
+        if before is not None and epoch < before.epoch and rows.fault[row] != LEGACY:
+            message = f"the batch is of leader epoch {epoch}; the one before it of {before.epoch}"
+            self._findings.add("leader-epoch-back", self._segment.log, message, position=rows.position[row], offset=base)
+            return
+        facts.epochs.append(EpochRun(epoch, base, base, rows.position[row]))
+
+    def _check_producer_fields(self, row: int) -> None:
+        rows = self._walk.rows
+        is_control = bool(rows.attributes[row] & CONTROL_FLAG)
+        why = None
+        if rows.producer_epoch[row] < 0:
+            why = f"producer epoch {rows.producer_epoch[row]}"
+        elif not is_control and rows.base_sequence[row] < 0:
+            why = f"base sequence {rows.base_sequence[row]}"
+        if why is not None:
+            message = f"the batch of producer {rows.producer_id[row]} has {why}"
+            self._add_at_row("producer-fields", row, message)
+
+    def _check_without_producer(self, stretch: Stretch, row: int) -> None:
+        rows = self._walk.rows
+        if rows.fault[row] == LEGACY:
+            return
+        if rows.attributes[row] & TRANSACTIONAL_FLAG:
+            self._add_at_row("producer-fields", row, "the batch is transactional and has no producer")
+        elif rows.producer_id[row] < -1:
+            self._add_at_row("producer-fields", row, f"the batch has producer id {rows.producer_id[row]}")
+        elif rows.attributes[row] & CONTROL_FLAG:
+            types = self._inspector.raft_control_types(stretch.batch or self._walk.batch(row))
+            known = self.facts.control_types
+            known += types
+            del known[4:-4]
+
+    def _add_at_row(self, code: str, row: int, message: str) -> None:
+        rows = self._walk.rows
+        self._findings.add(code, self._segment.log, message, position=rows.position[row], offset=rows.base_offset[row])
+
+    # --------------------------------------------------------------------------------------------------------- steps
+
+    def _begin_step(self, stretch: Stretch, row: int) -> None:
+        rows = self._walk.rows
+        is_control = bool(rows.attributes[row] & CONTROL_FLAG)
+        marker = None
+        if is_control:
+            marker = self._inspector.marker(stretch.batch or self._walk.batch(row))
+        self._step = ProducerStep(
+            producer_id=rows.producer_id[row],
+            producer_epoch=rows.producer_epoch[row],
+            is_transactional=bool(rows.attributes[row] & TRANSACTIONAL_FLAG),
+            first_position=rows.position[row],
+            first_offset=rows.base_offset[row],
+            first_sequence=rows.base_sequence[row],
+            batch_offset=rows.base_offset[row],
+            last_offset=rows.last_offset[row],
+            last_sequence=self._last_sequence(row),
+            max_timestamp=rows.max_timestamp[row],
+            records=rows.record_count[row],
+            gap_offset=self.facts.gap_offset,
+            marker=marker,
+            is_control=is_control,
+        )
+
+    def _flush_step(self) -> None:
+        if self._step is not None:
+            self._on_step(self._step)
+            self._step = None
+
+    def _expect_after(self, row: int) -> None:
+        """Set what the next row must have to be usual."""
+        rows, state = self._walk.rows, self._state
+        self.facts.end_offset = max(self.facts.end_offset, rows.last_offset[row] + 1)
+        state[batch_scan.NEXT_OFFSET] = rows.last_offset[row] + 1
+        state[batch_scan.LEADER_EPOCH] = rows.leader_epoch[row]
+        state[batch_scan.ATTRIBUTES] = rows.attributes[row] & -8
+        state[batch_scan.PRODUCER_ID] = rows.producer_id[row]
+        state[batch_scan.PRODUCER_EPOCH] = rows.producer_epoch[row]
+        last = self._last_sequence(row)
+        state[batch_scan.NEXT_SEQUENCE] = last if last < 0 else increment_sequence(last, 1)
+        if rows.attributes[row] & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
+            state[batch_scan.ATTRIBUTES] = -1  # what follows such a batch is looked at
+        self._next_stop()
+
+    def _next_stop(self) -> None:
+        reached = self._state[batch_scan.NEXT_OFFSET]
+        while self._stops and self._stops[0] < reached:
+            self._stops.pop(0)
+        self._state[batch_scan.STOP_OFFSET] = self._stops[0] if self._stops else _NEVER

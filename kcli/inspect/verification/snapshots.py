@@ -1,0 +1,99 @@
+"""Holds producer snapshots against what the batches before their offsets add up to.
+
+in the snapshot                        is sound where
+-------------------------------------  -----------------------------------------------------------------------------
+a producer's last batch, its epoch,    the batches say the same; where offsets are missing (a cleaned log), the
+  its open transaction                   snapshot may know of batches and markers that are gone, not of fewer
+the coordinator epoch                  the same, or -1: the broker had forgotten the producer and met it again
+no word of a producer                  it has no open transaction: brokers forget producers that were idle for a day
+a producer without a batch             the log began later, or offsets are missing
+"""
+
+from __future__ import annotations
+
+from kcli.format import limits
+from kcli.format.primitives import FormatError
+from kcli.format.producer_snapshot import ENTRY, HEADER, ProducerEntry, ProducerSnapshot, decode_producer_snapshot
+from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.producers import ProducerTracker
+from kcli.log.disk import Disk
+
+
+def read_snapshot(disk: Disk, path: str, findings: FindingList) -> ProducerSnapshot | None:
+    """Read a producer snapshot -> it, or None where it cannot be read (a finding)."""
+    try:
+        return decode_producer_snapshot(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES))
+    except OSError as error:
+        findings.add("file-unreadable", path, f"the snapshot cannot be read: {error.strerror or error}")
+    except FormatError as error:
+        findings.add("snapshot-corrupt", path, error.message, position=error.position)
+    return None
+
+
+class SnapshotCheck:
+    """Compares the snapshots of a partition with a tracker that stands at their offsets."""
+
+    def __init__(self, tracker: ProducerTracker, findings: FindingList) -> None:
+        self.tracker = tracker
+        self.findings = findings
+
+    def compare(self, path: str, offset: int, snapshot: ProducerSnapshot) -> None:
+        """Hold the snapshot of `offset` against the tracker, which has seen every batch below it."""
+        for slot, entry in enumerate(snapshot.entries):
+            why = self._difference(entry, offset)
+            if why is not None:
+                position = HEADER.size + slot * ENTRY.size
+                self.findings.add(
+                    "snapshot-mismatch",
+                    path,
+                    f"of producer {entry.producer_id} the snapshot tells {why}",
+                    position=position,
+                    offset=offset,
+                )
+        named = {entry.producer_id for entry in snapshot.entries}
+        for txn in self.tracker.open_transactions():
+            if txn.producer_id not in named and txn.records and txn.first_offset < offset:
+                self.findings.add(
+                    "snapshot-mismatch",
+                    path,
+                    f"the snapshot does not name producer {txn.producer_id}, whose transaction from offset "
+                    f"{txn.first_offset} on was open",
+                    offset=offset,
+                )
+
+    def _difference(self, entry: ProducerEntry, offset: int) -> str | None:
+        """What an entry tells otherwise than the batches, as the end of a sentence; None where nothing."""
+        state = self.tracker.producers.get(entry.producer_id)
+        is_exact = self.tracker.gap_offset < 0
+        if max(entry.last_offset, entry.current_txn_first_offset) >= offset:
+            return f"offset {max(entry.last_offset, entry.current_txn_first_offset)}, which is not below its own, {offset}"
+        if state is None:
+            if is_exact and self.tracker.knows_all:
+                return "something, but no batch before is of that producer"
+            return None
+        known = state.to_snapshot()
+        if entry.producer_epoch != known.producer_epoch and (is_exact or entry.producer_epoch < known.producer_epoch):
+            return f"epoch {entry.producer_epoch}; the batches tell {known.producer_epoch}"
+        if entry.last_offset != known.last_offset and (is_exact or 0 <= entry.last_offset < known.last_offset):
+            return f"a last batch that ends at offset {entry.last_offset}; the batches tell {known.last_offset}"
+        same_batch = entry.last_offset == known.last_offset >= 0
+        if same_batch and (entry.last_sequence, entry.offset_delta) != (known.last_sequence, known.offset_delta):
+            return (
+                f"a last batch of sequence {entry.last_sequence} and offset delta {entry.offset_delta}; the batch has "
+                f"{known.last_sequence} and {known.offset_delta}"
+            )
+        if is_exact and entry.coordinator_epoch not in (known.coordinator_epoch, -1):
+            return f"coordinator epoch {entry.coordinator_epoch}; the batches tell {known.coordinator_epoch}"
+        if is_exact and same_batch and entry.timestamp != known.timestamp:
+            return f"timestamp {entry.timestamp} ms; the batches tell {known.timestamp}"
+        return self._transaction_difference(entry, known, is_exact)
+
+    def _transaction_difference(self, entry: ProducerEntry, known: ProducerEntry, is_exact: bool) -> str | None:
+        told, first = entry.open_txn_first_offset, known.open_txn_first_offset
+        if told == first:
+            return None
+        is_empty = not self.tracker.records_of_open_transaction(entry.producer_id)
+        if not is_exact and (first is None or is_empty or (told is not None and told < first)):
+            return None
+        begins = "no open transaction" if told is None else f"a transaction open from offset {told} on"
+        return f"{begins}; the batches tell " + ("none" if first is None else f"one from offset {first} on")

@@ -1,0 +1,114 @@
+"""Holds a segment's `.txnindex` against the transactions that were aborted in the segment.
+
+    entry                   must be
+    ----------------------  --------------------------------------------------------------------------------------------
+    version                 0
+    last offset             that of an abort marker in the segment, of the entry's producer; entries go up in it
+    first offset            where the transaction begins; before what is left of it where offsets are missing
+    last stable offset      where the next open transaction began when the marker was written, else behind the marker;
+                              not above what is left tells where offsets are missing
+
+An aborted transaction of which a record is left must have its entry: without it consumers see the records. The cleaner drops
+the entry with the last of the records and keeps the marker for a while.
+"""
+
+from __future__ import annotations
+
+from kcli.format import limits
+from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, TransactionIndex
+from kcli.inspect.findings import FindingList
+from kcli.log.disk import Disk
+
+
+class TransactionIndexCheck:
+    """The `.txnindex` of one segment; `path` is None where the segment has none, `log_path` is its log.
+
+    Told of each abort marker in the order of the log, then `finish` is called.
+    """
+
+    def __init__(self, disk: Disk, path: str | None, log_path: str, base_offset: int, findings: FindingList) -> None:
+        self.path = path
+        self.log_path = log_path
+        self.base_offset = base_offset
+        self.findings = findings
+        self.tail_may_be_missing = False  # of a segment that a running broker writes to
+        self._entries: dict[int, tuple[int, AbortedTxn]] = {}  # by last offset -> slot, entry
+        self._is_readable = True
+        if path is not None:
+            self._read(disk, path)
+
+    def _add(self, code: str, message: str, slot: int | None = None, offset: int | None = None) -> None:
+        position = None if slot is None else slot * ABORTED_TXN.size
+        self.findings.add(code, self.path or self.log_path, message, position=position, offset=offset)
+
+    def _read(self, disk: Disk, path: str) -> None:
+        try:
+            index = TransactionIndex.decode(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES), self.base_offset)
+        except OSError as error:
+            self._is_readable = False
+            self._add("file-unreadable", f"the transaction index cannot be read: {error.strerror or error}")
+            return
+        if index.trailing:
+            self._add(
+                "txnindex-size",
+                f"the file ends with {len(index.trailing)} bytes of an entry of {ABORTED_TXN.size} bytes",
+                len(index),
+            )
+        last = self.base_offset - 1
+        for slot, txn in enumerate(index.aborted):
+            if txn.version != 0:
+                self._add("txnindex-version", f"entry {slot} has version {txn.version}; 0 is known", slot)
+            elif txn.last_offset <= last:
+                self._add(
+                    "txnindex-mismatch",
+                    f"entry {slot} has the last offset {txn.last_offset}; it must lie above {last}",
+                    slot,
+                    txn.last_offset if txn.last_offset >= 0 else None,
+                )
+            else:
+                last = txn.last_offset
+                self._entries[txn.last_offset] = (slot, txn)
+
+    def expect(self, txn: AbortedTxn, position: int, records: int, *, is_exact: bool) -> None:
+        """Hold the entry of an aborted transaction, of which `records` are left, against what the batches tell.
+
+        `position` is the marker's byte in the log; `is_exact` says that nothing of the partition is missing.
+        """
+        found = self._entries.pop(txn.last_offset, None)
+        if found is None:
+            if records and self._is_readable and not self.tail_may_be_missing:
+                where = "there is no .txnindex" if self.path is None else "the .txnindex has no entry of it"
+                self.findings.add(
+                    "txnindex-missing-entry",
+                    self.log_path,
+                    f"producer {txn.producer_id} aborted the transaction from offset {txn.first_offset} on here; {where}",
+                    position=position,
+                    offset=txn.last_offset,
+                )
+            return
+        slot, entry = found
+        if is_exact:
+            fits = entry == txn
+        else:
+            fits = (
+                entry.producer_id == txn.producer_id
+                and entry.first_offset <= txn.first_offset
+                and entry.last_stable_offset <= txn.last_stable_offset
+            )
+        if not fits:
+            self._add_mismatch(slot, entry, f"the batches tell {txn}")
+
+    def allow(self, last_offset: int, producer_id: int, *, is_known: bool) -> None:
+        """An abort marker of a transaction without a record: it may have an entry, unless that `is_known` to be wrong."""
+        found = self._entries.pop(last_offset, None)
+        if found is not None and (is_known or found[1].producer_id != producer_id):
+            self._add_mismatch(*found, f"the marker at offset {last_offset}, of producer {producer_id}, ends no transaction")
+
+    def finish(self, damaged: list[tuple[int, int]]) -> None:
+        """Say which entries no marker belongs to; not those whose last offset lies in a `damaged` range [from, to)."""
+        for last_offset, (slot, entry) in self._entries.items():
+            if not any(start <= last_offset < end for start, end in damaged):
+                self._add_mismatch(slot, entry, f"no transaction was aborted at offset {last_offset}")
+
+    def _add_mismatch(self, slot: int, entry: AbortedTxn, why: str) -> None:
+        self._add("txnindex-mismatch", f"entry {slot} is {entry}; {why}", slot, entry.last_offset)
