@@ -29,11 +29,11 @@ from typing import NamedTuple, TypeVar
 
 from kcli.format import limits
 from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name, segment_file_name
-from kcli.format.java_integers import parse_integer
 from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import INT32_MAX, CorruptIndexError, FormatError
 from kcli.log.indexes import IndexAppender, IndexSettings
 from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
+from kcli.log.leftovers import finish_leftovers
 from kcli.log.log_directory import join_path
 from kcli.log.log_segment import (
     LogRefusedError,
@@ -61,12 +61,17 @@ class LoadSettings(NamedTuple):
 
 
 class LoadedLog(NamedTuple):
-    """A loaded log. `recovery_point` is the offset up to which it may be trusted to be on the disk."""
+    """A loaded log; `segments` are base offsets.
+
+    `recovery_point` is the offset up to which it may be trusted to be on the disk, `cut_segments` are the base offsets of
+    segments that lost bytes or went.
+    """
 
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
     segments: tuple[int, ...]
+    cut_segments: tuple[int, ...]
     producers: ProducerStateManager
     epochs: LeaderEpochCache
 
@@ -79,82 +84,6 @@ def load_log(disk: PlannedDisk, directory: str, settings: LoadSettings = LoadSet
     return _LogLoader(disk, directory, settings).load()
 
 
-def remove_leftovers(disk: PlannedDisk, directory: str, settings: LoadSettings = LoadSettings()) -> None:  # noqa: B008
-    """Steps 1 and 2 alone: remove temporary files and finish swaps. Raises as load_log does."""
-    _Leftovers(disk, directory, settings).finish()
-
-
-class _Leftovers:
-    """Steps 1 and 2."""
-
-    def __init__(self, disk: PlannedDisk, directory: str, settings: LoadSettings) -> None:
-        self.disk = disk
-        self.directory = directory
-        self.settings = settings
-
-    def finish(self) -> None:
-        swaps = self._remove_temporary_files()
-        lowest, end = self._range_of_swaps(swaps)
-        for name in self._names():
-            offset = parse_integer(name.partition(".")[0], 64) if "." in name else None
-            if name not in swaps and offset is not None and lowest <= offset < end:
-                self._remove(name, "a cleaned segment, complete as *.swap, takes its place")
-        for name in swaps:
-            path = join_path(self.directory, name)
-            self.disk.explain(path, "an interrupted swap is finished")
-            self.disk.rename(path, path.removesuffix(FileState.SWAP.value))
-
-    def _names(self) -> list[str]:
-        listed = self.disk.list_directory(self.directory)
-        return [name for name in listed if self.disk.is_regular(join_path(self.directory, name))]
-
-    def _remove(self, name: str, why: str) -> None:
-        path = join_path(self.directory, name)
-        self.disk.explain(path, why)
-        self.disk.remove(path)
-
-    def _remove_temporary_files(self) -> list[str]:
-        """Step 1 -> the names of the *.swap files that are left."""
-        parsed = [parse_file_name(name) for name in self._names()]
-        for file in parsed:
-            if file.name.endswith(FileState.DELETED.value) and not file.name.endswith(".checkpoint.deleted"):
-                self._remove(file.name, "it was about to be deleted")
-        cleaned = [file for file in parsed if file.name.endswith(FileState.CLEANED.value)]
-        lowest_cleaned = min((self._offset(file) for file in cleaned), default=None)
-        swaps = []
-        for file in parsed:
-            if not file.name.endswith(FileState.SWAP.value):
-                continue
-            if lowest_cleaned is not None and self._offset(file) >= lowest_cleaned:
-                self._remove(file.name, "it belongs to a swap that was not complete: *.cleaned files are left")
-            else:
-                self._offset(file)
-                swaps.append(file.name)
-        for file in cleaned:
-            self._remove(file.name, "the cleaner was writing it")
-        return swaps
-
-    def _offset(self, file: FileName) -> int:
-        offset = parse_integer(file.name.partition(".")[0], 64)
-        if offset is None:
-            path = join_path(self.directory, file.name)
-            raise LogRefusedError("no offset stands in the name of this file", path)
-        return offset
-
-    def _range_of_swaps(self, swaps: Iterable[str]) -> tuple[int, int]:
-        """The offsets that the segments about to be swapped in stand for: [lowest, end)."""
-        lowest, end = 2**63 - 1, -(2**63)
-        for name in swaps:
-            file = parse_file_name(name)
-            if file.kind is FileKind.LOG:
-                base_offset = self._offset(file)
-                segment = LogSegment(
-                    self.disk, self.directory, base_offset, self.settings.indexes, self.disk.explain, FileState.SWAP
-                )
-                lowest, end = min(lowest, base_offset), max(end, segment.read_next_offset())
-        return lowest, end
-
-
 class _LogLoader:
     """All steps; `segments` by base offset, ascending."""
 
@@ -163,6 +92,7 @@ class _LogLoader:
         self.directory = directory
         self.settings = settings
         self.segments: dict[int, LogSegment] = {}
+        self.cut_segments: list[int] = []
         self.epochs = LeaderEpochCache()
 
     def load(self) -> LoadedLog:
@@ -174,7 +104,7 @@ class _LogLoader:
         except FormatError as error:
             raise LogRefusedError(error.message, epochs_path) from error
         self._check_snapshot_names()
-        _Leftovers(self.disk, self.directory, self.settings).finish()
+        finish_leftovers(self.disk, self.directory, self.settings.indexes)
         self._retry_on_overflow(self._load_segments)
         log_end_offset, recovery_point = self._retry_on_overflow(self._recover_log)
         loaded = self._finish(log_end_offset, recovery_point)
@@ -249,6 +179,8 @@ class _LogLoader:
         # So that recovering the next segment need not read this one again.
         producers.take_snapshot()
         segment.close()
+        if truncated_bytes:
+            self.cut_segments.append(segment.base_offset)
         return truncated_bytes
 
     def _recover_segment_or_refuse(self, segment: LogSegment) -> None:
@@ -286,6 +218,7 @@ class _LogLoader:
             except OffsetsGoBackError:
                 truncated_bytes = segment.truncate_to(segment.base_offset)
                 segment.close()
+                self.cut_segments.append(segment.base_offset)
             if truncated_bytes:
                 self._delete_segments(unflushed[at + 1 :], "the segment before it was cut: what follows would leave a hole")
                 return
@@ -293,6 +226,7 @@ class _LogLoader:
     def _delete_segments(self, segments: Iterable[LogSegment], why: str) -> None:
         producers = self._producer_state_manager()
         for segment in segments:
+            self.cut_segments.append(segment.base_offset)
             del self.segments[segment.base_offset]
             for path in segment.paths:
                 if self.disk.exists(path):
@@ -393,4 +327,12 @@ class _LogLoader:
         _ = active.offset_index, active.time_index
         for segment in self.segments.values():
             segment.close()
-        return LoadedLog(log_start_offset, log_end_offset, recovery_point, tuple(self.segments), producers, self.epochs)
+        return LoadedLog(
+            log_start_offset,
+            log_end_offset,
+            recovery_point,
+            tuple(self.segments),
+            tuple(sorted(set(self.cut_segments))),
+            producers,
+            self.epochs,
+        )
