@@ -12,12 +12,12 @@ What is written, byte by byte, and what is read besides:
     zstd    one frame with its content size                            no content size; several and skipped frames
     ======  =========================================================  ===========================================
 
-Bounds of a piece: a window (gzip), one block (lz4 up to 4 MB, zstd 128 KB), 32 times the compressed bytes (snappy).
+Bounds of a piece: 16 KB (gzip), one block (lz4 up to 4 MB, zstd 128 KB), 32 times the compressed bytes (snappy).
 
 Traps, and what is done about them:
 
 * A stream that ends early is an error in every codec, where zstandard and zlib hand out what there is. Bytes behind the end
-  that begin no further member or frame are one too.
+  that begin no further member or frame do not count, as they do not for Kafka's reader; behind zstd they are an error.
 * lz4: clients of message format 0 computed the header's checksum over four bytes too many. Kafka does not look at it
   there, and writes it that way. As Kafka's reader does, blocks that depend on earlier ones are refused, and the checksum of
   the whole content is not looked at (Kafka's readers and writers never agreed on it).
@@ -29,7 +29,7 @@ The libraries are imported with the first batch that needs them: together they w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from kcli.format.byte_source import ByteSource
 from kcli.format.primitives import Buffer, InflationError, InflationLimitError
@@ -48,7 +48,11 @@ def _pass(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[B
 # ---------------------------------------------------------------------------------------------------------------- gzip
 
 _GZIP_WBITS = 31
-_GZIP_STEP_BYTES = 64 * 1024
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_GZIP_HEADER_BYTES = 10
+# zlib hands out nothing of a piece in which it finds a fault, so small ones save more of a damaged stream.
+_GZIP_STEP_BYTES = 16 * 1024
+_GZIP_PIECE_BYTES = 16 * 1024
 _GZIP_NEXT_MEMBER_STEP_BYTES = 512
 
 
@@ -61,7 +65,7 @@ def _inflate_gzip(source: ByteSource, window: int, limit: int, magic: int) -> It
         while not member.eof:
             fed = member.unconsumed_tail or source.take_some(step)
             try:
-                piece = member.decompress(fed, window)
+                piece = member.decompress(fed, _GZIP_PIECE_BYTES)
             except zlib.error as error:
                 raise InflationError(f"the gzip bytes are damaged: {error}") from None
             if piece:
@@ -70,21 +74,22 @@ def _inflate_gzip(source: ByteSource, window: int, limit: int, magic: int) -> It
                 raise InflationError("the gzip bytes end early")
             step = min(2 * step, _GZIP_STEP_BYTES)
         source.give_back(len(member.unused_data))
-        if source.at_end():
+        following = source.peek(_GZIP_HEADER_BYTES)
+        if len(following) < _GZIP_HEADER_BYTES or following[: len(_GZIP_MAGIC)] != _GZIP_MAGIC:
             return
         # Small steps at first: zlib copies what it did not use, and there may be a million tiny members.
         step = _GZIP_NEXT_MEMBER_STEP_BYTES
 
 
-def _inflate_gzip_at_once(data: Buffer) -> bytes | None:
+def _inflate_gzip_at_once(data: Buffer, limit: int) -> bytes | None:
     import zlib
 
     member = zlib.decompressobj(_GZIP_WBITS)
     try:
-        whole = member.decompress(data)
+        whole = member.decompress(data, limit + 1)
     except zlib.error:
         return None
-    return whole if member.eof and not member.unused_data else None
+    return whole if member.eof and not member.unused_data and len(whole) <= limit else None
 
 
 def _deflate_gzip(data: Buffer, level: int | None, magic: int) -> bytes:
@@ -108,13 +113,16 @@ def _inflate_snappy(source: ByteSource, window: int, limit: int, magic: int) -> 
     if len(header) < len(_XERIAL_HEADER) or header[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         yield _inflate_snappy_block(source.take_rest(), limit)
         return
-    while not source.at_end():
-        size = int.from_bytes(source.take(4), "big", signed=True)
-        if size.to_bytes(4, "big", signed=True) == _XERIAL_MAGIC[:4]:
-            version = int.from_bytes(source.take(len(_XERIAL_HEADER) - 4)[4:8], "big", signed=True)
+    while len(start := source.peek(4)) == 4:
+        if start == _XERIAL_MAGIC[:4]:
+            header = source.take(len(_XERIAL_HEADER))
+            if header[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+                return
+            version = int.from_bytes(header[len(_XERIAL_MAGIC) : len(_XERIAL_MAGIC) + 4], "big", signed=True)
             if version < 1:
                 raise InflationError(f"the snappy bytes are of version {version}; the first one is 1")
             continue
+        size = int.from_bytes(source.take(4), "big", signed=True)
         if size < 0:
             raise InflationError(f"a snappy block claims a size of {size} bytes")
         yield _inflate_snappy_block(source.take(size), limit)
@@ -134,13 +142,13 @@ def _inflate_snappy_block(block: memoryview, limit: int) -> Buffer:
         raise InflationError(f"a snappy block is damaged: {error}") from None
 
 
-def _inflate_snappy_at_once(data: Buffer) -> bytes | None:
+def _inflate_snappy_at_once(data: Buffer, limit: int) -> bytes | None:
     view = memoryview(data)
     start = len(_XERIAL_HEADER) + 4
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC or int.from_bytes(view[start - 4 : start], "big") != len(view) - start:
         return None
     try:
-        return bytes(_inflate_snappy_block(view[start:], _SNAPPY_MAX_RATIO * len(view)))
+        return bytes(_inflate_snappy_block(view[start:], limit))
     except InflationError:
         return None
 
@@ -164,6 +172,7 @@ _LZ4_STORED = 0x8000_0000
 _LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM, _LZ4_INDEPENDENT = 0x04, 0x08, 0x10, 0x20
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
 _LZ4_MAX_LEVEL = 12
+_LZ4_MAX_RATIO = 255
 
 
 def _xxh32_of_short(data: Buffer) -> int:
@@ -189,7 +198,7 @@ def _lz4_header_checksum(descriptor: bytes, magic: int) -> int:
 
 def _inflate_lz4(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
     yield from _inflate_lz4_frame(source, magic)
-    while not source.at_end():
+    while source.peek(4) == _LZ4_MAGIC:
         yield from _inflate_lz4_frame(source, magic)
 
 
@@ -245,16 +254,22 @@ def _lz4_block_inflater(block_bytes: int, *, checked: bool) -> Callable[[memoryv
     return inflate_block
 
 
-def _inflate_lz4_at_once(data: Buffer) -> bytes | None:
+def _inflate_lz4_at_once(data: Buffer, limit: int) -> bytes | None:
     if data[: len(_LZ4_HEADER)] != _LZ4_HEADER:
+        return None
+    position, room = len(_LZ4_HEADER), limit
+    while size := int.from_bytes(data[position : position + 4], "little") & ~_LZ4_STORED:
+        position += 4 + size
+        room -= min(_LZ4_BLOCK_BYTES[4], _LZ4_MAX_RATIO * size)
+    if room < 0 or position + 4 != len(data):
         return None
     from lz4 import frame
 
     try:
-        whole, used = frame.decompress(data, return_bytes_read=True)
+        whole: bytes = frame.decompress(data)
     except RuntimeError:
         return None
-    return whole if used == len(data) else None
+    return whole
 
 
 def _deflate_lz4(data: Buffer, level: int | None, magic: int) -> bytes:
@@ -279,8 +294,7 @@ _ZSTD_MAGIC = 0xFD2FB528.to_bytes(4, "little")
 _ZSTD_SKIPPABLE = 0x184D2A50
 _ZSTD_DEFAULT_LEVEL = 3
 _ZSTD_BLOCK_BYTES = 128 * 1024
-# Nearly every batch inflates to less; the others go block by block.
-_ZSTD_AT_ONCE_BYTES = 1024 * 1024
+_ZSTD_CHECKSUM = 0x04
 # Decompressors are costly to make (20 us) and must not be shared while they work: a pool of idle ones.
 _zstd_idle: list[Any] = []
 
@@ -316,21 +330,40 @@ def _inflate_zstd_frame(source: ByteSource, decompressor: Any) -> Iterator[Buffe
     while not last:
         header = int.from_bytes(source.peek(3), "little")
         last = header & 1
-        repeated = header >> 1 & 3 == 1
-        piece = frame.decompress(source.take(4 if repeated else 3 + (header >> 3)))
+        piece = frame.decompress(source.take(_zstd_block_bytes(header)))
         if piece:
             yield piece
-    if flags & 4:
+    if flags & _ZSTD_CHECKSUM:
         frame.decompress(source.take(4))
     if not frame.eof:
         raise InflationError("the zstd bytes end early")
 
 
-def _inflate_zstd_at_once(data: Buffer) -> bytes | None:
+def _zstd_header_bytes(flags: int) -> int:
+    """The size of a frame's header with its magic number, by the flags in its fifth byte."""
+    single_segment = flags >> 5 & 1
+    return 6 - single_segment + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
+
+
+def _zstd_block_bytes(header: int) -> int:
+    """The size of a block with its header, by that header: one byte to repeat, or as many as it says."""
+    return 4 if header >> 1 & 3 == 1 else 3 + (header >> 3)
+
+
+def _inflate_zstd_at_once(data: Buffer, limit: int) -> bytes | None:
+    if len(data) < 9 or data[:4] != _ZSTD_MAGIC:
+        return None
+    flags = data[4]
+    position, last, room = _zstd_header_bytes(flags), 0, limit
+    while not last and position < len(data):
+        header = int.from_bytes(data[position : position + 3], "little")
+        last = header & 1
+        position += _zstd_block_bytes(header)
+        room -= _ZSTD_BLOCK_BYTES
+    if room < 0 or position + (4 if flags & _ZSTD_CHECKSUM else 0) != len(data):
+        return None
     from zstandard import ZstdDecompressor, ZstdError
 
-    if not _is_small_zstd_frame(data):
-        return None
     decompressor = _zstd_idle.pop() if _zstd_idle else ZstdDecompressor()
     frame = decompressor.decompressobj()
     try:
@@ -339,28 +372,7 @@ def _inflate_zstd_at_once(data: Buffer) -> bytes | None:
         return None
     finally:
         _zstd_idle.append(decompressor)
-    return whole if frame.eof and not frame.unused_data else None
-
-
-def _is_small_zstd_frame(data: Buffer) -> bool:
-    """True where `data` is one frame of so few blocks that it inflates to _ZSTD_AT_ONCE_BYTES at most."""
-    if len(data) < 6 or data[:4] != _ZSTD_MAGIC:
-        return False
-    position = _zstd_header_bytes(data[4])
-    for _ in range(_ZSTD_AT_ONCE_BYTES // _ZSTD_BLOCK_BYTES):
-        if position + 3 > len(data):
-            return False
-        header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
-        position += 4 if header >> 1 & 3 == 1 else 3 + (header >> 3)
-        if header & 1:
-            return position + (4 if data[4] & 4 else 0) == len(data)
-    return False
-
-
-def _zstd_header_bytes(flags: int) -> int:
-    """The size of a frame's header, magic included, by the flags in its fifth byte."""
-    single_segment = flags >> 5 & 1
-    return 6 - single_segment + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
+    return whole if frame.eof else None
 
 
 def _deflate_zstd(data: Buffer, level: int | None, magic: int) -> bytes:
@@ -372,23 +384,13 @@ def _deflate_zstd(data: Buffer, level: int | None, magic: int) -> bytes:
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
-class OneShot(NamedTuple):
-    """A codec's quick way: `inflate` takes sound, single streams whole -> bytes, or None for anything else.
-
-    It knows no limit, so it may be used only where `max_ratio` times the compressed size, or `max_bytes`, is allowed.
-    """
-
-    max_ratio: int
-    max_bytes: int | None
-    inflate: Callable[[Buffer], bytes | None]
-
-
-ONE_SHOTS: dict[int, OneShot] = {
-    NONE: OneShot(1, None, bytes),
-    GZIP: OneShot(1032, None, _inflate_gzip_at_once),
-    SNAPPY: OneShot(_SNAPPY_MAX_RATIO, None, _inflate_snappy_at_once),
-    LZ4: OneShot(255, None, _inflate_lz4_at_once),
-    ZSTD: OneShot(0, _ZSTD_AT_ONCE_BYTES, _inflate_zstd_at_once),
+# (data, limit) -> the bytes of a single, sound stream, or None for anything else and for what may pass the limit: the quick
+# way of small batches, which allocates no more than the careful one.
+ONE_SHOTS: dict[int, Callable[[Buffer, int], bytes | None]] = {
+    GZIP: _inflate_gzip_at_once,
+    SNAPPY: _inflate_snappy_at_once,
+    LZ4: _inflate_lz4_at_once,
+    ZSTD: _inflate_zstd_at_once,
 }
 # (source, size of a piece where the codec has a choice, limit of the whole, message format) -> pieces
 INFLATERS: dict[int, Callable[[ByteSource, int, int, int], Iterator[Buffer]]] = {

@@ -11,7 +11,7 @@
     ==  ======  ==============================================================================================
 
 A header may claim any size: nothing is allocated by a claim. `codec_streams` inflates in pieces that are small whatever the
-bytes say, and here their sum is held against a limit. Where so few compressed bytes cannot reach the limit by any means, the
+bytes say, and here their sum is held against a limit. Where the compressed bytes cannot pass the limit by any means, the
 library inflates them in one call instead, which is twice as fast for small batches.
 """
 
@@ -52,8 +52,8 @@ def inflate(codec: int, data: Buffer, *, limit: int, magic: int = 2) -> bytes:
     inflates, up to `limit`.
     """
     one_shot = codec_streams.ONE_SHOTS.get(codec)
-    if one_shot is not None and (one_shot.max_bytes or len(data) * one_shot.max_ratio) <= limit:
-        whole = one_shot.inflate(data)
+    if one_shot is not None:
+        whole = one_shot(data, limit)
         if whole is not None:
             return whole
     pieces = list(_pieces(codec, ByteSource(data), limits.INFLATE_WINDOW_BYTES, limit, magic))
@@ -71,22 +71,31 @@ def inflate_stream(
     """Inflate `data`, whole or in chunks asked for as they are needed -> windows of `window` bytes, the last one shorter.
 
     Holds about two windows and one chunk; only a single raw snappy block, which has no parts, is held whole. Raises as
-    `inflate` does, at the fault: the windows before it have been handed out by then.
+    `inflate` does, at the fault, when what inflated before it has been handed out.
     """
     gathered: list[Buffer] = []
     size = 0
-    for piece in _pieces(codec, ByteSource(data), window, limit, magic):
+    fault: FormatError | None = None
+    pieces = _pieces(codec, ByteSource(data), window, limit, magic)
+    while fault is None:
+        try:
+            piece = next(pieces, None)
+        except FormatError as error:
+            piece, fault = None, error
+        if piece is None:
+            break
         gathered.append(piece)
         size += len(piece)
-        if size < window:
-            continue
-        joined = memoryview(b"".join(gathered))
-        for start in range(0, size - window + 1, window):
-            yield bytes(joined[start : start + window])
-        gathered = [joined[size - size % window :]]
-        size %= window
+        if size >= window:
+            joined = memoryview(b"".join(gathered))
+            for start in range(0, size - window + 1, window):
+                yield bytes(joined[start : start + window])
+            gathered = [joined[size - size % window :]]
+            size %= window
     if size:
         yield b"".join(gathered)
+    if fault is not None:
+        raise fault
 
 
 def deflate(codec: int, data: Buffer, *, level: int | None = None, magic: int = 2) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcli.format.compression import CODECS, deflate, inflate
+from kcli.format.java_text import decode_utf8
 from kcli.format.legacy_message_set import (
     NewLegacyRecord,
     encode_message,
@@ -19,7 +20,7 @@ from kcli.format.legacy_message_set import (
 )
 from kcli.format.primitives import FormatError, InflationError
 from kcli.format.record_batch import NewRecordBatch
-from kcli.format.records import Record, encode_records
+from kcli.format.records import Record, encode_records, read_records
 from tests.oracle.peer import Outcome, Peer
 
 pytestmark = pytest.mark.oracle
@@ -57,7 +58,7 @@ def dumped(peer: Peer, root: Path, logs: list[bytes]) -> list[Outcome]:
 
 
 def record_lines(outcome: Outcome) -> list[str]:
-    return [line for line in outcome.stdout.decode().split("\n") if line.startswith("|")]
+    return [line for line in outcome.stdout.decode("utf-8", "replace").split("\n") if line.startswith("|")]
 
 
 def expected_lines(records: list[Record]) -> list[str]:
@@ -68,8 +69,8 @@ def expected_lines(records: list[Record]) -> list[str]:
             f"| offset: {record.offset_delta} CreateTime: {1_700_000_000_000 + record.timestamp_delta} keySize: {sizes[0]} "
             f"valueSize: {sizes[1]} sequence: -1 headerKeys: []"
         )
-        line += "" if record.key is None else f" key: {record.key.decode()}"
-        lines.append(line + ("" if record.value is None else f" payload: {record.value.decode()}"))
+        line += "" if record.key is None else f" key: {decode_utf8(record.key)}"
+        lines.append(line + ("" if record.value is None else f" payload: {decode_utf8(record.value)}"))
     return lines
 
 
@@ -128,6 +129,50 @@ def test_kafka_refuses_linked_lz4_blocks_as_we_do(kafka_peer: Peer, tmp_path: Pa
         inflate(LZ4, linked, limit=2**24)
 
 
+def our_lines(codec: int, payload: bytes, records: list[Record]) -> list[str] | None:
+    """The lines of a batch of as many records as `records`, or None where it does not open."""
+    try:
+        inflated = inflate(codec, payload, limit=2**24)
+        return expected_lines(list(read_records(inflated, len(records))))
+    except FormatError:
+        return None
+
+
+def test_damaged_payloads_open_where_they_open_for_kafka(kafka_peer: Peer, tmp_path: Path) -> None:
+    """Bits flipped, ends cut off, ends put on: the same records, or none for both."""
+    dice = random.Random("payloads")
+    records = some_records(2000, 100)
+    cases = []
+    for codec in (GZIP, SNAPPY, LZ4, ZSTD):
+        sound = deflate(codec, encode_records(records))
+        for junk in (
+            b"x",
+            b"xyz",
+            b"\0\0\0\0",
+            bytes(40),
+            b"\x1f\x8b\x08",
+            b"\x82SNA",
+            b"\x82SNAPPY\0" + bytes(8),
+            b"\x04\x22\x4d",
+        ):
+            cases.append((codec, sound + junk))
+        for _ in range(25):
+            spoilt = bytearray(sound)
+            if dice.random() < 0.7:
+                spoilt[dice.randrange(len(spoilt))] ^= 1 << dice.randrange(8)
+            else:
+                del spoilt[dice.choice([len(spoilt) - dice.randrange(1, 12), dice.randrange(len(spoilt))]) :]
+            cases.append((codec, bytes(spoilt)))
+    logs = [batch_of(records, codec, payload) for codec, payload in cases]
+    opened = 0
+    for (codec, payload), outcome in zip(cases, dumped(kafka_peer, tmp_path, logs), strict=True):
+        lines = our_lines(codec, payload, records)
+        assert (lines is None) == (outcome.exit_code != 0), (CODECS[codec], payload[-50:].hex(), outcome.stderr[:500])
+        assert record_lines(outcome) == (lines or []), CODECS[codec]
+        opened += lines is not None
+    assert 10 < opened < len(cases) - 60
+
+
 # --------------------------------------------------------------------------------------------------- formats 0 and 1
 
 
@@ -142,8 +187,8 @@ def legacy_lines(log: bytes) -> tuple[list[str], str | None]:
                 f"| offset: {record.offset} {kind}: {record.timestamp} keySize: {record.key_size} "
                 f"valueSize: {record.value_size} isValid: {str(record.is_valid).lower()} crc: {record.crc}"
             )
-            line += "" if record.key is None else f" key: {record.key.decode('utf-8', 'replace')}"
-            lines.append(line + ("" if record.value is None else f" payload: {record.value.decode('utf-8', 'replace')}"))
+            line += "" if record.key is None else f" key: {decode_utf8(record.key)}"
+            lines.append(line + ("" if record.value is None else f" payload: {decode_utf8(record.value)}"))
     except FormatError as error:
         return lines, error.message
     return lines, None
