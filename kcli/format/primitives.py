@@ -86,6 +86,10 @@ _TYPES: dict[str, tuple[str, str]] = {
 }
 
 
+# By another name: mypy takes a plain call for a declaration, and its fields are data here.
+_tuple_type: Callable[[str, Iterable[str]], Any] = namedtuple
+
+
 class FixedLayout:
     """A layout of fixed size: named big-endian integers, one after the other.
 
@@ -99,7 +103,7 @@ class FixedLayout:
         self.fields = fields
         self.struct = struct.Struct(">" + "".join(_TYPES[kind][0] for kind in fields.values()))
         self.size = self.struct.size
-        self.tuple_type: Any = namedtuple(name, fields)
+        self.tuple_type: Any = _tuple_type(name, fields)
         self.pack: Callable[..., bytes] = self.struct.pack
         self._make: Callable[[Iterable[Any]], Any] = self.tuple_type._make
 
