@@ -109,7 +109,7 @@ class Dump:
         self.limit = Limit(selection.limit)
         self.statistics: Statistics | None = None
         self.result = DumpResult()
-        self._only_logs = options.statistics or not selection._replace(limit=None).is_everything
+        self._only_logs = options.statistics or not selection.is_everything
         if options.statistics:
             from kcli.inspect.statistics import Statistics
 

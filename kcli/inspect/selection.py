@@ -93,13 +93,13 @@ def parse_selection(
     time: str | None = None,
     keys: Sequence[str] = (),
     headers: Sequence[str] = (),
-    producer_ids: Sequence[str] = (),
+    producer_ids: Sequence[str | int] = (),
     transactional: bool = False,
     control: bool = False,
     aborted: bool = False,
     isolation: str | None = None,
-    limit: str | None = None,
-    tail: str | None = None,
+    limit: str | int | None = None,
+    tail: str | int | None = None,
 ) -> Selection:
     """The options above, as typed -> Selection. Raises SelectionError; its sentence names the option."""
     if isolation not in (None, READ_COMMITTED, READ_UNCOMMITTED):
@@ -136,7 +136,7 @@ def _parse_offsets(text: str | None) -> Range:
 
 
 def _parse_offset(part: str, text: str) -> int:
-    if not (part.isascii() and part.isdigit()) or int(part) > INT64_MAX:
+    if not _is_number(part) or int(part) > INT64_MAX:
         raise SelectionError(f"--offset {text}: {part!r} is no offset; write A..B, A.., ..B or one offset")
     return int(part)
 
@@ -173,11 +173,17 @@ def _parse_header(text: str) -> HeaderMatch:
     return HeaderMatch(_typed_bytes(name), _typed_bytes(value) if has_value else None)
 
 
-def _parse_count(option: str, text: str, most: int, least: int = 0) -> int:
+def _parse_count(option: str, given: str | int, most: int, least: int = 0) -> int:
+    text = str(given)
     digits = text.removeprefix("-") if least < 0 else text
-    if not (digits.isascii() and digits.isdigit()) or not least <= int(text) <= most:
+    if not _is_number(digits) or not least <= int(text) <= most:
         raise SelectionError(f"{option} {text}: write a whole number, {least} to {most}")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """True for digits that may be an int64."""
+    return text.isascii() and text.isdigit() and len(text) <= len(str(INT64_MAX))
 
 
 def _typed_bytes(text: str) -> bytes:

@@ -1,0 +1,104 @@
+"""Options for selecting: what they mean, and the sentence that each mistake is answered with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcli.inspect.selection import HeaderMatch, Range, Selection, SelectionError, parse_selection
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("5..10", Range(5, 10)),
+        ("5..", Range(5, None)),
+        ("..10", Range(None, 10)),
+        ("7", Range(7, 8)),
+        ("0..1", Range(0, 1)),
+    ],
+)
+def test_offsets(typed: str, meant: Range) -> None:
+    """Ranges are half-open, either end may be missing, one offset stands for itself."""
+    assert parse_selection(offset=typed).offsets == meant
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("1700000000000..1700000000001", Range(1_700_000_000_000, 1_700_000_000_001)),
+        ("2023-11-14..2023-11-15", Range(1_699_920_000_000, 1_700_006_400_000)),
+        ("2023-11-14T22:13:20..", Range(1_700_000_000_000, None)),
+        ("2023-11-14T22:13:20Z..", Range(1_700_000_000_000, None)),
+        ("2023-11-14T22:13:20+02:00..", Range(1_700_000_000_000 - 2 * HOUR_MS, None)),
+        ("..2023-11-14 22:13:20.5", Range(None, 1_700_000_000_500)),
+        ("2023-11-14T22:13:20.0001..", Range(1_700_000_000_001, None)),
+        ("-5..", Range(-5, None)),
+    ],
+)
+def test_times(typed: str, meant: Range) -> None:
+    """ISO 8601 in UTC unless it names a zone, or milliseconds; what is finer than a millisecond is rounded up."""
+    assert parse_selection(time=typed).times == meant
+
+
+def test_the_others() -> None:
+    """Keys and headers are bytes as typed, what is not UTF-8 included; numbers may be text or numbers."""
+    found = parse_selection(
+        keys=["ключ", "\udcff"], headers=["a", "b=c=d", "e="], producer_ids=["5", 6], limit="3", tail=4, transactional=True
+    )
+    assert found.keys == ("ключ".encode(), b"\xff")
+    assert found.headers == (HeaderMatch(b"a"), HeaderMatch(b"b", b"c=d"), HeaderMatch(b"e", b""))
+    assert (found.producer_ids, found.limit, found.tail, found.transactional) == ((5, 6), 3, 4, True)
+
+
+def test_nothing_asked_for_is_everything() -> None:
+    """Without options, and with the default isolation, all is selected."""
+    assert parse_selection().is_everything
+    assert parse_selection(isolation="read_uncommitted").is_everything
+    assert not parse_selection(limit="1").is_everything
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"offset": "5..5"}, "--offset 5..5: the range is empty"),
+        ({"offset": "9..5"}, "--offset 9..5: the range is empty"),
+        ({"offset": ".."}, "at least one end"),
+        ({"offset": "1..2..3"}, "at least one end"),
+        ({"offset": "-1.."}, "'-1' is no offset"),
+        ({"offset": "x"}, "'x' is no offset"),
+        ({"offset": "٣.."}, "is no offset"),
+        ({"offset": f"{2**63}.."}, "is no offset"),
+        ({"time": "2023-11-14"}, "write a range"),
+        ({"time": "yesterday.."}, "'yesterday' is no point in time"),
+        ({"time": "20231114.."}, "write 2023-11-14 for the date"),
+        ({"time": "99999999999999999999.."}, "beyond the timestamps"),
+        ({"time": "2023-11-15..2023-11-14"}, "the range is empty"),
+        ({"producer_ids": ["x"]}, "--producer-id x: write a whole number"),
+        ({"limit": "-1"}, "--limit -1: write a whole number"),
+        ({"tail": "1e3"}, "--tail 1e3: write a whole number"),
+        ({"tail": str(10**12)}, "--tail"),
+        ({"isolation": "serializable"}, "--isolation must be read_committed or read_uncommitted"),
+        ({"isolation": "read_committed", "control": True}, "exclude each other"),
+        ({"isolation": "read_committed", "aborted": True}, "exclude each other"),
+        ({"control": True, "aborted": True}, "exclude each other"),
+    ],
+)
+def test_mistakes_are_answered_with_a_sentence(options: dict, sentence: str) -> None:
+    """Each names the option, or what is wrong with its value."""
+    with pytest.raises(SelectionError, match=r".") as raised:
+        parse_selection(**options)
+    assert sentence in str(raised.value)
+
+
+@given(st.text(max_size=30), st.sampled_from(["offset", "time", "limit", "tail"]))
+def test_no_text_makes_it_fall(typed: str, option: str) -> None:
+    """Any text is understood or answered with SelectionError, never with another exception."""
+    try:
+        found = parse_selection(**{option: typed})
+    except SelectionError:
+        return
+    assert isinstance(found, Selection)
