@@ -8,15 +8,23 @@ cpdef long long read_int32(const unsigned char[::1] buffer, Py_ssize_t position)
 @cython.locals(low=cython.longlong)
 cpdef long long read_int64(const unsigned char[::1] buffer, Py_ssize_t position) except? -9
 
-@cython.locals(
-    base_offset=cython.longlong, base_timestamp=cython.longlong, wanted=cython.longlong,
-    offsets=cython.longlong[::1], timestamps=cython.longlong[::1],
-    previous=cython.longlong, largest=cython.longlong, done=cython.longlong,
-    count=Py_ssize_t, row=Py_ssize_t, offset=cython.longlong, timestamp=cython.longlong,
-)
 cpdef int check_records(
     const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit,
     batches, Py_ssize_t index, records, long long[::1] scratch) except? -9
+
+@cython.locals(
+    previous=cython.longlong, largest=cython.longlong, done=cython.longlong,
+    count=Py_ssize_t, row=Py_ssize_t, offset=cython.longlong, timestamp=cython.longlong,
+)
+cpdef int check_into(
+    const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit,
+    long long base_offset, long long last_offset, long long base_timestamp, long long max_timestamp,
+    long long attributes, long long wanted, long long capacity,
+    long long[::1] offsets, long long[::1] timestamps,
+    long long[::1] key_positions, long long[::1] key_sizes,
+    long long[::1] value_positions, long long[::1] value_sizes,
+    long long[::1] header_positions, long long[::1] header_counts,
+    long long[::1] record_positions, long long[::1] scratch) except? -9
 
 @cython.locals(
     offsets=cython.longlong[::1], timestamps=cython.longlong[::1], found=Py_ssize_t, row=Py_ssize_t,
@@ -29,6 +37,12 @@ cpdef Py_ssize_t summarise(records, Py_ssize_t count, long long previous_offset,
     last_offsets=cython.longlong[::1], leader_epochs=cython.longlong[::1], attribute_column=cython.longlong[::1],
     base_timestamps=cython.longlong[::1], max_timestamps=cython.longlong[::1], producer_ids=cython.longlong[::1],
     producer_epochs=cython.longlong[::1], base_sequences=cython.longlong[::1], record_counts=cython.longlong[::1],
+    offsets=cython.longlong[::1], timestamps=cython.longlong[::1],
+    key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1],
+    value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
+    header_positions=cython.longlong[::1], header_counts=cython.longlong[::1],
+    record_positions=cython.longlong[::1], record_capacity=cython.longlong,
+    base_timestamp=cython.longlong, max_timestamp=cython.longlong,
     faults=cython.longlong[::1], capacity=Py_ssize_t, index=Py_ssize_t, faulty=Py_ssize_t, stop=cython.int,
     size=cython.longlong, end=Py_ssize_t, stored=cython.longlong, computed=cython.longlong,
     base_offset=cython.longlong, delta=cython.longlong, record_count=cython.longlong, attributes=cython.longlong,

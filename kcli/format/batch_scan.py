@@ -33,11 +33,7 @@ OTHER = 1  # the bytes are no sound batch of magic 2
 FULL = 2  # the columns are full
 
 HEADER_BYTES = 61
-LEAST_SIZE = 49  # of what follows offset and size
-CODEC_BITS = 7
 LOG_APPEND_TIME_BIT = 8
-# Larger offsets are left to the caller: with them sums could pass 64 bits.
-LARGEST_OFFSET = 4611686018427387904
 
 # The slots of the state of `next_notable`: what the next batch must have to be usual, then what was passed over.
 NEXT_OFFSET = 0
@@ -117,17 +113,74 @@ def check_records(
 
     `records` and `scratch` (two int64) are overwritten.
     """
-    base_offset = batches.base_offset[index]
-    base_timestamp = batches.base_timestamp[index]
-    wanted = batches.record_count[index]
-    offsets = records.offset
-    timestamps = records.timestamp
+    return check_into(
+        buffer,
+        position,
+        limit,
+        batches.base_offset[index],
+        batches.last_offset[index],
+        batches.base_timestamp[index],
+        batches.max_timestamp[index],
+        batches.attributes[index],
+        batches.record_count[index],
+        records.capacity,
+        records.offset,
+        records.timestamp,
+        records.key_position,
+        records.key_size,
+        records.value_position,
+        records.value_size,
+        records.header_position,
+        records.header_count,
+        records.record_position,
+        scratch,
+    )
+
+
+def check_into(
+    buffer: Buffer,
+    position: int,
+    limit: int,
+    base_offset: int,
+    last_offset: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int,
+    wanted: int,
+    capacity: int,
+    offsets: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    key_positions: array,  # type: ignore[type-arg]
+    key_sizes: array,  # type: ignore[type-arg]
+    value_positions: array,  # type: ignore[type-arg]
+    value_sizes: array,  # type: ignore[type-arg]
+    header_positions: array,  # type: ignore[type-arg]
+    header_counts: array,  # type: ignore[type-arg]
+    record_positions: array,  # type: ignore[type-arg]
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """`check_records` with its columns, of `capacity` records, apart."""
     previous = base_offset - 1
     largest = 0
     done = 0
     while done < wanted:
-        count = record_scan.scan_records(
-            buffer, position, limit, base_offset, base_timestamp, wanted - done, records, scratch
+        count = record_scan.scan_into(
+            buffer,
+            position,
+            limit,
+            base_offset,
+            base_timestamp,
+            wanted - done if wanted - done < capacity else capacity,
+            offsets,
+            timestamps,
+            key_positions,
+            key_sizes,
+            value_positions,
+            value_sizes,
+            header_positions,
+            header_counts,
+            record_positions,
+            scratch,
         )
         if scratch[1] != 0 or count == 0:
             return LOOK
@@ -144,10 +197,10 @@ def check_records(
                 largest = timestamp
             row += 1
         done += count
-        position = records.end
-    if position != limit or previous > batches.last_offset[index]:
+        position = scratch[0]
+    if position != limit or previous > last_offset:
         return LOOK
-    if largest != batches.max_timestamp[index] and not batches.attributes[index] & LOG_APPEND_TIME_BIT:
+    if largest != max_timestamp and not attributes & LOG_APPEND_TIME_BIT:
         return LOOK
     return SOUND
 
@@ -211,16 +264,26 @@ def scan_batches(
     base_sequences = batches.base_sequence
     record_counts = batches.record_count
     faults = batches.fault
+    offsets = records.offset
+    timestamps = records.timestamp
+    key_positions = records.key_position
+    key_sizes = records.key_size
+    value_positions = records.value_position
+    value_sizes = records.value_size
+    header_positions = records.header_position
+    header_counts = records.header_count
+    record_positions = records.record_position
+    record_capacity = records.capacity
     capacity = batches.capacity
     index = 0
     faulty = 0
     stop = FULL
     while index < capacity:
-        if limit - position < HEADER_BYTES:
+        if limit - position < 61:
             stop = NEED_MORE
             break
         size = read_int32(buffer, position + 8)
-        if buffer[position + 16] != 2 or size < LEAST_SIZE:
+        if buffer[position + 16] != 2 or size < 49:
             stop = OTHER
             break
         if size > limit - position - 12:
@@ -234,7 +297,7 @@ def scan_batches(
         base_offset = read_int64(buffer, position)
         delta = read_int32(buffer, position + 23)
         record_count = read_int32(buffer, position + 57)
-        if computed != stored or base_offset < 0 or base_offset > LARGEST_OFFSET or delta < 0 or record_count < 0:
+        if computed != stored or base_offset < 0 or base_offset > 4611686018427387904 or delta < 0 or record_count < 0:
             stop = OTHER
             break
         attributes = buffer[position + 21] << 8 | buffer[position + 22]
@@ -244,8 +307,10 @@ def scan_batches(
         last_offsets[index] = base_offset + delta
         leader_epochs[index] = read_int32(buffer, position + 12)
         attribute_column[index] = attributes
-        base_timestamps[index] = read_int64(buffer, position + 27)
-        max_timestamps[index] = read_int64(buffer, position + 35)
+        base_timestamp = read_int64(buffer, position + 27)
+        max_timestamp = read_int64(buffer, position + 35)
+        base_timestamps[index] = base_timestamp
+        max_timestamps[index] = max_timestamp
         producer_ids[index] = read_int64(buffer, position + 43)
         epoch = buffer[position + 51] << 8 | buffer[position + 52]
         producer_epochs[index] = epoch - 65536 if epoch > 32767 else epoch
@@ -253,12 +318,33 @@ def scan_batches(
         record_counts[index] = record_count
         fault = SOUND
         if record_count == 0:
-            if size != LEAST_SIZE:
+            if size != 49:
                 fault = LOOK
-        elif attributes & CODEC_BITS:
+        elif attributes & 7:
             fault = UNOPENED
         else:
-            fault = check_records(buffer, position + HEADER_BYTES, end, batches, index, records, scratch)
+            fault = check_into(
+                buffer,
+                position + 61,
+                end,
+                base_offset,
+                base_offset + delta,
+                base_timestamp,
+                max_timestamp,
+                attributes,
+                record_count,
+                record_capacity,
+                offsets,
+                timestamps,
+                key_positions,
+                key_sizes,
+                value_positions,
+                value_sizes,
+                header_positions,
+                header_counts,
+                record_positions,
+                scratch,
+            )
         faults[index] = fault
         if fault != SOUND:
             faulty += 1

@@ -141,17 +141,50 @@ def scan_records(
     `scratch` is an array of two int64: on return scratch[1] is the status (COMPLETE, NEED_MORE or what is wrong with the
     record at `columns.end`). Nothing is raised for bad bytes.
     """
-    offsets = columns.offset
-    timestamps = columns.timestamp
-    key_positions = columns.key_position
-    key_sizes = columns.key_size
-    value_positions = columns.value_position
-    value_sizes = columns.value_size
-    header_positions = columns.header_position
-    header_counts = columns.header_count
-    record_positions = columns.record_position
-    if wanted > columns.capacity:
-        wanted = columns.capacity
+    count = scan_into(
+        buffer,
+        position,
+        limit,
+        base_offset,
+        base_timestamp,
+        wanted if wanted < columns.capacity else columns.capacity,
+        columns.offset,
+        columns.timestamp,
+        columns.key_position,
+        columns.key_size,
+        columns.value_position,
+        columns.value_size,
+        columns.header_position,
+        columns.header_count,
+        columns.record_position,
+        scratch,
+    )
+    columns.end = scratch[0]
+    return count
+
+
+def scan_into(
+    buffer: Buffer,
+    position: int,
+    limit: int,
+    base_offset: int,
+    base_timestamp: int,
+    wanted: int,
+    offsets: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    key_positions: array,  # type: ignore[type-arg]
+    key_sizes: array,  # type: ignore[type-arg]
+    value_positions: array,  # type: ignore[type-arg]
+    value_sizes: array,  # type: ignore[type-arg]
+    header_positions: array,  # type: ignore[type-arg]
+    header_counts: array,  # type: ignore[type-arg]
+    record_positions: array,  # type: ignore[type-arg]
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """`scan_records` with its columns apart, so that a caller of many small batches has them at hand once.
+
+    `wanted` must not be above the columns' length. On return scratch[0] is the position behind the last record.
+    """
     if limit > len(buffer):
         limit = len(buffer)
     index = 0
@@ -297,7 +330,7 @@ def scan_records(
         status = NEED_MORE if start + 5 > limit else BAD_LENGTH
     except OverflowError:
         status = OUT_OF_INT64
-    columns.end = position if status == COMPLETE else start
+    scratch[0] = position if status == COMPLETE else start
     scratch[1] = status
     return index
 

@@ -14,8 +14,9 @@ Entries that point into damage are passed over, the damage itself is the finding
 
 from __future__ import annotations
 
+import operator
 from array import array
-from itertools import pairwise
+from itertools import islice
 
 from kcli.format import batch_scan, limits
 from kcli.format.batch_scan import LEGACY, BatchColumns
@@ -305,11 +306,8 @@ def _first_not_rising(column: array[int], used: int, *, strictly: bool) -> int |
     """The first of `used` numbers that is below 0 or not above the one before it, or None."""
     if used and column[0] < 0:
         return 0
-    head = column[:used]
-    if strictly:
-        sound = all(left < right for left, right in pairwise(head))
-    else:
-        sound = all(left <= right for left, right in pairwise(head))
-    if sound:
+    head = column[:used].tolist()
+    goes_back = operator.ge if strictly else operator.gt
+    if not any(map(goes_back, head, islice(head, 1, None))):
         return None
-    return next(slot + 1 for slot, (left, right) in enumerate(pairwise(head)) if left > right or (strictly and left == right))
+    return next(slot for slot in range(1, used) if goes_back(head[slot - 1], head[slot]))
