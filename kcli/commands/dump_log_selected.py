@@ -29,10 +29,11 @@ def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser
     )
     renderer = _renderer(output)
     if args.follow:
-        from kcli.commands.follow_log import run_follow
+        from kcli.commands.follow_log import follow_until_stopped
 
-        return run_follow(paths, selection, renderer, options)
-    result = dump(paths, selection, renderer, options, OsDisk(), tell=tell, absolute=os.path.abspath)
+        result = follow_until_stopped(paths, selection, renderer, options)
+    else:
+        result = dump(paths, selection, renderer, options, OsDisk(), tell=tell, absolute=os.path.abspath)
     if result.is_sound:
         return EXIT_OK
     return EXIT_CANNOT_RUN if result.problems and not result.files else EXIT_FINDINGS

@@ -1,0 +1,32 @@
+"""The shell around `kcli dump-log --follow`: it waits between looks, and a key press of Ctrl-C is its regular end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from kcli.commands.output import tell
+from kcli.inspect.followed_dump import dump_followed
+from kcli.log.disk import OsDisk
+
+if TYPE_CHECKING:
+    from kcli.inspect.dump import DumpOptions
+    from kcli.inspect.renderers.renderer import DumpResult, Renderer
+    from kcli.inspect.selection import Selection
+
+# How long to wait where nothing new has come.
+POLL_INTERVAL_S = 0.2
+
+
+def follow_until_stopped(paths: list[str], selection: Selection, renderer: Renderer, options: DumpOptions) -> DumpResult:
+    """Follow the paths until SIGINT or SIGTERM, the limit, or the end of all partitions -> what was shown."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+
+    def wait() -> bool:
+        return not stopped.wait(POLL_INTERVAL_S)
+
+    return dump_followed(paths, selection, renderer, options, OsDisk(), wait, tell=tell, absolute=os.path.abspath)
