@@ -255,7 +255,7 @@ class Dump:
                 self.show(event, path)
         except OSError as error:
             self.problem(path, error.strerror or str(error))
-        if begun:
+        if begun and self.statistics is None:
             self.renderer.end_file()
 
     def begin_file(self, path: str) -> None:
@@ -297,13 +297,13 @@ class Dump:
     def _damage(self, path: str, damage: Damage) -> None:
         unfinished = parse_file_name(base_name(path)).state in _UNFINISHED_STATES
         place = f"byte {damage.position}: {damage.message}"
-        if unfinished:
-            self.renderer.note(f"unfinished from {place}")
-            return
-        self.result = self.result._replace(damages=self.result.damages + 1)
+        if not unfinished:
+            self.result = self.result._replace(damages=self.result.damages + 1)
         if self.statistics is not None or not self.renderer.shows_damage:
-            self.tell(f"{path}: {place}")
-        if self.statistics is None:
+            self.tell(f"{path}: {'unfinished from ' if unfinished else ''}{place}")
+        elif unfinished:
+            self.renderer.note(f"unfinished from {place}")
+        else:
             self.renderer.damage(damage)
 
     def problem(self, path: str, message: str) -> None:

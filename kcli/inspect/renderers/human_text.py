@@ -20,7 +20,7 @@ from kcli.inspect.instants import InstantFormatter, format_instant
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.record_contents import ContentDecoder, Contents, decode_control
 from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
-from kcli.inspect.renderers.terminal_text import cut, escape, show, width
+from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
 from kcli.inspect.selected_log import SelectedRecords
 from kcli.inspect.text_buffer import TextBuffer
 from kcli.log.log_reader import Damage, LogBatch
@@ -119,10 +119,10 @@ class HumanText:
         key, value = window.key(index), window.value(index)
         quarter = None if room is None else max(room // 4, 8)
         decoded = Contents() if decoder is None else decoder.decode(offset, key, value)
-        key_text = show(key, quarter) if decoded.key is None else _fitted(_decoded_text(decoded.key), quarter)
+        key_text = show(key, quarter) if decoded.key is None else fitted(_decoded_text(decoded.key), quarter)
         headers = self._headers(window, index, quarter)
         left = None if room is None else max(room - width(key_text) - width(headers) - (4 if headers else 2), 8)
-        value_text = show(value, left) if decoded.value is None else _fitted(_decoded_text(decoded.value), left)
+        value_text = show(value, left) if decoded.value is None else fitted(_decoded_text(decoded.value), left)
         key_colour = colours.dim if key is None else colours.cyan
         value_colour = colours.dim if value is None else ""
         text = f"{key_colour}{key_text}{colours.plain}  {value_colour}{value_text}{colours.plain if value_colour else ''}"
@@ -145,7 +145,7 @@ class HumanText:
                 shown.append(f"{len(headers) - len(shown)} more")
                 break
             shown.append(text)
-        return "{" + ", ".join(shown) + "}"
+        return fitted("{" + ", ".join(shown) + "}", room)
 
     def _control(self, decoded: Contents, window: RecordWindow, index: int) -> str:
         colours = self._palette
@@ -237,10 +237,6 @@ def _json(value: Any) -> str:
     from kcli.inspect.renderers.json_text import dump
 
     return escape(dump(value))
-
-
-def _fitted(text: str, columns: int | None) -> str:
-    return text if columns is None or width(text) <= columns else cut(text, columns - 1) + "…"
 
 
 def _entry_value(name: str, value: Any) -> str:

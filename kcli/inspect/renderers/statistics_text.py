@@ -7,7 +7,7 @@ from typing import Any
 
 from kcli.inspect.instants import format_instant
 from kcli.inspect.quantities import format_bytes, format_count
-from kcli.inspect.renderers.terminal_text import cut, escape, width
+from kcli.inspect.renderers.terminal_text import EMPTY, escape, fitted, width
 from kcli.inspect.sketches import narrowed
 
 MAX_RATE_ROWS = 24
@@ -116,9 +116,7 @@ def _keys(top: dict[str, Any]) -> Iterator[str]:
     rows = []
     for row in top["keys"]:
         key = escape(row["key"]) if "key" in row else f"base64:{row['keyBase64']}"
-        if width(key) > _KEY_COLUMNS:
-            key = cut(key, _KEY_COLUMNS - 1) + "…"
-        rows.append((key or "<empty>", f"{row['count']:,}"))
+        rows.append((fitted(key, _KEY_COLUMNS) or EMPTY, f"{row['count']:,}"))
     too_low = top["countsMayBeTooLowBy"]
     title = "most frequent keys" + (f" (counts may be too low by up to {too_low:,})" if too_low else "")
     yield from _table(title, ("key", "records"), rows)

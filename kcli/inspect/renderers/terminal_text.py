@@ -6,7 +6,7 @@
     UTF-8                            the text; what is not printable as \\n, \\x1b, \\u202e
     mostly text, some bytes not      the text, those bytes as \\xff
     anything else                    0x and the bytes in hex
-    more than fits                   the beginning, an ellipsis and the whole size in bytes
+    more than fits                   the beginning, an ellipsis and, with room, the size in bytes
 
 Only as much of a payload as can be shown is looked at.
 """
@@ -22,6 +22,8 @@ _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
 # Of bytes that are not UTF-8, how many of a hundred characters must be printable for them to count as text.
 _TEXT_PERCENT = 70
 _MAX_UTF8_BYTES = 4
+# So much of the text must be left beside the size.
+_LEAST_SHOWN_COLUMNS = 4
 
 
 def show(data: Buffer | None, columns: int | None = None) -> str:
@@ -38,7 +40,9 @@ def show(data: Buffer | None, columns: int | None = None) -> str:
     if len(head) == size and width(text) <= columns:
         return text
     tail = f"{ELLIPSIS}({size} B)"
-    return cut(text, max(columns - len(tail), 1)) + tail
+    if len(tail) > columns - _LEAST_SHOWN_COLUMNS:
+        tail = ELLIPSIS
+    return cut(text, columns - len(tail)) + tail
 
 
 def _text(data: bytes, *, is_cut: bool = False) -> str:
@@ -81,6 +85,11 @@ def cut(text: str, columns: int) -> str:
         if columns < 0:
             return text[:index]
     return text
+
+
+def fitted(text: str, columns: int | None) -> str:
+    """A printable text cut to `columns` columns, with an ellipsis where it was longer; None leaves it whole."""
+    return text if columns is None or width(text) <= columns else cut(text, columns - 1) + ELLIPSIS
 
 
 def _columns_of(char: str) -> int:
