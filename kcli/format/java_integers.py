@@ -1,6 +1,7 @@
-"""Whole numbers in text, as Java's Integer.parseInt and Long.parseLong take them: a sign of either kind, then digits.
+"""Whole numbers as Java has them: 32 or 64 bits that overflow in silence, and what its parsers take for one.
 
-Python's int() is looser (spaces, underscores, any size), so names and text files are read through this.
+Integer.parseInt and Long.parseLong take a sign of either kind, then digits. Python's int() is looser (spaces, underscores,
+any size), so names and text files are read through this.
 """
 
 from __future__ import annotations
@@ -18,3 +19,13 @@ def parse_integer(text: str, bits: int) -> int | None:
         return None
     value = int(text)
     return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
+
+
+def wrap_int32(value: int) -> int:
+    """Any integer -> the int32 that Java's arithmetic makes of it."""
+    return (value + 0x8000_0000 & 0xFFFF_FFFF) - 0x8000_0000
+
+
+def wrap_int64(value: int) -> int:
+    """Any integer -> the int64 that Java's arithmetic makes of it."""
+    return (value + 0x8000_0000_0000_0000 & 0xFFFF_FFFF_FFFF_FFFF) - 0x8000_0000_0000_0000

@@ -33,6 +33,7 @@ from kcli.format import limits
 from kcli.format.byte_source import ByteSource
 from kcli.format.codec_streams import NONE, ZSTD
 from kcli.format.compression import codec_name, deflate, inflate, inflate_stream
+from kcli.format.java_integers import wrap_int64
 from kcli.format.primitives import (
     Buffer,
     CorruptRecordError,
@@ -84,8 +85,8 @@ class LegacyBatch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the entry."""
-        return self.offset + 1
+        """The offset behind the entry (64 bits, as in Kafka)."""
+        return wrap_int64(self.offset + 1)
 
     @property
     def max_timestamp(self) -> int:
@@ -104,7 +105,10 @@ class LegacyBatch(NamedTuple):
 
 
 class LegacyRecord(NamedTuple):
-    """One message. `timestamp` is in ms, -1 in format 0; sizes are as stated, negative for null; `crc` is the stored one."""
+    """One message. `timestamp` is in ms, -1 in format 0; sizes are as stated, negative for null; `crc` is the stored one.
+
+    `value_left` is how many bytes there are of a value that states more and is therefore None; only lenient readers meet it.
+    """
 
     offset: int
     timestamp: int
@@ -116,6 +120,7 @@ class LegacyRecord(NamedTuple):
     is_valid: bool
     magic: int
     attributes: int
+    value_left: int | None = None
 
 
 class NewLegacyRecord(NamedTuple):
@@ -142,16 +147,18 @@ def legacy_crc(entry: Buffer) -> int:
     return crc32(memoryview(entry)[CRC_START:])
 
 
-def iter_records(batch: LegacyBatch, entry: Buffer) -> Iterator[LegacyRecord]:
+def iter_records(batch: LegacyBatch, entry: Buffer, *, lenient: bool = False) -> Iterator[LegacyRecord]:
     """The messages of one whole entry: itself, or what it wraps -> LegacyRecords by offset as stored.
 
     Raises InvalidRecordError, CorruptRecordError or InflationError, before the first message where the wrapper or what it
     inflates to is at fault; nothing is inflated beyond MAX_INFLATED_MESSAGE_SET_BYTES or wrapped deeper than once. Above
     INFLATE_WINDOW_BYTES memory is a window and one message: the set is then inflated twice.
+
+    With `lenient` a value that reaches behind its message is no error, as in Kafka, where only who looks at it meets one.
     """
     message = memoryview(entry)[ENTRY_OVERHEAD_BYTES:]
     if batch.codec == NONE:
-        yield _open(message, batch.offset, None)
+        yield _open(message, batch.offset, None, lenient)
         return
     if batch.codec == ZSTD:
         raise InvalidRecordError(f"Invalid wrapper compressionType found in legacy deep record iterator {batch.magic}")
@@ -169,7 +176,7 @@ def iter_records(batch: LegacyBatch, entry: Buffer) -> Iterator[LegacyRecord]:
         if inner[5] & CODEC_MASK:
             codec_name(inner[5] & CODEC_MASK)
             raise InvalidRecordError("Inner messages must not be compressed")
-        yield _open(inner, base_offset + offset, batch)
+        yield _open(inner, wrap_int64(base_offset + offset), batch, lenient)
 
 
 def _source(batch: LegacyBatch, value: Buffer, inflated: Buffer | None) -> ByteSource:
@@ -217,10 +224,10 @@ def _base_offset(batch: LegacyBatch, entries: Iterator[tuple[int, memoryview]]) 
             f"Found invalid wrapper offset in compressed v1 message set, wrapper offset '{batch.offset}' is less than "
             f"the last inner message offset '{last}' and it is not zero."
         )
-    return batch.offset - last
+    return wrap_int64(batch.offset - last)
 
 
-def _open(message: memoryview, offset: int, wrapper: LegacyBatch | None) -> LegacyRecord:
+def _open(message: memoryview, offset: int, wrapper: LegacyBatch | None, lenient: bool = False) -> LegacyRecord:
     """Decode a message from its CRC on, with the timestamp of its wrapper where that one's counts."""
     end = len(message)
     if end < MIN_MESSAGE_BYTES:
@@ -233,16 +240,23 @@ def _open(message: memoryview, offset: int, wrapper: LegacyBatch | None) -> Lega
         if magic == 1 and wrapper is not None and wrapper.is_log_append_time:
             timestamp = wrapper.timestamp
     key_size, key, position = _read_bytes(message, position, end, "key")
-    value_size, value, position = _read_bytes(message, position, end, "value")
     is_valid = crc == crc32(message[4:])
+    if lenient and position + 4 <= end and (stated := _read_size(message, position)) > end - position - 4:
+        left = end - position - 4
+        return LegacyRecord(offset, timestamp, key, None, key_size, stated, crc, is_valid, magic, message[5], left)
+    value_size, value, position = _read_bytes(message, position, end, "value")
     return LegacyRecord(offset, timestamp, key, value, key_size, value_size, crc, is_valid, magic, message[5])
+
+
+def _read_size(message: memoryview, position: int) -> int:
+    return int.from_bytes(message[position : position + 4], "big", signed=True)
 
 
 def _read_bytes(message: memoryview, position: int, end: int, what: str) -> tuple[int, bytes | None, int]:
     """Decode key or value -> (size as stated, the bytes or None, position behind them)."""
     if position + 4 > end:
         raise InvalidRecordError(f"the message ends before the size of its {what}", ENTRY_OVERHEAD_BYTES + position)
-    size = int.from_bytes(message[position : position + 4], "big", signed=True)
+    size = _read_size(message, position)
     position += 4
     if size < 0:
         return size, None, position

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kcli.format.java_integers import wrap_int32, wrap_int64
 from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError, FixedLayout, crc32c
 
 HEADER = FixedLayout(
@@ -67,7 +68,14 @@ NO_LEADER_EPOCH = -1
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """A producer's sequence moved on by `increment`; it wraps from 2**31 - 1 to 0 (Kafka: DefaultRecordBatch)."""
+    """A producer's sequence moved on by `increment`; it wraps from 2**31 - 1 to 0 (Kafka: DefaultRecordBatch).
+
+    A negative increment, which only damage has, overflows 32 bits as it does in Kafka.
+    """
+    if increment < 0:
+        if sequence > wrap_int32(INT32_MAX - increment):
+            return wrap_int32(increment - (INT32_MAX - sequence) - 1)
+        return wrap_int32(sequence + increment)
     if sequence > INT32_MAX - increment:
         return increment - (INT32_MAX - sequence) - 1
     return sequence + increment
@@ -107,13 +115,13 @@ class RecordBatch(_Header):
 
     @property
     def last_offset(self) -> int:
-        """The last offset that the batch accounts for."""
-        return self.base_offset + self.last_offset_delta
+        """The last offset that the batch accounts for (64 bits, as in Kafka: a damaged one may overflow)."""
+        return wrap_int64(self.base_offset + self.last_offset_delta)
 
     @property
     def next_offset(self) -> int:
         """The offset behind the batch."""
-        return self.base_offset + self.last_offset_delta + 1
+        return wrap_int64(self.base_offset + self.last_offset_delta + 1)
 
     @property
     def last_sequence(self) -> int:

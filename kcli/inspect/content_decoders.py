@@ -80,6 +80,10 @@ class ClassParser:
         """Key and value as text, None for null. Raises FormatError where a decoder fails."""
         return self._text(self._key, key, offset), self._text(self._value, value, offset)
 
+    def describe_unreadable(self, offset: int, key: bytes | None, java_message: str) -> tuple[str | None, str | None]:
+        """Raises FormatError: no decoder sees a record whose value cannot be had."""
+        raise FormatError(f"offset {offset}: the value cannot be read: {java_message}")
+
     @staticmethod
     def _text(decode: Decode, data: bytes | None, offset: int) -> str | None:
         if data is None:

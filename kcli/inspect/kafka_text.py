@@ -47,6 +47,10 @@ class ContentParser(Protocol):
         """Key and value as text, None for what is not printed. Raises FormatError where Kafka's decoder throws."""
         ...
 
+    def describe_unreadable(self, offset: int, key: bytes | None, java_message: str) -> tuple[str | None, str | None]:
+        """The same of a record whose value cannot be had, for the reason that Java's exception gives."""
+        ...
+
 
 class DumpOptions(NamedTuple):
     """kafka-dump-log's own options; see docs/dump-log.md. `parser` None: both texts by the StringDecoder."""
@@ -212,14 +216,14 @@ class LogDumper:
         return True
 
     def _records(self, path: str, batch: LogBatch) -> None:
-        """Print the records of a batch; of a compressed one all or none, since Kafka inflates it first."""
-        windows = batch.windows(self._scanner)
+        """Print the records of a batch; of a compressed one of format 2 all or none, since Kafka reads it to its end first."""
+        windows = batch.windows(self._scanner, lenient=True)
         first = next(windows, None)
         if first is None:
             return
-        if batch.header.codec:
+        if isinstance(batch.header, RecordBatch) and batch.header.codec:
             fault = first.error.message if first.error else None
-            if fault is None and first.count != getattr(batch.header, "record_count", -1):
+            if fault is None and first.count != batch.header.record_count:
                 fault = self._fault_within(batch)
                 windows = batch.windows(self._scanner)
                 first = next(windows)
@@ -280,48 +284,63 @@ class LogDumper:
 
     def _record(self, batch: LogBatch, window: RecordWindow, index: int, label: bytes, fixed: int | None) -> str | None:
         """Print one record without its line's end, in Python -> what stopped it, or None."""
-        header, columns, options, out = batch.header, window.columns, self._options, self._out
-        offset = columns.offset[index]
-        key, value = window.key(index), window.value(index)
-        is_control = isinstance(header, RecordBatch) and header.is_control
-        prefix = b"| "
-        if not options.skip_record_metadata:
+        is_control = isinstance(batch.header, RecordBatch) and batch.header.is_control
+        prefix, fault = b"| ", None
+        if not self._options.skip_record_metadata:
             prefix = b" "
-            timestamp = columns.timestamp[index] if fixed is None else fixed
-            out.put(
-                b"| offset: %d%s%d keySize: %d valueSize: %d"
-                % (offset, label, timestamp, columns.key_size[index], columns.value_size[index])
-            )
-            if isinstance(header, RecordBatch):
-                sequence = -1
-                if header.base_sequence >= 0:
-                    sequence = increment_sequence(header.base_sequence, offset - header.base_offset)
-                keys = ",".join(decode_utf8(item.key) for item in window.headers(index))
-                out.put(b" sequence: %d headerKeys: [%s]" % (sequence, java_bytes(keys)))
-            elif window.legacy is not None:
-                record = window.legacy[index]
-                out.put(b" isValid: %s crc: %d" % (b"true" if record.is_valid else b"false", record.crc))
-            if is_control:
-                from kcli.protocol.control_records import control_suffix
-
-                try:
-                    out.put(java_bytes(control_suffix(key, value)))
-                except FormatError as error:
-                    return error.message
-        if is_control or not options.print_data_log:
-            return None
+            self._metadata(batch, window, index, label, fixed)
+            fault = self._control(window, index) if is_control else None
+        if fault is not None or is_control or not self._options.print_data_log:
+            return fault
         try:
-            key_text, value_text = (
-                describe_plain(key, value) if options.parser is None else options.parser.describe(offset, key, value)
-            )
+            key, value = self._contents(window, index)
         except FormatError as error:
             return error.message
-        if key_text is not None:
-            out.put(prefix + b"key: " + java_bytes(key_text))
+        if key is not None:
+            self._out.put(prefix + b"key: " + java_bytes(key))
             prefix = b" "
-        if value_text is not None:
-            out.put(prefix + b"payload: " + java_bytes(value_text))
+        if value is not None:
+            self._out.put(prefix + b"payload: " + java_bytes(value))
         return None
+
+    def _metadata(self, batch: LogBatch, window: RecordWindow, index: int, label: bytes, fixed: int | None) -> None:
+        header, columns = batch.header, window.columns
+        offset = columns.offset[index]
+        timestamp = columns.timestamp[index] if fixed is None else fixed
+        head = b"| offset: %d%s%d keySize: %d valueSize: %d"
+        if isinstance(header, RecordBatch):
+            sequence = -1
+            if header.base_sequence >= 0:
+                sequence = increment_sequence(header.base_sequence, offset - header.base_offset)
+            keys = java_bytes(",".join(decode_utf8(item.key) for item in window.headers(index)))
+            sizes = (columns.key_size[index], columns.value_size[index])
+            self._out.put(head % (offset, label, timestamp, *sizes) + b" sequence: %d headerKeys: [%s]" % (sequence, keys))
+        elif window.legacy is not None:
+            record = window.legacy[index]
+            rest = b" isValid: %s crc: %d" % (b"true" if record.is_valid else b"false", record.crc)
+            self._out.put(head % (offset, label, timestamp, record.key_size, record.value_size) + rest)
+
+    def _control(self, window: RecordWindow, index: int) -> str | None:
+        """Print what a control record says -> what stopped it, or None."""
+        from kcli.protocol.control_records import control_suffix
+
+        try:
+            self._out.put(java_bytes(control_suffix(window.key(index), window.value(index))))
+        except FormatError as error:
+            return error.message
+        return None
+
+    def _contents(self, window: RecordWindow, index: int) -> tuple[str | None, str | None]:
+        """The texts of key and value. Raises FormatError where Kafka's tool dies of them."""
+        parser, offset, key = self._options.parser, window.columns.offset[index], window.key(index)
+        record = None if window.legacy is None else window.legacy[index]
+        if record is not None and record.value_left is not None:
+            if parser is None:
+                raise FormatError(f"offset {offset}: the value states {record.value_size} bytes; {record.value_left} are left")
+            return parser.describe_unreadable(offset, key, f"newLimit > capacity: ({record.value_size} > {record.value_left})")
+        if parser is None:
+            return describe_plain(key, window.value(index))
+        return parser.describe(offset, key, window.value(index))
 
 
 def java_bytes(text: str) -> bytes:

@@ -214,7 +214,7 @@ class _Log:
         header = batch.header
         latest: int | None = None
         fixed = header.log_append_time_ms if isinstance(header, RecordBatch) else None
-        for window in batch.windows(self._scanner):
+        for window in batch.windows(self._scanner, lenient=True):
             if window.count:
                 most = max(window.columns.timestamp[: window.count]) if fixed is None else fixed
                 latest = most if latest is None else max(latest, most)

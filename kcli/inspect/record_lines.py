@@ -139,6 +139,8 @@ def put_record_lines(
         value_size = value_sizes[index]
         if header_counts[index] != 0:
             break
+        if base_sequence >= 0 and offsets[index] < base_offset:
+            break  # only damage has it: the sequence overflows
         needed = LINE_OVERHEAD_BYTES
         if with_contents:
             if key_size > 0:

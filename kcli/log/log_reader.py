@@ -121,9 +121,12 @@ class LogBatch:
             yield chunk
             position += len(chunk)
 
-    def windows(self, scanner: RecordScanner) -> Iterator[RecordWindow]:
-        """Open the records -> windows of columns; an empty batch gives none. Faults stand in the last window's `error`."""
-        return open_windows(self, scanner)
+    def windows(self, scanner: RecordScanner, *, lenient: bool = False) -> Iterator[RecordWindow]:
+        """Open the records -> windows of columns; an empty batch gives none. Faults stand in the last window's `error`.
+
+        `lenient` is that of kcli.format.legacy_message_set.iter_records.
+        """
+        return open_windows(self, scanner, lenient=lenient)
 
 
 class SegmentReader:

@@ -99,8 +99,11 @@ class RecordScanner:
         return count, self.scratch[1]
 
 
-def open_windows(batch: LogBatch, scanner: RecordScanner) -> Iterator[RecordWindow]:
-    """Open the records of a batch -> windows of columns; an empty batch gives none. Faults stand in the last one's `error`."""
+def open_windows(batch: LogBatch, scanner: RecordScanner, *, lenient: bool = False) -> Iterator[RecordWindow]:
+    """Open the records of a batch -> windows of columns; an empty batch gives none. Faults stand in the last one's `error`.
+
+    `lenient` is that of kcli.format.legacy_message_set.iter_records.
+    """
     header = batch.header
     if isinstance(header, RecordBatch):
         if header.record_count < 0:
@@ -108,7 +111,7 @@ def open_windows(batch: LogBatch, scanner: RecordScanner) -> Iterator[RecordWind
         if header.record_count == 0:
             return iter(())
         return _open_records(batch, header, scanner)
-    return _open_legacy(batch, header, scanner)
+    return _open_legacy(batch, header, scanner, lenient)
 
 
 def _failed(scanner: RecordScanner, first_index: int, message: str) -> RecordWindow:
@@ -219,7 +222,7 @@ def _check_leftover(
     return None, False
 
 
-def _open_legacy(batch: LogBatch, header: LegacyBatch, scanner: RecordScanner) -> Iterator[RecordWindow]:
+def _open_legacy(batch: LogBatch, header: LegacyBatch, scanner: RecordScanner, lenient: bool) -> Iterator[RecordWindow]:
     """Windows over the messages of a set of format 0 or 1; they are few, so they are objects first and columns after."""
     from kcli.format.legacy_message_set import iter_records
 
@@ -227,7 +230,7 @@ def _open_legacy(batch: LogBatch, header: LegacyBatch, scanner: RecordScanner) -
     records: list[LegacyRecord] = []
     error: FormatError | None = None
     done = 0
-    messages = iter_records(header, batch.read_whole())
+    messages = iter_records(header, batch.read_whole(), lenient=lenient)
     while error is None:
         try:
             record = next(messages, None)

@@ -55,6 +55,10 @@ class Decoder:
         """
         raise NotImplementedError
 
+    def describe_unreadable(self, offset: int, key: Buffer | None, java_message: str) -> DescribedRecord:
+        """The same of a record whose value cannot be had, for the reason that Java's exception gives."""
+        raise NotImplementedError
+
     def to_dict(self, message: Message) -> dict[str, JsonValue]:
         """A key or value message as the JSON object that kafka-dump-log shows."""
         return to_dict(message)
@@ -102,8 +106,7 @@ class CoordinatorDecoder(Decoder):
             key_type, value_type = self._types(key)
             key_message, value_message = self._decode(key_type, key, value_type, value)
         except MissingKeyError as error:
-            text = f"Failed to decode message at offset {offset} using the specified decoder"
-            raise MissingKeyError(f"{text} (message had a missing key)") from error
+            raise _missing_key(offset) from error
         except UnknownRecordTypeError as error:
             return f"Unknown record type {error.record_type} at offset {offset}, skipping.", None
         except DecodeError as error:
@@ -114,8 +117,19 @@ class CoordinatorDecoder(Decoder):
         shown = self._json(value_type, value_message)
         return key_text, f'{{"version":"{value_message.schema_version}","data":{shown}}}'
 
+    def describe_unreadable(self, offset: int, key: Buffer | None, java_message: str) -> DescribedRecord:
+        """See Decoder.describe_unreadable."""
+        if key is None:
+            raise _missing_key(offset)
+        return f"Error at offset {offset}, skipping. {java_message}", None
+
     def _json(self, found: MessageType, message: Message) -> str:
         return found.json(message)
+
+
+def _missing_key(offset: int) -> MissingKeyError:
+    text = f"Failed to decode message at offset {offset} using the specified decoder"
+    return MissingKeyError(f"{text} (message had a missing key)")
 
 
 class GroupDecoder(CoordinatorDecoder):
@@ -228,9 +242,13 @@ class ClusterMetadataDecoder(FramedDecoder):
         try:
             found, message, version = self._decode_as_kafka_does(value)
         except DecodeError as error:
-            return None, f"Error at {offset}, skipping. {error.java_message}"
+            return self.describe_unreadable(offset, key, error.java_message)
         shown = found.json(message)
         return None, f'{{"type":"{record_type_name(found)}","version":{version},"data":{shown}}}'
+
+    def describe_unreadable(self, offset: int, key: Buffer | None, java_message: str) -> DescribedRecord:
+        """See Decoder.describe_unreadable."""
+        return None, f"Error at {offset}, skipping. {java_message}"
 
 
 class RemoteLogMetadataDecoder(FramedDecoder):
@@ -246,8 +264,12 @@ class RemoteLogMetadataDecoder(FramedDecoder):
                 raise DecodeError("a record without a value", None, _NO_REMOTE_VALUE)
             text = remote_log_text(self._decode_as_kafka_does(value)[1])
         except DecodeError as error:
-            text = f"Error at offset {offset}, skipping. {error.java_message}"
+            return self.describe_unreadable(offset, key, error.java_message)
         return None, text
+
+    def describe_unreadable(self, offset: int, key: Buffer | None, java_message: str) -> DescribedRecord:
+        """See Decoder.describe_unreadable."""
+        return None, f"Error at offset {offset}, skipping. {java_message}"
 
 
 # What the JVM says of it.

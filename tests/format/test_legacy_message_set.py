@@ -155,6 +155,7 @@ def test_the_hand_code_is_pinned_to_the_declaration(
         True,
         declared.magic,
         declared.attributes,
+        None,
     )
     assert message_declaration().build(declared) == entry
     assert batch.size_bytes == len(entry)
