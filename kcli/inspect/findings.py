@@ -6,6 +6,7 @@ is none. Collectors bound what a random file can make: of one kind in one file a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kcli.inspect.finding_kinds import KINDS
@@ -48,6 +49,11 @@ class FindingList:
         count = self._counts[code, file] = self._counts.get((code, file), 0) + 1
         if count <= MOST_OF_A_KIND:
             self.findings.append(Finding(code, file, position, offset, message))
+
+    def extend(self, findings: Iterable[Finding]) -> None:
+        """Add findings that another list has collected."""
+        for finding in findings:
+            self.add(finding.code, finding.file, finding.message, position=finding.position, offset=finding.offset)
 
     def finish(self) -> list[Finding]:
         """All findings in a fixed order (file, byte, offset, code), with one finding for what was only counted."""

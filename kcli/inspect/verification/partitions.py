@@ -24,8 +24,9 @@ from kcli.format.file_names import DirectoryState, FileKind
 from kcli.inspect.findings import Finding, FindingList
 from kcli.inspect.verification.epochs import check_leader_epochs
 from kcli.inspect.verification.names import check_names
-from kcli.inspect.verification.producers import OpenTransactionCount, ProducerStep, ProducerTracker, TransactionCounts
+from kcli.inspect.verification.producers import OpenTransactionCount, ProducerStep, ProducerTracker
 from kcli.inspect.verification.segments import EpochRun, SegmentFacts, SegmentOptions, SegmentVerifier
+from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 from kcli.log.disk import Disk
@@ -37,11 +38,15 @@ _COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group
 class PartitionOptions(NamedTuple):
     """What is known about a partition before it is read: the state of its log directory, the checkpoints' words on it.
 
-    `is_clean` is None where the log directory is not known; offsets are None where no checkpoint tells.
+    `is_whole` is False where single segments are looked at, without what belongs to the whole partition.
+    `is_clean` is None where the log directory is not known; `is_compacted` says that the topic's own setting is so; offsets
+    are None where no checkpoint tells.
     """
 
+    is_whole: bool = True
     is_live: bool = False
     is_clean: bool | None = None
+    is_compacted: bool = False
     recovery_point: int | None = None
     log_start_offset: int | None = None
     high_watermark: int | None = None
@@ -75,6 +80,53 @@ class PartitionResult(NamedTuple):
     findings: list[Finding]
 
 
+class SegmentReading(NamedTuple):
+    """What a segment gave that was read apart from its partition; `steps` is None where there were too many to keep."""
+
+    facts: SegmentFacts
+    steps: list[ProducerStep] | None
+    findings: list[Finding]
+
+
+ReadAhead = Callable[[Segment], SegmentReading | None]
+# The steps that are kept of a segment read ahead: 20 MB; a segment with more is read again when it is its turn.
+MOST_STEPS = 100_000
+
+
+def log_start_offset(partition: PartitionDirectory, options: PartitionOptions) -> int:
+    """Where the partition's log starts: at the checkpointed offset, at least at its first segment."""
+    base = partition.segments[0].base_offset if partition.segments else 0
+    return max(options.log_start_offset or 0, base)
+
+
+def segment_options(partition: PartitionDirectory, segment: Segment, options: PartitionOptions) -> SegmentOptions:
+    """What is known about one segment of a partition before it is read."""
+    is_last = segment == partition.segments[-1]
+    start = log_start_offset(partition, options)
+    return SegmentOptions(
+        is_last=is_last,
+        is_live=options.is_live,
+        zeros_allowed=is_last and not options.is_clean,
+        stops=tuple(sorted({*(file.base_offset for file in partition.snapshots), start})),
+        log_start_offset=start,
+    )
+
+
+def read_segment(disk: Disk, segment: Segment, options: SegmentOptions, on_bytes: Callable[[int], None]) -> SegmentReading:
+    """Verify a segment apart from its partition -> what its partition needs to know of it. Raises OSError."""
+    findings = FindingList()
+    steps: list[ProducerStep] = []
+
+    def keep(step: ProducerStep) -> None:
+        if len(steps) <= MOST_STEPS:
+            steps.append(step)
+
+    facts = SegmentVerifier(disk, segment, options, findings, keep, on_bytes).run()
+    if len(steps) > MOST_STEPS:
+        return SegmentReading(facts, None, [])
+    return SegmentReading(facts, steps, findings.finish())
+
+
 class PartitionVerifier:
     """Verifies one partition directory."""
 
@@ -84,15 +136,17 @@ class PartitionVerifier:
         partition: PartitionDirectory,
         options: PartitionOptions,
         on_bytes: Callable[[int], None] = lambda count: None,
+        read_ahead: ReadAhead | None = None,
     ) -> None:
         self.disk = disk
         self.partition = partition
         self.options = options
         self.findings = FindingList()
         self._on_bytes = on_bytes
+        self._read_ahead = read_ahead
         self._facts: list[SegmentFacts] = []
         base = partition.segments[0].base_offset if partition.segments else 0
-        self.log_start_offset = max(options.log_start_offset or 0, base)
+        self.log_start_offset = log_start_offset(partition, options)
         self.end_offset = base
         self.tracker = ProducerTracker(self.findings, knows_all=base == 0)
         self._snapshots = SnapshotCheck(self.tracker, self.findings)
@@ -105,12 +159,12 @@ class PartitionVerifier:
         for segment in self.partition.segments:
             self._verify_segment(segment)
         self._finish_snapshots()
-        self._check_gaps()
-        self._check_epochs()
-        self._check_checkpoints()
         self._tell_open_transactions()
-        if not self.partition.segments and self.partition.state is DirectoryState.CURRENT and not self.options.is_live:
-            self.findings.add("partition-empty", self.partition.path, "there is no .log in the partition's directory")
+        if self.options.is_whole:
+            self._check_gaps()
+            self._check_epochs()
+            self._check_checkpoints()
+            self._check_own_files()
         return self._result()
 
     # ------------------------------------------------------------------------------------------------------ segments
@@ -127,28 +181,36 @@ class PartitionVerifier:
 
     def _verify_segment(self, segment: Segment) -> None:
         is_last = segment is self.partition.segments[-1]
-        options = SegmentOptions(
-            is_last=is_last,
-            is_live=self.options.is_live,
-            zeros_allowed=is_last and not self.options.is_clean,
-            stops=tuple(sorted({*(file.base_offset for file in self._ahead), self.log_start_offset})),
-            log_start_offset=self.log_start_offset,
-        )
         self._check_missing_indexes(segment, is_last)
         index = TransactionIndexCheck(self.disk, segment.transaction_index, segment.log, segment.base_offset, self.findings)
         index.tail_may_be_missing = is_last and self.options.is_live
         self.tracker.path, self.tracker.index = segment.log, index
-        verifier = SegmentVerifier(self.disk, segment, options, self.findings, self._on_step, self._on_bytes)
-        self._facts.append(verifier.facts)
         try:
-            facts = verifier.run()
+            facts = self._read_segment(segment)
         except OSError as error:
             self._add_unreadable(segment.log, error)
             self.tracker.gap_offset = max(self.tracker.gap_offset, segment.base_offset, self.end_offset)
-            self._facts.pop()
             return
         index.finish(facts.damaged)
         self._join(facts)
+
+    def _read_segment(self, segment: Segment) -> SegmentFacts:
+        """Read a segment, or take what was read ahead of it; its steps move the producers on. Raises OSError."""
+        ahead = None if self._read_ahead is None else self._read_ahead(segment)
+        if ahead is not None and ahead.steps is not None:
+            self.findings.extend(ahead.findings)
+            self._facts.append(ahead.facts)
+            for step in ahead.steps:
+                self._on_step(step)
+            return ahead.facts
+        options = segment_options(self.partition, segment, self.options)
+        verifier = SegmentVerifier(self.disk, segment, options, self.findings, self._on_step, self._on_bytes)
+        self._facts.append(verifier.facts)
+        try:
+            return verifier.run()
+        except OSError:
+            self._facts.pop()
+            raise
 
     def _add_unreadable(self, path: str, error: OSError) -> None:
         if isinstance(error, FileNotFoundError):
@@ -223,6 +285,8 @@ class PartitionVerifier:
             if read_snapshot(self.disk, file.path, self.findings) is not None:
                 message = f"the snapshot is of offset {file.base_offset}; the log ends at {self.end_offset}"
                 self.findings.add("snapshot-beyond-end", file.path, message, offset=file.base_offset)
+        if not self.options.is_whole:
+            return
         has_producers = any(facts.producer_batches for facts in self._facts)
         if has_producers and not self.partition.snapshots and not self.options.is_live:
             self.findings.add("snapshot-missing", self.partition.path, "the log has batches of producers and no .snapshot")
@@ -241,7 +305,9 @@ class PartitionVerifier:
 
     def _is_cleaned_up_to(self, offset: int) -> bool:
         """True where the log shows that a cleaner took records below `offset`."""
-        if (self.options.cleaner_offset or 0) >= offset or self.partition.topic in _COMPACTED_TOPICS:
+        if self.options.is_compacted or self.partition.topic in _COMPACTED_TOPICS:
+            return True
+        if (self.options.cleaner_offset or 0) >= offset:
             return True
         return any(facts.is_thinned for facts in self._facts)
 
@@ -294,6 +360,17 @@ class PartitionVerifier:
                 message = f"the checkpointed {what} is {offset}; the log ends at {end}"
                 self.findings.add(code, self.partition.path, message, offset=offset)
 
+    def _check_own_files(self) -> None:
+        """Check what a partition has beside its log: little, but for KRaft's."""
+        partition = self.partition
+        if not partition.segments and partition.state is DirectoryState.CURRENT and not self.options.is_live:
+            self.findings.add("partition-empty", partition.path, "there is no .log in the partition's directory")
+        for file in partition.metadata_snapshots:
+            check_metadata_snapshot(self.disk, file.path, self.findings)
+        quorum_state = partition.file(FileKind.QUORUM_STATE)
+        if quorum_state is not None:
+            check_small_file(self.disk, quorum_state, FileKind.QUORUM_STATE, self.findings)
+
     def _result(self) -> PartitionResult:
         facts, counts = self._facts, self.tracker.counts
         open_transactions = self.tracker.open_transactions()
@@ -325,9 +402,10 @@ def verify_partition(
     partition: PartitionDirectory,
     options: PartitionOptions,
     on_bytes: Callable[[int], None] = lambda count: None,
+    read_ahead: ReadAhead | None = None,
 ) -> PartitionResult:
-    """Verify one partition directory -> what it holds and what is wrong with it; `on_bytes` is told of the progress."""
-    return PartitionVerifier(disk, partition, options, on_bytes).run()
+    """Verify one partition directory -> what it holds and what is wrong with it.
 
-
-__all__ = ["PartitionOptions", "PartitionResult", "TransactionCounts", "verify_partition"]
+    `on_bytes` is told of the progress; `read_ahead` gives what was read of a segment elsewhere, or None.
+    """
+    return PartitionVerifier(disk, partition, options, on_bytes, read_ahead).run()

@@ -1,0 +1,97 @@
+"""`kcli verify`: checks log directories, partitions and segments by everything that a Kafka broker relies on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text, tell, use_colour
+from kcli.log.disk import OsDisk
+
+ARGUMENTS = "PATH..."
+DESCRIPTION = """\
+Checks log directories, partitions and single segments by everything that a Kafka broker relies on: batches,
+records, offsets, indexes, producers, transactions, snapshots, leader epochs, checkpoints, names."""
+EPILOG = """\
+Paths are log directories, partition directories, files and globs; several log directories are checked against
+each other too. Exit codes: 0 sound, 1 findings, 2 could not run. docs/findings.md lists all findings,
+docs/verify.md has examples and the schema of --output json."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `kcli verify`."""
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories, files or globs")
+    parser.add_argument(
+        "--output", choices=["text", "json"], default="text", help="one line a finding, or one JSON object a line"
+    )
+    parser.add_argument("--processes", type=int, metavar="N", help="how many cores to use (all of them)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify what was asked for -> exit code. Raises CannotRun where nothing can be verified."""
+    from kcli.log.log_directory import resolve_paths
+
+    if not args.paths:
+        raise CannotRun("name what to verify: kcli verify PATH...")
+    if args.processes is not None and args.processes < 1:
+        raise CannotRun("--processes takes a number of cores, 1 or more")
+    disk = OsDisk()
+    targets, problems = resolve_paths(disk, args.paths)
+    for problem in problems:
+        tell(problem.message)
+    if not targets:
+        raise CannotRun("there is nothing to verify")
+    from kcli.inspect.renderers.verify_report import json_lines, text_lines
+    from kcli.inspect.verification.workers import WorkerLostError
+    from kcli.inspect.verifier import Verifier
+
+    verifier = Verifier(disk, targets)
+    try:
+        with _progress(verifier.total_bytes) as on_bytes:
+            report = verifier.run(args.processes or len(os.sched_getaffinity(0)), on_bytes)
+    except WorkerLostError as error:
+        raise CannotRun(str(error)) from None
+    if args.output == "json":
+        print_text("\n".join(json_lines(report, problems)))
+    else:
+        print_text("\n".join(text_lines(report, colour=use_colour())))
+    return EXIT_OK if report.is_sound and not problems else EXIT_FINDINGS
+
+
+_LEAST_BYTES = 64 * 1024 * 1024  # of what takes long enough for a progress bar
+
+
+@contextmanager
+def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on stderr, where that is a terminal and there is much to do -> what to tell of bytes done, or None."""
+    if total_bytes < _LEAST_BYTES or not is_terminal(2):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    bar = Progress(
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,  # a thread would not go well with forked workers
+    )
+    with bar:
+        task = bar.add_task("", total=total_bytes)
+
+        shown = done = 0
+
+        def advance(count: int) -> None:
+            nonlocal shown, done
+            done += count
+            bar.update(task, advance=count)
+            if count == 0 or done - shown > total_bytes / 400:
+                shown = done
+                bar.refresh()
+
+        yield advance

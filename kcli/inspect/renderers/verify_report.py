@@ -1,0 +1,141 @@
+"""What a verification found, as lines: for people, and as JSON for programs.
+
+text      <path>: [byte N, ][offset N, ]<severity> <code>: <sentence>      one line a finding, in a fixed order
+          a Kafka broker at start, of <code>: ...                          one line a code that was found
+          <counts>                                                         and whether all is sound
+
+JSON      one object a line; docs/verify.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning
+  or goes, not when one is added. Types: schema (the first line), finding, directory, partition, problem, summary (the
+  last line). A path that is not UTF-8 stands base64 in pathBase64 instead of path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kcli.inspect.finding_kinds import ERROR, INFO, KINDS, SEVERITIES, WARNING
+from kcli.inspect.findings import Finding
+from kcli.inspect.quantities import format_bytes, format_count
+from kcli.inspect.renderers.human_text import Palette
+from kcli.inspect.renderers.json_text import dump, path_member, quote
+from kcli.inspect.renderers.terminal_text import escape
+from kcli.inspect.verification.partitions import PartitionResult
+from kcli.inspect.verifier import VerifyReport
+from kcli.log.log_directory import PathProblem
+
+SCHEMA_NAME = "kcli.verify"
+SCHEMA_VERSION = 1
+
+
+def text_lines(report: VerifyReport, *, colour: bool = False) -> Iterator[str]:
+    """The report for people, line by line without line ends; `colour` where the terminal shows them."""
+    palette = Palette(colour)
+    colours = {ERROR: palette.red, WARNING: palette.yellow, INFO: palette.dim}
+    for finding in report.findings:
+        place = [f"byte {finding.position}"] if finding.position is not None else []
+        if finding.offset is not None:
+            place.append(f"offset {finding.offset}")
+        where = f" {', '.join(place)}:" if place else ""
+        severity = f"{colours[finding.severity]}{finding.severity}{palette.plain}"
+        path = f"{palette.bold}{escape(finding.file)}{palette.plain}"
+        yield f"{path}:{where} {severity} {finding.code}: {escape(finding.message)}"
+    codes = {finding.code for finding in report.findings if finding.severity != INFO}
+    for code, kind in KINDS.items():
+        if code in codes:
+            yield f"{palette.dim}a Kafka broker at start, of {code}: {kind.broker_does}{palette.plain}"
+    yield from _text_summary(report)
+
+
+def _text_summary(report: VerifyReport) -> Iterator[str]:
+    partitions = report.partitions
+    parts = [format_count(len(report.directories), "log directory")] if report.directories else []
+    if partitions:
+        parts += [
+            format_count(len(partitions), "partition"),
+            format_count(sum(one.segments for one in partitions), "segment"),
+            format_bytes(sum(one.size_bytes for one in partitions)),
+            format_count(sum(one.batches for one in partitions), "batch"),
+            format_count(sum(one.data_records for one in partitions), "record"),
+        ]
+    others = len(report.files)
+    if others and not partitions:
+        parts.append(format_count(others, "file"))
+    yield ", ".join(parts) if parts else "nothing to verify"
+    counts = [format_count(report.count_of(severity), word) for severity, word in _words() if report.count_of(severity)]
+    verdict = "sound" if report.is_sound else "not sound"
+    yield f"{verdict}: {', '.join(counts)}" if counts else verdict
+
+
+def _words() -> Iterator[tuple[str, str]]:
+    yield from zip(SEVERITIES, ("error", "warning", "note"), strict=True)
+
+
+def json_lines(report: VerifyReport, problems: Sequence[PathProblem] = ()) -> Iterator[str]:
+    """The report as JSON, line by line without line ends."""
+    yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
+    for finding in report.findings:
+        yield _finding(finding)
+    for directory in report.directories:
+        yield (
+            f'{{"type":"directory",{path_member(directory.path)},"isLive":{dump(directory.is_live)},'
+            f'"isClean":{dump(directory.is_clean)},"clusterId":{dump(directory.cluster_id)},"nodeId":{dump(directory.node_id)}}}'
+        )
+    for partition in report.partitions:
+        yield _partition(partition)
+    for problem in problems:
+        yield f'{{"type":"problem",{path_member(problem.path)},"message":{quote(problem.message)}}}'
+    partitions = report.partitions
+    yield dump(
+        {
+            "type": "summary",
+            "sound": report.is_sound,
+            "errors": report.count_of(ERROR),
+            "warnings": report.count_of(WARNING),
+            "infos": report.count_of(INFO),
+            "problems": len(problems),
+            "partitions": len(partitions),
+            "segments": sum(one.segments for one in partitions),
+            "sizeInBytes": sum(one.size_bytes for one in partitions),
+            "batches": sum(one.batches for one in partitions),
+            "dataRecords": sum(one.data_records for one in partitions),
+            "controlRecords": sum(one.control_records for one in partitions),
+        }
+    )
+
+
+def _finding(finding: Finding) -> str:
+    return (
+        f'{{"type":"finding","code":"{finding.code}","severity":"{finding.severity}",{path_member(finding.file)},'
+        f'"position":{dump(finding.position)},"offset":{dump(finding.offset)},"message":{quote(finding.message)},'
+        f'"brokerDoes":{quote(finding.broker_does)}}}'
+    )
+
+
+def _partition(partition: PartitionResult) -> str:
+    fields = {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "state": partition.state.value.lstrip("-") or "current",
+        "segments": partition.segments,
+        "sizeInBytes": partition.size_bytes,
+        "batches": partition.batches,
+        "dataRecords": partition.data_records,
+        "controlRecords": partition.control_records,
+        "abortedRecords": partition.aborted_records,
+        "recordsBelowStart": partition.records_below_start,
+        "logStartOffset": partition.log_start_offset,
+        "endOffset": partition.end_offset,
+        "lastStableOffset": partition.last_stable_offset,
+        "committedTransactions": partition.committed_transactions,
+        "abortedTransactions": partition.aborted_transactions,
+        "openTransactions": [
+            {
+                "producerId": txn.producer_id,
+                "producerEpoch": txn.producer_epoch,
+                "firstOffset": txn.first_offset,
+                "records": txn.records,
+            }
+            for txn in partition.open_transactions
+        ],
+    }
+    return f'{{"type":"partition",{path_member(partition.path)},{dump(fields)[1:]}'

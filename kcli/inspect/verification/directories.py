@@ -1,0 +1,221 @@
+"""Verifies what a log directory says about itself and its partitions, and several of them against each other.
+
+what                                       sound where
+-----------------------------------------  -------------------------------------------------------------------------
+.lock                                      held: a broker runs; its moving parts are then not looked at
+.kafka_cleanshutdown                       there after a clean stop
+meta.properties                            there; of one cluster and one node, with a directory id of its own
+checkpoints                                readable; every partition that they name has a directory
+names                                      each directory is a partition's, each file one of Kafka's
+partition.metadata                         there in a KRaft cluster, with the topic id of the metadata log beside it
+partitions                                 each only once (but for a replica that moves: -future)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format.file_names import METADATA_TOPIC, REMOTE_INDEX_CACHE_DIRECTORY, DirectoryState, FileKind, FileState
+from kcli.format.metadata_files import MetaProperties
+from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.partitions import PartitionOptions
+from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
+from kcli.log.disk import Disk
+from kcli.log.log_directory import (
+    Checkpoints,
+    FoundFile,
+    LogDirectory,
+    PartitionDirectory,
+    is_live,
+    join_path,
+    read_checkpoints,
+)
+
+if TYPE_CHECKING:
+    from kcli.inspect.cluster_topics import ClusterTopics
+
+_OF_LOG_DIRECTORY = (
+    FileKind.META_PROPERTIES,
+    FileKind.CLEAN_SHUTDOWN,
+    FileKind.RECOVERY_POINT_CHECKPOINT,
+    FileKind.LOG_START_OFFSET_CHECKPOINT,
+    FileKind.REPLICATION_CHECKPOINT,
+    FileKind.CLEANER_CHECKPOINT,
+)
+_KRAFT_VERSION = 1  # of meta.properties
+
+
+class Root(NamedTuple):
+    """What a log directory says about itself. `topics` is None where the metadata log is not in it."""
+
+    path: str
+    is_live: bool
+    is_clean: bool
+    checkpoints: Checkpoints
+    meta: MetaProperties | None
+    topics: ClusterTopics | None
+
+    def options(self, partition: PartitionDirectory) -> PartitionOptions:
+        """What the log directory says about one of its partitions."""
+        key = (partition.topic, partition.partition)
+        of_current = partition.state is DirectoryState.CURRENT and not partition.is_metadata_log
+        checkpoints = self.checkpoints
+        policy = self.topics.configs.get(partition.topic, {}).get("cleanup.policy", "") if self.topics else ""
+        return PartitionOptions(
+            is_live=self.is_live,
+            is_clean=self.is_clean,
+            is_compacted="compact" in policy,
+            recovery_point=checkpoints.recovery_points.get(key) if of_current else None,
+            log_start_offset=checkpoints.log_start_offsets.get(key) if of_current else None,
+            high_watermark=checkpoints.high_watermarks.get(key) if of_current else None,
+            cleaner_offset=checkpoints.cleaner_offsets.get(key) if of_current else None,
+        )
+
+
+def read_root(disk: Disk, path: str, findings: FindingList, *, with_topics: bool = True) -> Root:
+    """Read the files of the log directory at `path`, as far as they are there; what cannot be read is a finding.
+
+    The metadata log may be large: `with_topics=False` leaves it alone.
+    """
+    checkpoints = read_checkpoints(disk, path)
+    for at, message in checkpoints.problems:
+        findings.add("checkpoint-corrupt", at, message)
+    meta = None
+    meta_path = join_path(path, FileKind.META_PROPERTIES.value)
+    if disk.exists(meta_path):
+        meta = check_small_file(disk, meta_path, FileKind.META_PROPERTIES, findings)
+    clean_path = join_path(path, FileKind.CLEAN_SHUTDOWN.value)
+    is_clean = disk.exists(clean_path)
+    if is_clean:
+        check_small_file(disk, clean_path, FileKind.CLEAN_SHUTDOWN, findings)
+    topics = _read_topics(disk, path) if with_topics else None
+    return Root(path, is_live(disk, path), is_clean, checkpoints, meta, topics)
+
+
+def _read_topics(disk: Disk, path: str) -> ClusterTopics | None:
+    from kcli.inspect.cluster_topics import read_cluster_topics
+
+    try:
+        return read_cluster_topics(disk, path)
+    except OSError:
+        return None  # the metadata log's own verification says why
+
+
+def check_log_directory(disk: Disk, directory: LogDirectory, root: Root, findings: FindingList) -> None:
+    """Check the files and names of a log directory; its partitions are verified on their own."""
+    if root.is_live:
+        findings.add("directory-live", directory.path, "a running broker holds .lock in the log directory")
+    elif any(directory.file(kind) is not None for kind in _OF_LOG_DIRECTORY):  # and not partitions copied to a place
+        if not root.is_clean:
+            findings.add("unclean-shutdown", directory.path, "there is no .kafka_cleanshutdown in the log directory")
+        if directory.file(FileKind.META_PROPERTIES) is None:
+            findings.add("meta-properties-missing", directory.path, "there is no meta.properties in the log directory")
+    for path, why in directory.unreadable:
+        findings.add("file-unreadable", path, f"the partition's directory cannot be read: {why}")
+    for name in directory.other_directories:
+        if name != REMOTE_INDEX_CACHE_DIRECTORY:
+            message = f"{name!r} is not in the form <topic>-<partition>"
+            findings.add("directory-name", join_path(directory.path, name), message)
+    for file in directory.files:
+        _check_file(disk, file, findings, is_live=root.is_live)
+    _check_states(directory, findings)
+    if not root.is_live:
+        _check_missing_partitions(directory, root, findings)
+
+
+def _check_file(disk: Disk, file: FoundFile, findings: FindingList, *, is_live: bool) -> None:
+    if file.state is FileState.TEMPORARY:
+        if not is_live:
+            findings.add("leftover-temporary", file.path, file.parsed.sentence())
+    elif file.kind is FileKind.BOOTSTRAP_CHECKPOINT and file.is_current:
+        check_metadata_snapshot(disk, file.path, findings)
+    elif file.kind is FileKind.UNKNOWN or not file.is_current:
+        findings.add("file-unknown", file.path, f"{file.parsed.sentence()} in the root of a log directory")
+
+
+def _check_states(directory: LogDirectory, findings: FindingList) -> None:
+    for partition in directory.partitions:
+        if partition.state is DirectoryState.STRAY:
+            findings.add("directory-stray", partition.path, "the partition is set aside as stray")
+        elif partition.state is DirectoryState.DELETE:
+            findings.add("leftover-deleted", partition.path, "the partition is marked to be deleted")
+
+
+def _check_missing_partitions(directory: LogDirectory, root: Root, findings: FindingList) -> None:
+    here = {(partition.topic, partition.partition) for partition in directory.partitions}
+    here.update(_named(path) for path, _ in directory.unreadable)
+    for kind, offsets in (
+        (FileKind.RECOVERY_POINT_CHECKPOINT, root.checkpoints.recovery_points),
+        (FileKind.REPLICATION_CHECKPOINT, root.checkpoints.high_watermarks),
+    ):
+        for topic, partition in sorted(offsets.keys() - here):
+            path = join_path(directory.path, kind.value)
+            findings.add("partition-missing", path, f"the file names {topic}-{partition}, which has no directory here")
+
+
+def _named(path: str) -> tuple[str, int]:
+    topic, _, partition = path.rpartition("/")[2].rpartition("-")
+    return topic, int(partition) if partition.isdecimal() else -1
+
+
+def check_topic_id(
+    disk: Disk, partition: PartitionDirectory, root: Root, topics: ClusterTopics | None, findings: FindingList
+) -> None:
+    """Check partition.metadata of a partition; `topics` are those of the cluster's metadata log where one is at hand."""
+    if partition.state not in (DirectoryState.CURRENT, DirectoryState.FUTURE):
+        return
+    path = partition.file(FileKind.PARTITION_METADATA)
+    if path is None:
+        is_kraft = root.meta is not None and root.meta.version >= _KRAFT_VERSION
+        if is_kraft and not root.is_live and not partition.is_metadata_log:
+            message = "there is no partition.metadata in the partition's directory"
+            findings.add("partition-metadata-missing", partition.path, message)
+        return
+    metadata = check_small_file(disk, path, FileKind.PARTITION_METADATA, findings)
+    if metadata is None or topics is None or root.is_live or partition.topic == METADATA_TOPIC:
+        return
+    expected = topics.ids.get(partition.topic)
+    if expected is None:
+        findings.add("topic-unknown", path, f"the metadata log knows no topic {partition.topic}")
+    elif expected != metadata.topic_id:
+        message = f"the file has topic id {metadata.topic_id}; the metadata log has {expected} for {partition.topic}"
+        findings.add("topic-id-mismatch", path, message)
+
+
+def check_across(directories: Sequence[LogDirectory], roots: Sequence[Root], findings: FindingList) -> None:
+    """Check several log directories against each other: identities, and partitions that lie twice."""
+    first = next((root for root in roots if root.meta is not None), None)
+    for root in roots:
+        if first is None or first.meta is None or root.meta is None or root is first:
+            continue
+        path = join_path(root.path, FileKind.META_PROPERTIES.value)
+        for what in ("cluster_id", "node_id"):
+            own, other = getattr(root.meta, what), getattr(first.meta, what)
+            if own != other:
+                name = what.replace("_", ".")
+                message = f"{name} is {own}; that of {first.path} is {other}"
+                findings.add("meta-properties-disagree", path, message)
+    _check_directory_ids(roots, findings)
+    seen: dict[tuple[str, int, DirectoryState], str] = {}
+    for directory in directories:
+        for partition in directory.partitions:
+            if partition.state not in (DirectoryState.CURRENT, DirectoryState.FUTURE):
+                continue
+            key = (partition.topic, partition.partition, partition.state)
+            other_path = seen.setdefault(key, partition.path)
+            if other_path != partition.path:
+                message = f"the partition {partition.topic}-{partition.partition} lies in {other_path} as well"
+                findings.add("partition-duplicate", partition.path, message)
+
+
+def _check_directory_ids(roots: Sequence[Root], findings: FindingList) -> None:
+    seen: dict[str, str] = {}
+    for root in roots:
+        if root.meta is None or root.meta.directory_id is None:
+            continue
+        other_path = seen.setdefault(str(root.meta.directory_id), root.path)
+        if other_path != root.path:
+            path = join_path(root.path, FileKind.META_PROPERTIES.value)
+            message = f"directory.id {root.meta.directory_id} is that of {other_path} as well"
+            findings.add("meta-properties-disagree", path, message)

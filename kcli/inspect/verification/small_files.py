@@ -1,0 +1,84 @@
+"""Checks the small files of a log directory, those of text and those of KRaft, each by itself.
+
+file                                     must be
+---------------------------------------  ---------------------------------------------------------------------------
+*-offset-checkpoint, meta.properties,    readable as Kafka reads it
+  leader-epoch-checkpoint, quorum-state
+partition.metadata                       the same; other code than the rest, since Kafka treats it otherwise
+N-E.checkpoint, bootstrap.checkpoint     sound batches, a snapshot header in front, a footer behind
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kcli.format import limits
+from kcli.format.checkpoint import decode_leader_epochs, decode_offset_checkpoint
+from kcli.format.file_names import FileKind
+from kcli.format.metadata_files import (
+    decode_clean_shutdown,
+    decode_meta_properties,
+    decode_partition_metadata,
+    decode_quorum_state,
+)
+from kcli.format.primitives import FormatError
+from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.segments import SegmentFacts, SegmentOptions, SegmentVerifier
+from kcli.log.disk import Disk
+from kcli.log.log_directory import Segment
+
+# Types of KRaft's control records (kcli.protocol.control_records, which is dear to import).
+_SNAPSHOT_HEADER = 3
+_SNAPSHOT_FOOTER = 4
+
+_DECODERS: dict[FileKind, tuple[Callable[[bytes], Any], str]] = {
+    FileKind.RECOVERY_POINT_CHECKPOINT: (decode_offset_checkpoint, "checkpoint-corrupt"),
+    FileKind.LOG_START_OFFSET_CHECKPOINT: (decode_offset_checkpoint, "checkpoint-corrupt"),
+    FileKind.REPLICATION_CHECKPOINT: (decode_offset_checkpoint, "checkpoint-corrupt"),
+    FileKind.CLEANER_CHECKPOINT: (decode_offset_checkpoint, "checkpoint-corrupt"),
+    FileKind.LEADER_EPOCH_CHECKPOINT: (decode_leader_epochs, "checkpoint-corrupt"),
+    FileKind.QUORUM_STATE: (decode_quorum_state, "checkpoint-corrupt"),
+    FileKind.PARTITION_METADATA: (decode_partition_metadata, "partition-metadata-corrupt"),
+    FileKind.META_PROPERTIES: (decode_meta_properties, "meta-properties-corrupt"),
+    FileKind.CLEAN_SHUTDOWN: (decode_clean_shutdown, "clean-shutdown-corrupt"),
+}
+
+
+def can_check(kind: FileKind) -> bool:
+    """True for the kinds that `check_small_file` knows."""
+    return kind in _DECODERS
+
+
+def check_small_file(disk: Disk, path: str, kind: FileKind, findings: FindingList) -> Any:
+    """Read and decode a small file -> what its decoder gives, None where it cannot be read (a finding). Raises KeyError."""
+    decode, code = _DECODERS[kind]
+    try:
+        return decode(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
+    except OSError as error:
+        findings.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
+    except FormatError as error:
+        findings.add(code, path, error.message)
+    return None
+
+
+def check_metadata_snapshot(
+    disk: Disk, path: str, findings: FindingList, on_bytes: Callable[[int], None] = lambda count: None
+) -> SegmentFacts | None:
+    """Verify a KRaft snapshot or bootstrap.checkpoint -> what it holds, None where it cannot be read (a finding)."""
+    options = SegmentOptions(is_last=False)
+    verifier = SegmentVerifier(disk, Segment(0, path), options, findings, lambda step: None, on_bytes)
+    try:
+        facts = verifier.run()
+    except OSError as error:
+        findings.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
+        return None
+    types = facts.control_types
+    missing = []
+    if types[:1] != [_SNAPSHOT_HEADER]:
+        missing.append("header in front")
+    if types[-1:] != [_SNAPSHOT_FOOTER]:
+        missing.append("footer behind")
+    if missing:
+        findings.add("metadata-snapshot-incomplete", path, f"the snapshot has no {' and no '.join(missing)}")
+    return facts

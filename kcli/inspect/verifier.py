@@ -1,0 +1,172 @@
+"""Verifies what is given: log directories, partitions and single files, by everything that a broker relies on.
+
+    given                     what is verified
+    ------------------------  ------------------------------------------------------------------------------------------
+    a log directory           its own files, all of its partitions; several of them against each other as well
+    a partition's directory   the partition, with the checkpoints of the log directory that it lies in
+    a segment's .log, .index  the segment: its batches, its indexes, the producers and transactions as far as it tells
+      .timeindex, .txnindex
+    any other file of Kafka   that it can be read
+
+The findings and their codes stand in kcli.inspect.finding_kinds, the checks in kcli.inspect.verification. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kcli.format.file_names import FileKind
+from kcli.inspect.finding_kinds import ERROR, INFO, WARNING
+from kcli.inspect.findings import Finding, FindingList
+from kcli.inspect.verification.directories import Root, check_across, check_log_directory, check_topic_id, read_root
+from kcli.inspect.verification.partitions import PartitionOptions, PartitionResult
+from kcli.inspect.verification.small_files import can_check, check_metadata_snapshot, check_small_file
+from kcli.inspect.verification.snapshots import read_snapshot
+from kcli.inspect.verification.workers import Job, log_bytes, verify_all
+from kcli.log.disk import Disk
+from kcli.log.log_directory import FoundFile, LogDirectory, PartitionDirectory, Segment, Target, parent_path, read_partition
+
+_SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+
+
+class DirectoryResult(NamedTuple):
+    """A log directory that was verified: is a broker running on it, was it stopped cleanly, whose is it."""
+
+    path: str
+    is_live: bool
+    is_clean: bool
+    cluster_id: str | None
+    node_id: int | None
+
+
+class VerifyReport(NamedTuple):
+    """All that was found, in the order of the input; `findings` by file, byte and offset within each."""
+
+    directories: list[DirectoryResult]
+    partitions: list[PartitionResult]
+    files: list[str]
+    findings: list[Finding]
+
+    def count_of(self, severity: str) -> int:
+        """How many findings have that severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    @property
+    def is_sound(self) -> bool:
+        """True where nothing was found but what a sound directory may have."""
+        return not self.count_of(ERROR) and not self.count_of(WARNING)
+
+
+class Verifier:
+    """One verification of the given targets."""
+
+    def __init__(self, disk: Disk, targets: Iterable[Target]) -> None:
+        self._disk = disk
+        self._targets = list(targets)
+        self._findings = FindingList()
+        self._roots: dict[str, Root] = {}
+        self._jobs: list[Job] = []
+        self._files: list[str] = []
+        self._directories: list[LogDirectory] = []
+        for target in self._targets:
+            if target.log_directory is not None:
+                self._add_directory(target.log_directory)
+            elif target.partition is not None:
+                self._add_partition(target.partition, self._root_of(target.partition))
+            elif target.file is not None:
+                self._add_file(target.file)
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all logs that are to be read."""
+        return sum(job.size_bytes for job in self._jobs)
+
+    def run(self, processes: int = 1, on_bytes: Callable[[int], None] | None = None) -> VerifyReport:
+        """Verify everything on up to `processes` cores, telling `on_bytes` of the progress -> VerifyReport.
+
+        Raises WorkerLostError; what is wrong with the input is a finding.
+        """
+        self._check_directories()
+        results = list(verify_all(self._disk, self._jobs, processes, on_bytes))
+        for result in results:
+            self._findings.extend(result.findings)
+        directories = []
+        for directory in self._directories:
+            root = self._roots[directory.path]
+            meta = root.meta
+            directories.append(
+                DirectoryResult(
+                    root.path, root.is_live, root.is_clean, meta and meta.cluster_id, None if meta is None else meta.node_id
+                )
+            )
+        return VerifyReport(directories, results, self._files, self._findings.finish())
+
+    # -------------------------------------------------------------------------------------------------------- targets
+
+    def _add_directory(self, directory: LogDirectory) -> None:
+        self._directories.append(directory)
+        root = self._roots[directory.path] = read_root(self._disk, directory.path, self._findings)
+        for partition in directory.partitions:
+            self._add_partition(partition, root)
+
+    def _root_of(self, partition: PartitionDirectory) -> Root:
+        """What the log directory that a partition lies in says; it is no target itself, so its own faults are not told."""
+        path = parent_path(partition.path)
+        if path not in self._roots:
+            self._roots[path] = read_root(self._disk, path, FindingList(), with_topics=False)
+        return self._roots[path]
+
+    def _add_partition(self, partition: PartitionDirectory, root: Root) -> None:
+        options = root.options(partition)
+        if root.path not in {directory.path for directory in self._directories}:
+            # The mark of a clean stop says nothing of a directory that was copied without it.
+            options = options._replace(is_clean=root.is_clean or None)
+            check_topic_id(self._disk, partition, root, None, self._findings)
+        self._jobs.append(Job(partition, options, log_bytes(self._disk, partition)))
+
+    def _add_file(self, file: FoundFile) -> None:
+        self._files.append(file.path)
+        kind = file.kind
+        if kind in _SEGMENT_KINDS and file.base_offset >= 0:
+            self._add_segment(file)
+        elif kind in (FileKind.METADATA_SNAPSHOT, FileKind.BOOTSTRAP_CHECKPOINT):
+            check_metadata_snapshot(self._disk, file.path, self._findings)
+        elif kind is FileKind.PRODUCER_SNAPSHOT:
+            read_snapshot(self._disk, file.path, self._findings)
+        elif can_check(kind):
+            check_small_file(self._disk, file.path, kind, self._findings)
+        elif kind in _SEGMENT_KINDS:
+            self._findings.add("name-irregular", file.path, "no offset stands in front of the name's first dot")
+        else:
+            self._findings.add("file-unknown", file.path, file.parsed.sentence())
+
+    def _add_segment(self, file: FoundFile) -> None:
+        """A single segment: a partition with nothing else in it, but for the snapshots from its start to the next one's."""
+        partition = read_partition(self._disk, parent_path(file.path))
+        found = [segment for segment in partition.segments if segment.base_offset == file.base_offset]
+        if file.kind is FileKind.LOG and not file.is_current:
+            found = [Segment(file.base_offset, file.path)]
+        if not found:
+            self._findings.add("index-orphan", file.path, "there is no .log beside it", offset=file.base_offset)
+            return
+        later = [segment.base_offset for segment in partition.segments if segment.base_offset > file.base_offset]
+        snapshots = [one for one in partition.snapshots if file.base_offset <= one.base_offset]
+        if later:
+            snapshots = [one for one in snapshots if one.base_offset <= later[0]]
+        alone = partition._replace(segments=found, snapshots=snapshots, metadata_snapshots=[], others=[], directories=[])
+        job = Job(alone, PartitionOptions(is_whole=False), log_bytes(self._disk, alone))
+        if job not in self._jobs:
+            self._jobs.append(job)
+
+    def _check_directories(self) -> None:
+        roots = [self._roots[directory.path] for directory in self._directories]
+        topics = next((root.topics for root in roots if root.topics is not None), None)
+        for directory, root in zip(self._directories, roots, strict=True):
+            check_log_directory(self._disk, directory, root, self._findings)
+            for partition in directory.partitions:
+                check_topic_id(self._disk, partition, root, topics, self._findings)
+        check_across(self._directories, roots, self._findings)
+
+
+__all__ = ["ERROR", "INFO", "WARNING", "DirectoryResult", "Verifier", "VerifyReport"]
