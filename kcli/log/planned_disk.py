@@ -293,7 +293,7 @@ class PlannedDisk:
         elif size <= real_size and self._same_bytes(content, source):
             if size == real_size:
                 return []
-            if self._zeros_behind(source, size):
+            if is_zeros(self.disk, source, size, real_size):
                 return [self._change(TRUNCATE, path, size)._replace(dropped=((size, real_size),))]
         return [self._change(WRITE, path, size)._replace(content=content, replaces=True, dropped=((0, real_size),))]
 
@@ -320,13 +320,18 @@ class PlannedDisk:
             planned.close()
             real.close()
 
-    def _zeros_behind(self, source: str, position: int) -> bool:
-        file = self.disk.open_file(source)
-        try:
-            while chunk := file.read_at(position, limits.READ_CHUNK_BYTES):
-                if chunk.count(0) != len(chunk):
-                    return False
-                position += len(chunk)
-            return True
-        finally:
-            file.close()
+
+def is_zeros(disk: Disk, path: str, start: int, end: int) -> bool:
+    """Whether bytes [start, end) of a file are zeros, as far as it reaches. Raises OSError."""
+    file = disk.open_file(path)
+    try:
+        while start < end:
+            chunk = file.read_at(start, min(limits.READ_CHUNK_BYTES, end - start))
+            if not chunk:
+                return True
+            if chunk.count(0) != len(chunk):
+                return False
+            start += len(chunk)
+        return True
+    finally:
+        file.close()
