@@ -11,7 +11,7 @@ from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, write_out
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
-    from kcli.inspect.kafka_text import ContentParser
+    from kcli.inspect.kafka_text import ContentParser, DumpOptions
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
@@ -139,15 +139,15 @@ def _chosen_output(args: argparse.Namespace) -> str:
     return str(args.output)
 
 
-def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
-    from kcli.inspect.kafka_dump import dump_as_kafka
+def kafka_options(args: argparse.Namespace) -> DumpOptions:
+    """kafka-dump-log's options as they were given. Raises CannotRun where one cannot be."""
     from kcli.inspect.kafka_text import DumpOptions
 
     if args.max_bytes < 0:
         raise CannotRun("--max-bytes takes a number of bytes, 0 or more")
     parser = content_parser(args)
     decoded = parser is not None or args.key_decoder_class or args.value_decoder_class
-    options = DumpOptions(
+    return DumpOptions(
         print_data_log=bool(args.print_data_log or decoded),
         deep_iteration=args.deep_iteration,
         skip_record_metadata=args.skip_record_metadata,
@@ -157,7 +157,12 @@ def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
         max_bytes=args.max_bytes,
         parser=parser,
     )
-    disk = OsDisk()
+
+
+def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
+    from kcli.inspect.kafka_dump import dump_as_kafka
+
+    options, disk = kafka_options(args), OsDisk()
 
     def tell(line: str) -> None:
         sys.stderr.write(line + "\n")
@@ -171,7 +176,7 @@ def expand(disk: OsDisk, paths: list[str]) -> list[str]:
     found: list[str] = []
     for path in paths:
         if disk.is_directory(path):
-            found += _files_below(disk, path.rstrip("/") or "/")
+            found += _files_below(disk, path.rstrip("/") or "/", set())
         elif any(sign in path for sign in "*?[") and not disk.exists(path):
             from kcli.log.log_directory import expand_pattern
 
@@ -179,18 +184,23 @@ def expand(disk: OsDisk, paths: list[str]) -> list[str]:
             if not matches:
                 raise CannotRun(f"{path}: nothing has such a name")
             for match in matches:
-                found += _files_below(disk, match) if disk.is_directory(match) else [match]
+                found += _files_below(disk, match, set()) if disk.is_directory(match) else [match]
         else:
             found.append(path)
     return found
 
 
-def _files_below(disk: OsDisk, directory: str) -> list[str]:
+def _files_below(disk: OsDisk, directory: str, seen: set[str]) -> list[str]:
+    """The files of a directory and of those in it; a directory that links lead to more than once is walked once."""
+    real = os.path.realpath(directory)
+    if real in seen:
+        return []
+    seen.add(real)
     files: list[str] = []
     for name in disk.list_directory(directory):
         path = f"{directory.rstrip('/')}/{name}"
         if disk.is_directory(path):
-            files += _files_below(disk, path)
+            files += _files_below(disk, path, seen)
         else:
             files.append(path)
     return files
