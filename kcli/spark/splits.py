@@ -12,7 +12,6 @@ from pyspark.sql.datasource import InputPartition
 
 from kcli.log.transaction_filter import AbortedTransactions
 
-
 # What opening one more range costs a task, in bytes that it could have read instead.
 OPEN_COST_BYTES = 512 * 1024
 

@@ -1,0 +1,186 @@
+"""`kcli to-parquet`: the records of log directories as Parquet files, through Spark."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell
+
+if TYPE_CHECKING:
+    from kcli.spark.parquet_export import ExportOptions, ExportResult
+
+ARGUMENTS = "DIR... --out PATH"
+DESCRIPTION = """\
+Writes the records of log directories to Parquet, through Spark: no broker is needed. Control records,
+records below the log start offset and, under read_committed, those of transactions that did not commit
+are left out, and counted."""
+EPILOG = """\
+DIR is a log directory, a partition's directory, a segment or a glob; several are read as one. The last lines
+tell, for each partition, the rows written and what was left out. Exit codes: 0 done, 1 damage was found (the
+job failed for it, or it was skipped as asked), 2 could not run. docs/to-parquet.md has columns and options."""
+
+_CODECS = ["zstd", "snappy", "gzip", "lz4", "none"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `kcli to-parquet`."""
+    parser.add_argument("paths", nargs="+", metavar="DIR", help="log directories, partitions, segments or globs")
+    parser.add_argument("--out", required=True, metavar="PATH", help="where to write: a path or URL that Spark can write to")
+    _add_choice(parser.add_argument_group("what is read"))
+    _add_writing(parser.add_argument_group("what is written"))
+    group = parser.add_argument_group("Spark")
+    group.add_argument("--master", default="local[*]", metavar="URL", help="where Spark runs (%(default)s)")
+    group.add_argument("--driver-memory", default="2g", metavar="SIZE", help="heap of the driver's JVM (%(default)s)")
+    group.add_argument("--conf", action="append", default=[], metavar="K=V", help="a setting of Spark; may be repeated")
+
+
+def _add_choice(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--topic", action="append", default=[], metavar="NAME", help="these topics only; may be repeated")
+    group.add_argument("--topic-pattern", metavar="REGEX", help="topics whose whole name matches")
+    group.add_argument("--starting-offsets", metavar="JSON", help='earliest, or {"topic":{"0":23}} (-2: earliest)')
+    group.add_argument("--ending-offsets", metavar="JSON", help='latest, or {"topic":{"0":50}} (-1: latest)')
+    group.add_argument("--starting-time", metavar="TIME", help="from the first record of that time on: ISO 8601, or ms")
+    group.add_argument("--ending-time", metavar="TIME", help="up to the first record of that time")
+    group.add_argument(
+        "--isolation",
+        choices=["read_uncommitted", "read_committed"],
+        default="read_uncommitted",
+        help="read_committed: what a consumer would see, nothing of open or aborted transactions",
+    )
+    group.add_argument(
+        "--on-corrupt",
+        choices=["fail", "skip"],
+        default="fail",
+        help="skip: go on behind corrupt bytes, list them in OUT.corrupt (%(default)s)",
+    )
+    group.add_argument("--table", default="records", metavar="NAME", help="another table of the source, such as batches")
+    group.add_argument("--columns", metavar="A,B", help="these columns only")
+    group.add_argument(
+        "--option", action="append", default=[], metavar="K=V", help="any other option of the source; may be repeated"
+    )
+
+
+def _add_writing(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--partition-by", metavar="A,B", help="directories by these columns: topic,date,partition, or others")
+    group.add_argument("--decode-value", choices=["json", "utf8"], help="the value as text, or as columns of its JSON")
+    group.add_argument("--decode-key", choices=["utf8"], help="the key as text")
+    group.add_argument(
+        "--value-schema",
+        default="inferred",
+        metavar="DDL",
+        help="the JSON's schema, such as 'id bigint, name string'; else it is inferred, which reads the values twice",
+    )
+    group.add_argument("--infer-from", type=int, metavar="N", help="infer the schema from N values, not from all")
+    group.add_argument("--compression", choices=_CODECS, default="zstd", help="of the Parquet files (%(default)s)")
+    group.add_argument(
+        "--mode",
+        choices=["error", "overwrite", "append", "ignore"],
+        default="error",
+        help="what to do when OUT is there (%(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the Parquet files -> exit code. Raises CannotRun for options that do not fit and where Spark is missing."""
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise CannotRun("to-parquet needs Apache Spark and pyarrow: pip install 'kcli[spark]'") from None
+    from kcli.spark.parquet_export import ExportError, check_export, export
+    from kcli.spark.session import SparkError, start_session
+
+    options = _export_options(args)
+    conf = {"spark.driver.memory": args.driver_memory, **_pairs("--conf", args.conf)}
+    try:
+        wanted = check_export(options)
+        spark = start_session(args.master, "kcli to-parquet", conf)
+        try:
+            options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
+            result = export(spark, options)
+        finally:
+            spark.stop()
+    except ExportError as error:
+        tell(str(error))
+        return EXIT_FINDINGS if error.is_damage else EXIT_CANNOT_RUN
+    except SparkError as error:
+        raise CannotRun(str(error)) from None
+    print_text(summary(options, result, [part.partition.key for part in wanted]))
+    for fault in result.report.first_faults:
+        sys.stderr.write(f"kcli: {fault}\n")
+    return EXIT_FINDINGS if result.report.corrupt else EXIT_OK
+
+
+def _export_options(args: argparse.Namespace) -> ExportOptions:
+    from kcli.spark.parquet_export import ExportOptions
+
+    source = {"paths": ",".join(args.paths), "table": args.table, "kafka.isolation.level": args.isolation}
+    source["onCorrupt"] = args.on_corrupt
+    given = {
+        "subscribe": ",".join(args.topic),
+        "subscribePattern": args.topic_pattern,
+        "startingOffsets": args.starting_offsets,
+        "endingOffsets": args.ending_offsets,
+        "startingTimestamp": _instant("--starting-time", args.starting_time),
+        "endingTimestamp": _instant("--ending-time", args.ending_time),
+        "columns": args.columns,
+    }
+    source |= {name: value for name, value in given.items() if value}
+    source |= _pairs("--option", args.option)
+    return ExportOptions(
+        out=args.out,
+        source=source,
+        partition_by=tuple(word.strip() for word in (args.partition_by or "").split(",") if word.strip()),
+        decode_key=args.decode_key,
+        decode_value=args.decode_value,
+        value_schema=args.value_schema,
+        infer_from=args.infer_from,
+        compression=args.compression,
+        mode=args.mode,
+    )
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise CannotRun(f"{option} takes NAME=VALUE, not {text!r}")
+        pairs[name.strip()] = value
+    return pairs
+
+
+def _instant(option: str, text: str | None) -> str | None:
+    from kcli.inspect.instants import parse_instant
+
+    if text is None:
+        return None
+    try:
+        return str(parse_instant(text))
+    except ValueError as error:
+        raise CannotRun(f"{option}: {error}") from None
+
+
+def summary(options: ExportOptions, result: ExportResult, partitions: list[tuple[str, int]]) -> str:
+    """The account of an export: a line for each partition, with what was left out of it and why, and the sums."""
+    from kcli.spark.report import REASONS
+
+    report = result.report
+    lines = []
+    for key in partitions if report.rows or report.left_out or report.corrupt else ():
+        notes = [
+            f"{count} {REASONS[reason]} left out"
+            for (topic, partition, reason), count in sorted(report.left_out.items())
+            if (topic, partition) == key
+        ]
+        if report.corrupt[key]:
+            notes.append(f"{report.corrupt[key]} corrupt places skipped ({report.corrupt_bytes[key]} bytes)")
+        lines.append(f"{key[0]}-{key[1]}: {report.rows[key]} rows" + (f"; {'; '.join(notes)}" if notes else ""))
+    lines.append(f"{result.rows} rows written to {options.out}")
+    if result.undecoded:
+        lines.append(f"{result.undecoded} rows did not decode; their bytes stand in keyBytes and valueBytes")
+    if result.corrupt_path is not None:
+        lines.append(f"{sum(report.corrupt.values())} corrupt places are listed in {result.corrupt_path}")
+    return "\n".join(lines)

@@ -1,0 +1,269 @@
+"""Records to Parquet: one pass of Spark over the log directories, and an account of it at the end.
+
+    log directories -> source kafka-log -> [observe] -> decode key and value -> partition columns -> Parquet
+                                              |
+                                              +-- the tasks' reports (kcli.spark.report), rows that are not written
+
+Rows map one to one from the source to the files, so what the tasks report to have given out is what was written; the number
+of rows that Spark observed on the way is held against it. Where corrupt bytes were passed over (onCorrupt=skip), the files
+that they are in are read once more, as the table `corrupt`, into a directory beside: OUT.corrupt.
+
+    decoding          the column becomes                             what does not decode
+    ----------------  ---------------------------------------------  ----------------------------------------------------
+    utf8              string                                         null; the bytes stand in keyBytes or valueBytes
+    json              a struct of the schema that is given, or that  null or what of it fits; the bytes stand in valueBytes
+                      is inferred from the values
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from kcli.log.disk import OsDisk
+from kcli.spark import schema as tables
+from kcli.spark.data_source import FORMAT, KafkaLogDataSource
+from kcli.spark.options import OptionError, ReadOptions, parse_options
+from kcli.spark.planning import OffsetRange, find_partitions, offset_ranges
+from kcli.spark.report import Report
+
+REPORT_COLUMN = "_kcli_report"
+CORRUPT_SUFFIX = ".corrupt"
+DATE = "date"
+JSON, UTF8 = "json", "utf8"
+INFERRED = "inferred"
+_CORRUPT_RECORD = "_corrupt_record"
+# Spark's `lz4` is Hadoop's framing, which other readers of Parquet lack.
+_CODEC_NAMES = {"lz4": "lz4_raw"}
+
+
+class ExportError(Exception):
+    """The export failed for what it was asked or for what it read; `is_damage` tells which. The message is a sentence."""
+
+    def __init__(self, message: str, *, is_damage: bool = False) -> None:
+        super().__init__(message)
+        self.is_damage = is_damage
+
+
+class ExportOptions(NamedTuple):
+    """What is written where; `source` are the options of the source as strings (see kcli.spark.options)."""
+
+    out: str
+    source: dict[str, str]
+    partition_by: tuple[str, ...] = ()
+    decode_key: str | None = None
+    decode_value: str | None = None
+    value_schema: str = INFERRED
+    infer_from: int | None = None
+    compression: str = "zstd"
+    mode: str = "error"
+
+
+class ExportResult(NamedTuple):
+    """What was done: the tasks' reports summed, rows whose value did not decode, and where corrupt places are listed."""
+
+    report: Report
+    rows: int
+    undecoded: int
+    corrupt_path: str | None
+
+
+def check_export(options: ExportOptions) -> list[OffsetRange]:
+    """Check options and paths before Spark is started -> the offsets that would be read.
+
+    Raises ExportError, and OSError as the disk does.
+    """
+    try:
+        read = parse_options(options.source)
+        found = offset_ranges(find_partitions(OsDisk(), read), read)
+    except ValueError as error:
+        raise ExportError(str(error)) from None
+    if not found:
+        raise ExportError(f"{', '.join(read.paths)}: no partition is chosen")
+    names = set(_written_columns(options, read))
+    if unknown := [name for name in options.partition_by if name not in names and name != DATE]:
+        raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))} and {DATE}")
+    if DATE in options.partition_by and "timestamp" not in names:
+        raise ExportError(f"cannot partition by {DATE} without the column timestamp")
+    for column, how in (("key", options.decode_key), ("value", options.decode_value)):
+        if how is not None and (column not in names or read.table != tables.RECORDS):
+            raise ExportError(f"there is no column {column} to decode")
+    return found
+
+
+def _written_columns(options: ExportOptions, read: ReadOptions) -> list[str]:
+    names: list[str] = tables.table_schema(read.table, columns=read.columns, headers=read.include_headers).fieldNames()
+    return names
+
+
+def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
+    """Write the Parquet files. Raises ExportError for damage that is to fail the job and for what Spark refuses."""
+    spark.dataSource.register(KafkaLogDataSource)
+    table = parse_options(options.source).table
+    with_report = table == tables.RECORDS
+    frame = _load(spark, {**options.source, **({"reportColumn": REPORT_COLUMN} if with_report else {})})
+    observed = Observation("kcli")
+    metrics = [F.count(F.lit(1)).alias("rows")]
+    if with_report:
+        metrics.append(F.collect_list(REPORT_COLUMN).alias("reports"))
+    frame = frame.observe(observed, *metrics)
+    if with_report:
+        frame = frame.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
+    frame, decoded = _decode(spark, frame, options)
+    _write(spark, frame, options, options.out)
+    seen = observed.get
+    texts = list(seen.get("reports") or ())
+    report = Report.sum(texts)
+    rows = int(seen["rows"]) - len(texts)
+    if with_report and rows != sum(report.rows.values()):
+        raise ExportError(f"Spark wrote {rows} rows, the tasks reported {sum(report.rows.values())}: a fault in kcli itself")
+    undecoded = int(decoded.get["undecoded"]) if decoded is not None else 0
+    corrupt_path = _write_corrupt(spark, options, report) if report.corrupt_files else None
+    return ExportResult(report, rows, undecoded, corrupt_path)
+
+
+def _load(spark: SparkSession, source: dict[str, str]) -> DataFrame:
+    return _translated(lambda: spark.read.format(FORMAT).options(**source).load())
+
+
+def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: str) -> None:
+    if DATE in options.partition_by and DATE not in frame.columns:
+        frame = frame.withColumn(DATE, F.to_date("timestamp"))
+    writer = frame.write.mode(options.mode).option("compression", _CODEC_NAMES.get(options.compression, options.compression))
+    if options.partition_by:
+        # Without this Spark would sort each task's rows by the partition's columns.
+        spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "32")
+        writer = writer.partitionBy(*options.partition_by)
+    existed = _exists(spark, out)
+    try:
+        _translated(lambda: writer.parquet(out))
+    except ExportError:
+        if not existed:
+            _remove_if_empty(spark, out)
+        raise
+
+
+def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report) -> str:
+    """Write the corrupt places of the files that have any to OUT.corrupt -> that path."""
+    out = options.out.rstrip("/") + CORRUPT_SUFFIX
+    kept = ("onCorrupt", "kafka.isolation.level", "duplicatePartitions")
+    source = {name: value for name, value in options.source.items() if name in kept}
+    paths = ",".join(sorted(report.corrupt_files))
+    frame = _load(spark, {**source, "paths": paths, "table": tables.CORRUPT})
+    mode = "append" if options.mode == "append" else "overwrite"
+    _translated(lambda: frame.write.mode(mode).option("compression", options.compression).parquet(out))
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------------- decoding
+
+
+def _decode(spark: SparkSession, frame: DataFrame, options: ExportOptions) -> tuple[DataFrame, Observation | None]:
+    """The frame with key and value decoded as asked, and what counts the rows that did not decode."""
+    failed: list[Column] = []
+    for column, how in (("key", options.decode_key), ("value", options.decode_value)):
+        if how == UTF8:
+            frame = _decode_utf8(frame, column)
+        elif how == JSON:
+            frame = _decode_json(frame, column, _json_schema(spark, options))
+        if how is not None:
+            failed.append(F.col(f"{column}Bytes").isNotNull())
+    if not failed:
+        return frame, None
+    any_failed = failed[0] if len(failed) == 1 else failed[0] | failed[1]
+    observed = Observation("kcli-decoding")
+    return frame.observe(observed, F.count_if(any_failed).alias("undecoded")), observed
+
+
+def _decode_utf8(frame: DataFrame, column: str) -> DataFrame:
+    text = F.col(column).cast(StringType())
+    is_text = F.is_valid_utf8(text)
+    return _replace(frame, column, F.when(is_text, text), F.when(~is_text, F.col(column)))
+
+
+def _decode_json(frame: DataFrame, column: str, schema: StructType) -> DataFrame:
+    with_corrupt = StructType([*schema.fields]).add(_CORRUPT_RECORD, StringType())
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT_RECORD}
+    frame = frame.withColumn("_parsed", F.from_json(F.col(column).cast(StringType()), with_corrupt, options))
+    parsed = F.col("_parsed")
+    is_bad = F.col(column).isNotNull() & (parsed.isNull() | parsed.getField(_CORRUPT_RECORD).isNotNull())
+    value = F.when(parsed.isNotNull(), parsed.dropFields(_CORRUPT_RECORD))
+    return _replace(frame, column, value, F.when(is_bad, F.col(column))).drop("_parsed")
+
+
+def _replace(frame: DataFrame, column: str, decoded: Column, left: Column) -> DataFrame:
+    """The frame with `column` decoded in its place, and behind it the bytes that did not decode."""
+    columns: list[Column] = []
+    for name in frame.columns:
+        columns += [decoded.alias(name), left.alias(f"{name}Bytes")] if name == column else [F.col(name)]
+    return frame.select(*columns)
+
+
+def _json_schema(spark: SparkSession, options: ExportOptions) -> StructType:
+    """The schema that was given, or the one that the values have. Raises ExportError for one that is none."""
+    if options.value_schema != INFERRED:
+        try:
+            schema = StructType.fromDDL(options.value_schema)
+        except Exception as error:
+            raise ExportError(f"{options.value_schema!r} is no schema: {_sentence(error)}") from None
+    else:
+        # A pass of its own over the values, read without anything else.
+        source = {**options.source, "columns": "value"}
+        values = _load(spark, source).where(F.col("value").isNotNull())
+        if options.infer_from is not None:
+            values = values.limit(options.infer_from)
+        texts = values.select(F.col("value").cast(StringType()).alias("value"))
+        schema = _translated(lambda: spark.read.option("columnNameOfCorruptRecord", _CORRUPT_RECORD).json(texts).schema)
+        schema = StructType([field for field in schema.fields if field.name != _CORRUPT_RECORD])
+    if not schema.fields:
+        raise ExportError("no value is a JSON object, so there is no schema; leave --decode-value json out")
+    return schema
+
+
+# --------------------------------------------------------------------------------------------------------------- Spark
+
+
+def _hadoop_path(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    jvm: Any = spark.sparkContext._jvm
+    jvm_path = jvm.org.apache.hadoop.fs.Path(path)
+    return jvm_path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), jvm_path
+
+
+def _exists(spark: SparkSession, path: str) -> bool:
+    file_system, jvm_path = _hadoop_path(spark, path)
+    return bool(file_system.exists(jvm_path))
+
+
+def _remove_if_empty(spark: SparkSession, path: str) -> None:
+    """Remove the directory that a failed write leaves behind, so that the next run finds nothing there."""
+    file_system, jvm_path = _hadoop_path(spark, path)
+    if file_system.exists(jvm_path) and not len(file_system.listStatus(jvm_path)):
+        file_system.delete(jvm_path, False)
+
+
+_OWN_ERROR = re.compile(r"kcli\.[\w.]+\.(\w+Error): ([^\n]+)")
+_DAMAGE = "CorruptLogError"
+
+
+def _translated(act: Callable[[], Any]) -> Any:
+    """Do something with Spark; its errors become ExportError with our own sentence where it was us who raised it."""
+    try:
+        return act()
+    except OptionError:
+        raise
+    except Exception as error:
+        own = _OWN_ERROR.search(str(error))
+        if own is not None:
+            raise ExportError(own[2].strip(), is_damage=own[1] == _DAMAGE) from error
+        raise ExportError(_sentence(error)) from error
+
+
+def _sentence(error: BaseException) -> str:
+    """The first line of an error of Spark's, without its class of error and SQL state."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return re.sub(r"^\[[A-Z_.]+\]\s*|\s*SQLSTATE: \w+$", "", text)
