@@ -198,6 +198,12 @@ _TABLE = (
         "An .index still has its preallocated size though it is in use no more.",
         "It takes the zeros for entries after a clean stop; after a crash it rebuilds the active segment's.",
     ),
+    (
+        "index-empty",
+        INFO,
+        "An .index has no entry though its segment is large.",
+        "Nothing after a clean stop: it reads the segment from its start where it looks for an offset.",
+    ),
     ("index-orphan", WARNING, "An index has no .log beside it.", "It removes the file."),
     ("timeindex-missing", WARNING, "A segment has no .timeindex.", "It creates an empty one; searches by time read the log."),
     ("timeindex-size", WARNING, "A .timeindex ends inside an entry.", _RECOVERED),
@@ -258,6 +264,12 @@ _TABLE = (
         "A log has batches of producers and not one snapshot.",
         "After a clean stop it begins with no producers at all: open transactions are forgotten. After a crash it reads "
         "the log.",
+    ),
+    (
+        "snapshot-behind",
+        INFO,
+        "After a clean stop there is no producer snapshot of the log's end.",
+        "It takes the newest one there is, and reads the log from there.",
     ),
     ("snapshot-beyond-end", WARNING, "A producer snapshot is of an offset behind the log's end.", "It removes it."),
     (

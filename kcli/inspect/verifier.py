@@ -20,7 +20,7 @@ from kcli.format.file_names import FileKind
 from kcli.inspect.finding_kinds import ERROR, INFO, WARNING
 from kcli.inspect.findings import Finding, FindingList
 from kcli.inspect.verification.directories import Root, check_across, check_log_directory, check_topic_id, read_root
-from kcli.inspect.verification.partitions import PartitionOptions, PartitionResult
+from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.small_files import can_check, check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import read_snapshot
 from kcli.inspect.verification.workers import Job, log_bytes, verify_all

@@ -19,7 +19,7 @@ from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.json_text import dump, path_member, quote
 from kcli.inspect.renderers.terminal_text import escape
-from kcli.inspect.verification.partitions import PartitionResult
+from kcli.inspect.verification.facts import PartitionResult
 from kcli.inspect.verifier import VerifyReport
 from kcli.log.log_directory import PathProblem
 

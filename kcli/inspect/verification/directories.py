@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format.file_names import METADATA_TOPIC, REMOTE_INDEX_CACHE_DIRECTORY, DirectoryState, FileKind, FileState
 from kcli.format.metadata_files import MetaProperties
 from kcli.inspect.findings import FindingList
-from kcli.inspect.verification.partitions import PartitionOptions
+from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
 from kcli.log.disk import Disk
 from kcli.log.log_directory import (

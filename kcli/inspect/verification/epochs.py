@@ -19,7 +19,7 @@ from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
 from kcli.format.primitives import FormatError
 from kcli.inspect.findings import FindingList
-from kcli.inspect.verification.segments import EpochRun
+from kcli.inspect.verification.facts import EpochRun
 from kcli.log.disk import Disk
 from kcli.log.leader_epoch_cache import LeaderEpochCache
 

@@ -24,6 +24,9 @@ from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, Offs
 from kcli.inspect.findings import FindingList
 from kcli.log.disk import Disk
 
+# How far entries lie apart is up to index.interval.bytes, 4096 unless it is set; a segment larger than this should have some.
+LARGEST_WITHOUT_ENTRIES = 256 * 1024
+
 
 class IndexFile:
     """What both indexes have in common: reading, the tail of zeros, the order of entries, and the place in the walk."""
@@ -84,12 +87,14 @@ class OffsetIndexCheck(IndexFile):
     def __init__(self, disk: Disk, path: str, base_offset: int, findings: FindingList, zeros_allowed: bool) -> None:
         super().__init__(path, base_offset, findings)
         self._offsets, self._positions = array("i"), array("i")
+        self._is_empty = False
         self._awaited: tuple[int, int] | None = None  # an entry's slot, and the offset that a batch has yet to end with
         data = self._read(disk)
         if data is None:
             return
         index = OffsetIndex.decode(data, base_offset)
         self._offsets, self._positions = index.relative_offsets, index.positions
+        self._is_empty = not len(index)
         self.slots = self._rising(self._count_entries(index, zeros_allowed))
         del self._offsets[self.slots :], self._positions[self.slots :]
 
@@ -181,9 +186,11 @@ class OffsetIndexCheck(IndexFile):
         self.add("mismatch", message, slot, self.base_offset + self._offsets[slot])
         self.slot += 1
 
-    def finish(self, end_position: int) -> None:
-        """Say what is left when the segment has gone by: entries that point behind its end."""
+    def finish(self, end_position: int, batches: int) -> None:
+        """Say what is left when the segment has gone by: entries that point behind its end; or that there are none at all."""
         left = self.slots - self.slot
+        if self._is_empty and batches > 1 and end_position > LARGEST_WITHOUT_ENTRIES:
+            self.add("empty", f"the file has no entry; the segment has {batches} batches in {end_position} bytes")
         if left:
             self.add(
                 "mismatch",

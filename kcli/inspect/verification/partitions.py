@@ -18,14 +18,15 @@ inside of a segment, or by the topic's name; without any of these a gap between 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind
-from kcli.inspect.findings import Finding, FindingList
+from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.epochs import check_leader_epochs
+from kcli.inspect.verification.facts import EpochRun, PartitionOptions, PartitionResult, SegmentFacts
 from kcli.inspect.verification.names import check_names
-from kcli.inspect.verification.producers import OpenTransactionCount, ProducerStep, ProducerTracker
-from kcli.inspect.verification.segments import EpochRun, SegmentFacts, SegmentOptions, SegmentVerifier
+from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
+from kcli.inspect.verification.readings import ReadAhead, log_start_offset, segment_options
+from kcli.inspect.verification.segments import SegmentVerifier
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
@@ -33,98 +34,6 @@ from kcli.log.disk import Disk
 from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment
 
 _COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-
-
-class PartitionOptions(NamedTuple):
-    """What is known about a partition before it is read: the state of its log directory, the checkpoints' words on it.
-
-    `is_whole` is False where single segments are looked at, without what belongs to the whole partition.
-    `is_clean` is None where the log directory is not known; `is_compacted` says that the topic's own setting is so; offsets
-    are None where no checkpoint tells.
-    """
-
-    is_whole: bool = True
-    is_live: bool = False
-    is_clean: bool | None = None
-    is_compacted: bool = False
-    recovery_point: int | None = None
-    log_start_offset: int | None = None
-    high_watermark: int | None = None
-    cleaner_offset: int | None = None
-
-
-class PartitionResult(NamedTuple):
-    """What a partition holds and what is wrong with it.
-
-    Records are counted as data or control; `aborted_records` are those data records that belong to aborted transactions,
-    `records_below_start` those below the log start offset. `end_offset` is the offset behind the last batch.
-    """
-
-    path: str
-    topic: str
-    partition: int
-    state: DirectoryState
-    segments: int
-    size_bytes: int
-    batches: int
-    data_records: int
-    control_records: int
-    aborted_records: int
-    records_below_start: int
-    log_start_offset: int
-    end_offset: int
-    last_stable_offset: int
-    committed_transactions: int
-    aborted_transactions: int
-    open_transactions: list[OpenTransactionCount]
-    findings: list[Finding]
-
-
-class SegmentReading(NamedTuple):
-    """What a segment gave that was read apart from its partition; `steps` is None where there were too many to keep."""
-
-    facts: SegmentFacts
-    steps: list[ProducerStep] | None
-    findings: list[Finding]
-
-
-ReadAhead = Callable[[Segment], SegmentReading | None]
-# The steps that are kept of a segment read ahead: 20 MB; a segment with more is read again when it is its turn.
-MOST_STEPS = 100_000
-
-
-def log_start_offset(partition: PartitionDirectory, options: PartitionOptions) -> int:
-    """Where the partition's log starts: at the checkpointed offset, at least at its first segment."""
-    base = partition.segments[0].base_offset if partition.segments else 0
-    return max(options.log_start_offset or 0, base)
-
-
-def segment_options(partition: PartitionDirectory, segment: Segment, options: PartitionOptions) -> SegmentOptions:
-    """What is known about one segment of a partition before it is read."""
-    is_last = segment == partition.segments[-1]
-    start = log_start_offset(partition, options)
-    return SegmentOptions(
-        is_last=is_last,
-        is_live=options.is_live,
-        zeros_allowed=is_last and not options.is_clean,
-        stops=tuple(sorted({*(file.base_offset for file in partition.snapshots), start})),
-        log_start_offset=start,
-    )
-
-
-def read_segment(disk: Disk, segment: Segment, options: SegmentOptions, on_bytes: Callable[[int], None]) -> SegmentReading:
-    """Verify a segment apart from its partition -> what its partition needs to know of it. Raises OSError."""
-    findings = FindingList()
-    steps: list[ProducerStep] = []
-
-    def keep(step: ProducerStep) -> None:
-        if len(steps) <= MOST_STEPS:
-            steps.append(step)
-
-    facts = SegmentVerifier(disk, segment, options, findings, keep, on_bytes).run()
-    if len(steps) > MOST_STEPS:
-        return SegmentReading(facts, None, [])
-    return SegmentReading(facts, steps, findings.finish())
 
 
 class PartitionVerifier:
@@ -264,6 +173,7 @@ class PartitionVerifier:
 
     def _on_step(self, step: ProducerStep) -> None:
         self._pass_start(self._facts[-1])
+        self.tracker.note_gap(step)
         self._reach(step.first_offset)
         self.tracker.apply(step)
 
@@ -290,6 +200,11 @@ class PartitionVerifier:
         has_producers = any(facts.producer_batches for facts in self._facts)
         if has_producers and not self.partition.snapshots and not self.options.is_live:
             self.findings.add("snapshot-missing", self.partition.path, "the log has batches of producers and no .snapshot")
+        elif has_producers and self.options.is_clean and self.partition.snapshots[-1].base_offset < self.end_offset:
+            message = (
+                f"the last snapshot is of offset {self.partition.snapshots[-1].base_offset}; the log ends at {self.end_offset}"
+            )
+            self.findings.add("snapshot-behind", self.partition.path, message)
 
     def _tell_open_transactions(self) -> None:
         for txn in self.tracker.open_transactions():
@@ -319,7 +234,7 @@ class PartitionVerifier:
                 if not self._is_cleaned_up_to(end):
                     message = f"the offsets {start} to {end - 1} are missing, the first of {facts.gaps} gaps in the segment"
                     self.findings.add("offset-gap", facts.path, message, position=position, offset=start)
-            if facts.gap_before is None or before is None or before.is_damaged:
+            if facts.gap_before is None or before is None or before.is_damaged or facts.starts_damaged:
                 continue
             start, end = facts.gap_before
             if not inner_gaps and not self._is_cleaned_up_to(end):

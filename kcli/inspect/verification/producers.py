@@ -9,7 +9,7 @@ matter: they come as one `ProducerStep`.
     records, epoch as before                 its sequence is not the next one: lower is a repetition; higher is a gap,
                                                unless offsets are missing since (then the log was cleaned, or is damaged);
                                                0 may always follow: a producer that the broker had forgotten
-    records, a new epoch                     (begins with any sequence)
+    records, a new epoch                     its sequence is not 0, unless offsets are missing since
     records outside of an open transaction   always: no broker loads such a log
     any                                      its epoch, or a marker's coordinator epoch, is lower than before
     an abort marker                          its transaction is not in the .txnindex of the marker's segment, unless no
@@ -26,7 +26,7 @@ from typing import NamedTuple
 from kcli.format.end_transaction_marker import EndTransactionMarker
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.producer_snapshot import ProducerEntry
-from kcli.format.record_batch import NO_SEQUENCE, increment_sequence
+from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, increment_sequence
 from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry
@@ -37,7 +37,7 @@ class ProducerStep(NamedTuple):
 
     `first_offset`, `first_sequence`, `first_position` are of the first batch, `batch_offset`, `last_offset`, `last_sequence`
     and `max_timestamp` (ms) of the last. `records` are counted; `gap_offset` is the highest offset at or below the first
-    batch's end before which something is missing in its segment, or -1.
+    batch's end before which something is missing in its segment, or -1; `is_after_damage`: some of it for damage.
     """
 
     producer_id: int
@@ -52,6 +52,7 @@ class ProducerStep(NamedTuple):
     max_timestamp: int
     records: int
     gap_offset: int
+    is_after_damage: bool = False
     marker: EndTransactionMarker | None = None
     is_control: bool = False
 
@@ -89,6 +90,7 @@ class ProducerTracker:
         self.path = ""
         self.index: TransactionIndexCheck | None = None
         self.gap_offset = -1
+        self.is_damaged = False
         self._open: dict[int, int] = {}  # producer -> where its open transaction begins
         self._records: dict[int, int] = {}  # producer -> how many records its open transaction has
 
@@ -102,7 +104,7 @@ class ProducerTracker:
 
     def apply(self, step: ProducerStep) -> None:
         """Check a step and move the state on."""
-        self.gap_offset = max(self.gap_offset, step.gap_offset)
+        self.note_gap(step)
         state = self.producers.get(step.producer_id)
         if state is None:
             state = self.producers[step.producer_id] = ProducerStateEntry(step.producer_id)
@@ -118,6 +120,11 @@ class ProducerTracker:
             return
         self._check_sequence(step, state)
         self._append(step, state)
+
+    def note_gap(self, step: ProducerStep) -> None:
+        """Note what is missing before a step."""
+        self.gap_offset = max(self.gap_offset, step.gap_offset)
+        self.is_damaged = self.is_damaged or step.is_after_damage
 
     def open_transactions(self) -> list[OpenTransactionCount]:
         """The transactions that have not ended, by their first offsets."""
@@ -135,9 +142,17 @@ class ProducerTracker:
         self.findings.add(code, self.path, message, position=step.first_position, offset=step.first_offset)
 
     def _check_sequence(self, step: ProducerStep, state: ProducerStateEntry) -> None:
-        if not state.batches or step.producer_epoch != state.producer_epoch or step.first_sequence in (0, NO_SEQUENCE):
+        if step.first_sequence in (0, NO_SEQUENCE) or state.producer_epoch == NO_PRODUCER_EPOCH:
             return
-        last = state.batches[-1]
+        last = state.batches[-1] if state.batches else None
+        if last is None or step.producer_epoch != state.producer_epoch:
+            if self.knows_all and self.gap_offset < 0:
+                self._add(
+                    "producer-sequence-gap",
+                    step,
+                    f"producer {step.producer_id} begins epoch {step.producer_epoch} with sequence {step.first_sequence}",
+                )
+            return
         expected = 0 if last.last_sequence == NO_SEQUENCE else increment_sequence(last.last_sequence, 1)
         ahead = step.first_sequence - expected & 0x7FFF_FFFF
         if ahead == 0:
@@ -198,4 +213,10 @@ class ProducerTracker:
             return
         stable = min(self._open.values(), default=step.first_offset + 1)
         expected = AbortedTxn(0, step.producer_id, first, step.first_offset, stable)
-        self.index.expect(expected, step.first_position, records, is_exact=self.knows_all and self.gap_offset < 0)
+        self.index.expect(
+            expected,
+            step.first_position,
+            records,
+            is_exact=self.knows_all and self.gap_offset < 0,
+            is_damaged=self.is_damaged,
+        )

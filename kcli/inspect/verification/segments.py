@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import NamedTuple
 
 from kcli.format import batch_scan, limits
 from kcli.format.batch_scan import LEGACY, LOOK, UNOPENED
@@ -20,6 +19,7 @@ from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG, increment_sequence
 from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.batches import BatchInspector
+from kcli.inspect.verification.facts import EpochRun, SegmentFacts, SegmentOptions
 from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
 from kcli.inspect.verification.producers import ProducerStep
 from kcli.inspect.verification.walk import SegmentWalk, Stretch
@@ -29,57 +29,6 @@ from kcli.log.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
 
 _NEVER = 2**63 - 1
 _DAMAGE_CODES = {ZEROS: "log-zero-tail", BAD_MAGIC: "batch-magic"}
-
-
-class EpochRun(NamedTuple):
-    """Batches of one leader epoch, one after the other: the base offsets of the first and the last, the first one's byte."""
-
-    epoch: int
-    first_offset: int
-    last_offset: int
-    position: int
-
-
-class SegmentOptions(NamedTuple):
-    """What is known about a segment before it is read.
-
-    `is_last` of its partition; `is_live`: a broker may be writing to it; `zeros_allowed`: its indexes may be preallocated;
-    `stops`: offsets at which no two batches count as one step (snapshots, the log start), rising; `log_start_offset`: records
-    below it are counted apart.
-    """
-
-    is_last: bool = True
-    is_live: bool = False
-    zeros_allowed: bool = True
-    stops: tuple[int, ...] = ()
-    log_start_offset: int = 0
-
-
-class SegmentFacts:
-    """What a segment holds; offsets are -1 where it has no batch. `gap_offset` as in ProducerStep, for the whole segment."""
-
-    def __init__(self, base_offset: int, path: str) -> None:
-        self.base_offset = base_offset
-        self.path = path
-        self.size_bytes = 0
-        self.first_offset = -1
-        self.first_position = 0
-        self.end_offset = base_offset
-        self.batches = 0
-        self.data_records = 0
-        self.data_records_below_start = 0
-        self.control_records = 0
-        self.producer_batches = 0
-        self.gap_offset = -1
-        self.gaps = 0
-        self.first_gap: tuple[int, int, int] | None = None  # from offset, to offset, byte
-        self.is_thinned = False  # batches have fewer records than offsets, or a delete horizon: a cleaner was here
-        self.is_damaged = False
-        self.damaged: list[tuple[int, int]] = []  # ranges of offsets that damage may have held
-        self.epochs: list[EpochRun] = []
-        self.joined = False  # set with the next by who puts segments together
-        self.gap_before: tuple[int, int] | None = None
-        self.control_types: list[int] = []  # of KRaft's control records: the first and the last few
 
 
 class SegmentVerifier:
@@ -133,9 +82,9 @@ class SegmentVerifier:
         if self._below_start:
             self.facts.data_records_below_start = self.facts.data_records
         if self._index is not None:
-            self._index.finish(self._walk.end)
+            self._index.finish(self._walk.end, self.facts.batches)
         if self._times is not None:
-            self._times.finish(closed=not options.is_last and not self.facts.is_damaged)
+            self._times.finish(closed=options.is_closed and not self.facts.is_damaged)
         return self.facts
 
     # ----------------------------------------------------------------------------------------------------- stretches
@@ -264,6 +213,7 @@ class SegmentVerifier:
         if expected < 0:
             if facts.first_offset < 0:
                 facts.first_offset, facts.first_position = base, position
+                facts.starts_damaged = self._after_damage
         elif base < expected:
             message = f"the batch begins at offset {base}; the one before it ends at offset {expected - 1}"
             self._findings.add("offset-back", self._segment.log, message, position=position, offset=base)
@@ -376,6 +326,7 @@ class SegmentVerifier:
             max_timestamp=rows.max_timestamp[row],
             records=rows.record_count[row],
             gap_offset=self.facts.gap_offset,
+            is_after_damage=self.facts.is_damaged,
             marker=marker,
             is_control=is_control,
         )

@@ -24,7 +24,8 @@ from kcli.format.metadata_files import (
 )
 from kcli.format.primitives import FormatError
 from kcli.inspect.findings import FindingList
-from kcli.inspect.verification.segments import SegmentFacts, SegmentOptions, SegmentVerifier
+from kcli.inspect.verification.facts import SegmentFacts, SegmentOptions
+from kcli.inspect.verification.segments import SegmentVerifier
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
 

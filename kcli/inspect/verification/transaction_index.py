@@ -4,9 +4,9 @@
     ----------------------  --------------------------------------------------------------------------------------------
     version                 0
     last offset             that of an abort marker in the segment, of the entry's producer; entries go up in it
-    first offset            where the transaction begins; before what is left of it where offsets are missing
+    first offset            where the transaction begins; at or before what is left of it where offsets are missing
     last stable offset      where the next open transaction began when the marker was written, else behind the marker;
-                              not above what is left tells where offsets are missing
+                              not behind that where offsets are missing
 
 An aborted transaction of which a record is left must have its entry: without it consumers see the records. The cleaner drops
 the entry with the last of the records and keeps the marker for a while.
@@ -69,10 +69,11 @@ class TransactionIndexCheck:
                 last = txn.last_offset
                 self._entries[txn.last_offset] = (slot, txn)
 
-    def expect(self, txn: AbortedTxn, position: int, records: int, *, is_exact: bool) -> None:
+    def expect(self, txn: AbortedTxn, position: int, records: int, *, is_exact: bool, is_damaged: bool) -> None:
         """Hold the entry of an aborted transaction, of which `records` are left, against what the batches tell.
 
-        `position` is the marker's byte in the log; `is_exact` says that nothing of the partition is missing.
+        `position` is the marker's byte in the log; `is_exact` says that nothing of the partition is missing, `is_damaged`
+        that markers may be.
         """
         found = self._entries.pop(txn.last_offset, None)
         if found is None:
@@ -92,8 +93,8 @@ class TransactionIndexCheck:
         else:
             fits = (
                 entry.producer_id == txn.producer_id
-                and entry.first_offset <= txn.first_offset
-                and entry.last_stable_offset <= txn.last_stable_offset
+                and (entry.first_offset <= txn.first_offset or is_damaged)
+                and entry.last_stable_offset <= txn.last_offset + 1
             )
         if not fits:
             self._add_mismatch(slot, entry, f"the batches tell {txn}")

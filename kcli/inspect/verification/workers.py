@@ -15,15 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kcli.inspect.verification.partitions import (
-    PartitionOptions,
-    PartitionResult,
-    ReadAhead,
-    SegmentReading,
-    read_segment,
-    segment_options,
-    verify_partition,
-)
+from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
+from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.readings import ReadAhead, SegmentReading, read_segment, segment_options
 from kcli.log.disk import Disk
 from kcli.log.log_directory import PartitionDirectory, Segment
 
