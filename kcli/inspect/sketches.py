@@ -113,10 +113,13 @@ class HeavyHitters(Generic[Key]):
 
 
 class TimeBuckets:
-    """Records and bytes by time: buckets of equal width, which grows as long as there are too many of them."""
+    """Records and bytes by time: buckets of equal width, which grows as long as there are more than `limit` of them.
+
+    Two are always allowed: those on both sides of 1970 stay apart at any width.
+    """
 
     def __init__(self, limit: int = MAX_TIME_BUCKETS) -> None:
-        self._limit = limit
+        self._limit = max(limit, 2)
         self._widths = iter(BUCKET_WIDTHS_MS)
         self.width_ms = next(self._widths)
         self._buckets: dict[int, tuple[int, int]] = {}
