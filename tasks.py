@@ -73,7 +73,7 @@ def demo() -> None:
         title("One segment, as a person reads it")
         run(*kcli, "dump-log", "--output", "text", "--limit", "5", f"{data}/orders-0")
         title("The same, as kafka-dump-log prints it (the first lines)")
-        run(*kcli, "dump-log", "--output", "kafka", "--deep-iteration", "--max-bytes", "600", f"{data}/orders-0/{0:020}.log")
+        run(*kcli, "dump-log", "--output", "kafka", "--deep-iteration", "--max-bytes", "2000", f"{data}/orders-0/{0:020}.log")
         title("Is the directory sound?")
         run(*kcli, "verify", data)
         title("What is in it?")
