@@ -24,6 +24,14 @@ SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SS
 SCRAM_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 CONFIG_RESOURCE_TYPES = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 LEADER_RECOVERY_STATES = {0: "RECOVERED", 1: "RECOVERING"}
+# The levels of the feature metadata.version by number; those before 7 are older than what Kafka 4 reads.
+_FIRST_METADATA_VERSION = 7
+_METADATA_VERSIONS = (
+    *("3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1", "3.7-IV2"),
+    *("3.7-IV3", "3.7-IV4", "3.8-IV0", "3.9-IV0", "4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0", "4.1-IV1", "4.2-IV0"),
+    *("4.2-IV1", "4.3-IV0", "4.4-IV0"),
+)
+METADATA_VERSIONS = dict(enumerate(_METADATA_VERSIONS, _FIRST_METADATA_VERSION))
 ACL_RESOURCE_TYPES = {
     1: "ANY",
     2: "TOPIC",

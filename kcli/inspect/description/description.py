@@ -1,0 +1,232 @@
+"""describe: log directories in, one report out (a dict, the schema of docs/describe.md), with what is wrong and not known.
+
+    needed for                            is read
+    ------------------------------------  ------------------------------------------------------------------------------
+    every section                         names; of __cluster_metadata-0 the newest snapshot and the log behind it
+    topics, partitions, segments          batch headers, within a budget
+    partitions, producers, transactions   each partition's newest producer snapshot, and headers behind it
+    groups, members                       __consumer_offsets (and __share_group_state), the ends of the logs they name
+    transactions                          __transaction_state
+
+A section that is not asked for costs nothing. Records are opened in internal topics only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format.file_names import METADATA_TOPIC
+from kcli.inspect.description.metadata_log import MetadataView, read_metadata
+from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.partition_log import Logs
+from kcli.inspect.description.remarks import Problem, Remarks
+from kcli.inspect.description.sources import Sources, find_sources
+from kcli.inspect.description.topic_sections import (
+    Row,
+    Surveyed,
+    epoch_rows,
+    partition_rows,
+    producer_rows,
+    segment_rows,
+    topic_rows,
+)
+from kcli.log.disk import Disk
+from kcli.log.log_directory import PartitionDirectory
+
+if TYPE_CHECKING:
+    from kcli.inspect.description.group_sections import GroupSections
+    from kcli.state.metadata_image import MetadataImage
+    from kcli.state.transaction_state import TransactionState
+
+SCHEMA_VERSION = 1
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+SHARE_GROUP_STATE = "__share_group_state"
+_METADATA_SECTIONS = frozenset(("configs", "acls", "users", "quotas", "tokens"))
+
+
+class Description(NamedTuple):
+    """`report` is the document of docs/describe.md; it holds the problems, too."""
+
+    report: Row
+    problems: list[Problem]
+
+
+def describe(disk: Disk, paths: Iterable[str], options: DescribeOptions) -> Description:
+    """Tell what lies in the directories at `paths`. Raises SourceError where there is nothing to tell of."""
+    remarks = Remarks()
+    sources = find_sources(disk, paths, remarks)
+    report = _Describer(disk, sources, options, remarks).report()
+    report["unknowns"] = remarks.unknowns
+    report["problems"] = [problem._asdict() for problem in remarks.problems]
+    return Description(report, remarks.problems)
+
+
+class _Describer:
+    """Makes the sections, each of its sources read once."""
+
+    def __init__(self, disk: Disk, sources: Sources, options: DescribeOptions, remarks: Remarks) -> None:
+        self.disk = disk
+        self.sources = sources
+        self.options = options
+        self.remarks = remarks
+        self.logs = Logs(disk, sources, remarks, deep=options.deep)
+
+    def report(self) -> Row:
+        show, report = self.options.show, Row(schemaVersion=SCHEMA_VERSION, type="description")
+        self._tell_of_directories()
+        if "cluster" in show:
+            from kcli.inspect.description.cluster_sections import cluster_row
+
+            report["cluster"] = cluster_row(self.sources, self.metadata)
+        if show & _METADATA_SECTIONS or "brokers" in show:
+            self._put_metadata_sections(report)
+        if "topics" in show:
+            report["topics"] = topic_rows(self.surveyed, self.image, self.options)
+        if "partitions" in show:
+            report["partitions"] = partition_rows(self.surveyed, self.image)
+        if "segments" in show:
+            report["segments"] = segment_rows(self.surveyed)
+        if "epochs" in show:
+            report["leaderEpochs"] = epoch_rows(self.surveyed)
+        if "producers" in show:
+            report["producers"] = producer_rows(self.surveyed)
+        if "groups" in show:
+            report["groups"] = None if self.groups is None else self.groups.rows()
+        if "members" in show:
+            report["members"] = None if self.groups is None else self.groups.member_rows()
+        if "transactions" in show:
+            self._put_transactions(report)
+        return report
+
+    # ---------------------------------------------------------------------------------------------------- metadata
+
+    @cached_property
+    def metadata(self) -> MetadataView | None:
+        found = read_metadata(self.disk, self.sources, self.logs, self.remarks)
+        if found is None:
+            self._tell_of_no_metadata()
+        elif found.is_bootstrap:
+            self.remarks.unknown(
+                f"There is no metadata log, only {found.path}, written when the storage was formatted: features are told, "
+                "nothing else of the cluster."
+            )
+        elif len(found.image.voters) != 1:
+            self.remarks.unknown(
+                f"The metadata is told to the end of its log, offset {found.end_offset}; which of the last records a majority "
+                "of voters has is stored nowhere."
+            )
+        return found
+
+    def _tell_of_no_metadata(self) -> None:
+        if any(source.meta is not None and source.meta.version == 0 for source in self.sources.directories):
+            self.remarks.unknown(
+                "The directory is from the time of ZooKeeper, which kept topic ids, leaders, replicas, configs, ACLs, users, "
+                "quotas and brokers: they are not told."
+            )
+        else:
+            self.remarks.unknown(
+                f"{METADATA_TOPIC}-0 is not among what was given: leaders, replicas, features, brokers, configs, ACLs, users, "
+                "quotas and tokens are not told. It lies in metadata.log.dir, or else in the first of log.dirs; give that "
+                "directory, too."
+            )
+
+    @property
+    def image(self) -> MetadataImage | None:
+        return None if self.metadata is None or self.metadata.is_bootstrap else self.metadata.image
+
+    def _put_metadata_sections(self, report: Row) -> None:
+        from kcli.inspect.description import cluster_sections as sections
+
+        image, show = self.image, self.options.show
+        if "brokers" in show:
+            report["brokers"] = None if image is None else sections.broker_rows(image)
+            report["controllers"] = None if image is None else sections.controller_rows(image)
+        if "configs" in show:
+            report["configs"] = None if image is None else sections.config_rows(image, self.options)
+        if "acls" in show:
+            report["acls"] = None if image is None else sections.acl_rows(image)
+        if "users" in show:
+            report["users"] = None if image is None else sections.user_rows(image)
+        if "quotas" in show:
+            report["quotas"] = None if image is None else sections.quota_rows(image)
+        if "tokens" in show:
+            report["tokens"] = None if image is None else sections.token_rows(image)
+
+    # ------------------------------------------------------------------------------------------------------- logs
+
+    @cached_property
+    def surveyed(self) -> Surveyed:
+        return Surveyed(self.logs, self.options)
+
+    def _tell_of_directories(self) -> None:
+        for source in self.sources.directories:
+            if source.is_live:
+                self.remarks.unknown(
+                    f"A broker is running on {source.path}: what is told was read while it may have been writing, and the "
+                    "checkpointed offsets are some seconds old."
+                )
+            elif source.listing is not None and source.clean_shutdown is None:
+                self.remarks.unknown(
+                    f"{source.path} was not stopped cleanly: high watermarks are those of the last checkpoint, and the ends "
+                    "of logs may still be cut when a broker starts."
+                )
+
+    # ---------------------------------------------------------------------------------------------- internal topics
+
+    @cached_property
+    def groups(self) -> GroupSections | None:
+        from kcli.inspect.description.coordinators import read_groups, read_share_state
+        from kcli.inspect.description.group_sections import GroupSections
+        from kcli.state.groups import ShareGroup
+        from kcli.state.share_group_state import ShareGroupState
+
+        found = self._internal(CONSUMER_OFFSETS, "groups, their members and their committed offsets")
+        if found is None:
+            return None
+        states = [read_groups(self.disk, partition, self.remarks) for partition in found]
+        share_state = ShareGroupState()
+        if any(isinstance(group, ShareGroup) for state in states for group in state.groups.values()):
+            for partition in self._internal(SHARE_GROUP_STATE, "the progress of share groups") or ():
+                read_share_state(self.disk, partition, share_state, self.remarks)
+        return GroupSections(states, share_state, self.image, self.logs, self.options)
+
+    def _put_transactions(self, report: Row) -> None:
+        from kcli.inspect.description.coordinators import read_transactions
+        from kcli.inspect.description.transaction_sections import open_transaction_rows, transaction_rows
+        from kcli.state.transaction_state import TransactionState
+
+        state: TransactionState = TransactionState()
+        found = self._internal(TRANSACTION_STATE, "transactional ids and their states")
+        for partition in found or ():
+            read_transactions(self.disk, partition, state, self.remarks)
+        is_whole = found is not None and len(found) == self._partition_count(TRANSACTION_STATE)
+        report["transactions"] = None if found is None else transaction_rows(state, self.options)
+        report["openTransactions"] = open_transaction_rows(self.surveyed, state, is_whole=is_whole)
+
+    def _internal(self, topic: str, what: str) -> list[PartitionDirectory] | None:
+        """The partitions of an internal topic, of each the replica that ends last; remarks on those that are not here.
+
+        None where there are some, or may be, but none is here.
+        """
+        logs = [self.logs.best(topic, partition) for partition in self.sources.partitions_of(topic)]
+        count = self._partition_count(topic)
+        if not logs and count != 0:
+            self.remarks.unknown(f"No partition of {topic} is among what was given: {what} are not told.")
+            return None
+        if count is None:
+            self.remarks.unknown(
+                f"How many partitions {topic} has is not known; {len(logs)} are here, and {what} are told as far as they go."
+            )
+        elif len(logs) < count:
+            self.remarks.unknown(f"Only {len(logs)} of the {count} partitions of {topic} are here: {what} are told in part.")
+        return [log.directory for log in logs if log is not None]
+
+    def _partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has by the metadata, 0 where it has no such topic; None without metadata."""
+        if self.image is None:
+            return None
+        found = self.image.topic(topic)
+        return 0 if found is None else len(found.partitions)

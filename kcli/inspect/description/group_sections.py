@@ -1,0 +1,245 @@
+"""The sections on groups and their members, as rows of docs/describe.md.
+
+    group's kind                progress                         lag
+    --------------------------  -------------------------------  ---------------------------------------------------------
+    classic, consumer, streams  committed offsets                log end offset - committed offset
+    share                       start offsets of __share_group_  log end offset - start offset - delivered above it; not
+                                  state                            told where the coordinator had not told the latter
+
+Kafka's own tools compute it so; where they ask a broker for the log end offset and get the high watermark, the end of the log
+that lies here stands. It is None where the partition does not lie here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import FormatError
+from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.partition_log import Logs
+from kcli.inspect.description.topic_sections import Row, known_time
+from kcli.protocol.internal_records import CONSUMER_PROTOCOL_TYPE, decode_consumer_protocol
+from kcli.state.groups import (
+    ClassicGroup,
+    ClassicMember,
+    CommittedOffset,
+    ConsumerMember,
+    CurrentTasks,
+    Group,
+    ShareGroup,
+    ShareMember,
+    StreamsMember,
+)
+from kcli.state.share_group_state import ShareGroupState, SharePartition
+
+if TYPE_CHECKING:
+    from kcli.state.group_state import GroupState, OffsetKey
+    from kcli.state.metadata_image import MetadataImage
+
+
+class GroupSections:
+    """Makes the rows of groups; `states` are those of the partitions of __consumer_offsets that lie here."""
+
+    def __init__(
+        self,
+        states: list[GroupState],
+        share_state: ShareGroupState,
+        image: MetadataImage | None,
+        logs: Logs,
+        options: DescribeOptions,
+    ) -> None:
+        self._states = states
+        self._logs = logs
+        self._options = options
+        self._names = {} if image is None else {topic_id: topic.name for topic_id, topic in image.topics.items()}
+        self._share: dict[str, list[tuple[Uuid, int, SharePartition]]] = {}
+        for key, partition in share_state.partitions.items():
+            self._share.setdefault(key.group_id, []).append((key.topic_id, key.partition, partition))
+
+    def rows(self) -> list[Row]:
+        """A row a group, by id; with globs for topics only groups that have an offset in one of them."""
+        rows = []
+        for state in self._states:
+            committed: dict[str, list[tuple[OffsetKey, CommittedOffset]]] = {}
+            for key, offset in state.committed_offsets.items():
+                committed.setdefault(key.group_id, []).append((key, offset))
+            pending = {
+                key: (offset.offset, producer_id)
+                for producer_id, offsets in state.pending_offsets.items()
+                for key, offset in offsets.items()
+            }
+            for group_id, group in state.groups.items():
+                if not self._options.wants_group(group_id):
+                    continue
+                row = self._row(group, committed.get(group_id, []), pending)
+                if row["offsets"] or not self._options.topics:
+                    rows.append(row)
+        return sorted(rows, key=lambda row: str(row["groupId"]))
+
+    def _row(
+        self,
+        group: Group,
+        committed: list[tuple[OffsetKey, CommittedOffset]],
+        pending: dict[OffsetKey, tuple[int, int]],
+    ) -> Row:
+        offsets = self._share_offsets(group) if isinstance(group, ShareGroup) else self._offsets(group, committed, pending)
+        lags = [row["lag"] for row in offsets]
+        return {
+            "groupId": group.group_id,
+            "kind": group.kind,
+            "state": group.state,
+            "protocolType": group.protocol_type or None if isinstance(group, ClassicGroup) else None,
+            "protocol": group.protocol if isinstance(group, ClassicGroup) else None,
+            "leader": group.leader if isinstance(group, ClassicGroup) else None,
+            "epoch": group.generation if isinstance(group, ClassicGroup) else group.group_epoch,
+            "assignmentEpoch": None if isinstance(group, ClassicGroup) else group.assignment_epoch,
+            "stateTimestamp": known_time(group.state_timestamp_ms) if isinstance(group, ClassicGroup) else None,
+            "members": len(group.members),
+            "totalLag": None if not lags or None in lags else sum(lags),
+            "offsets": offsets,
+        }
+
+    def _offsets(
+        self,
+        group: Group,
+        committed: list[tuple[OffsetKey, CommittedOffset]],
+        pending: dict[OffsetKey, tuple[int, int]],
+    ) -> list[Row]:
+        found: dict[tuple[str, int], CommittedOffset | None] = {(key.topic, key.partition): at for key, at in committed}
+        waiting = {(key.topic, key.partition): at for key, at in pending.items() if key.group_id == group.group_id}
+        for place in waiting:
+            found.setdefault(place, None)
+        rows = []
+        for (topic, partition), offset in sorted(found.items(), key=lambda item: item[0]):
+            if not self._options.wants_topic(topic):
+                continue
+            ends = self._ends(topic, partition)
+            pending_offset, producer_id = waiting.get((topic, partition), (None, None))
+            rows.append(
+                {
+                    "topic": topic,
+                    "partition": partition,
+                    "committedOffset": None if offset is None else offset.offset,
+                    "leaderEpoch": None if offset is None or offset.leader_epoch < 0 else offset.leader_epoch,
+                    "metadata": None if offset is None else offset.metadata,
+                    "commitTimestamp": None if offset is None else known_time(offset.commit_timestamp_ms),
+                    "expireTimestamp": None if offset is None else known_time(offset.expire_timestamp_ms),
+                    "pendingOffset": pending_offset,
+                    "pendingProducerId": producer_id,
+                    **ends,
+                    "lag": _lag(ends["logEndOffset"], None if offset is None else offset.offset),
+                }
+            )
+        return rows
+
+    def _ends(self, topic: str, partition: int) -> Row:
+        log = self._logs.best(topic, partition)
+        return {
+            "logStartOffset": None if log is None else log.start_offset,
+            "lastStableOffset": None if log is None else log.last_stable_offset,
+            "highWatermark": None if log is None else log.high_watermark,
+            "logEndOffset": None if log is None else log.end_offset,
+        }
+
+    def _share_offsets(self, group: ShareGroup) -> list[Row]:
+        names = self._names | {topic.topic_id: topic.name for topic in group.topics}
+        rows = []
+        for topic_id, partition, state in self._share.get(group.group_id, []):
+            topic = names.get(topic_id, str(topic_id))
+            if not self._options.wants_topic(topic):
+                continue
+            ends = self._ends(topic, partition)
+            is_told = state.start_offset >= 0 and state.delivery_complete_count >= 0
+            done = state.start_offset + state.delivery_complete_count if is_told else None
+            rows.append(
+                {
+                    "topic": topic,
+                    "partition": partition,
+                    "startOffset": state.start_offset if state.start_offset >= 0 else None,
+                    "deliveryCompleteCount": state.delivery_complete_count if state.delivery_complete_count >= 0 else None,
+                    "leaderEpoch": state.leader_epoch,
+                    "stateEpoch": state.state_epoch,
+                    "stateBatches": len(state.state_batches),
+                    "writeTimestamp": known_time(state.write_timestamp_ms),
+                    **ends,
+                    "lag": _lag(ends["logEndOffset"], done),
+                }
+            )
+        return sorted(rows, key=lambda row: (row["topic"], row["partition"]))
+
+    # ------------------------------------------------------------------------------------------------------ members
+
+    def member_rows(self) -> list[Row]:
+        """A row a member, by group and member id."""
+        rows = [
+            {"groupId": group_id, **self._member(group, member)}
+            for state in self._states
+            for group_id, group in state.groups.items()
+            if self._options.wants_group(group_id)
+            for member in group.members.values()
+        ]
+        return sorted(rows, key=lambda row: (row["groupId"], row["memberId"]))
+
+    def _member(self, group: Group, member: ClassicMember | ConsumerMember | ShareMember | StreamsMember) -> Row:
+        row: Row = {
+            "memberId": member.member_id,
+            "instanceId": member.instance_id,
+            "clientId": member.client_id,
+            "clientHost": member.client_host,
+        }
+        if isinstance(member, ClassicMember):
+            is_consumer = isinstance(group, ClassicGroup) and group.protocol_type == CONSUMER_PROTOCOL_TYPE
+            return {
+                **row,
+                "epoch": None,
+                "state": None,
+                "subscribedTopics": _subscribed(member) if is_consumer else None,
+                "assignment": _assigned(member) if is_consumer else None,
+            }
+        return {
+            **row,
+            "epoch": member.member_epoch,
+            "state": member.state,
+            "subscribedTopics": None if isinstance(member, StreamsMember) else member.subscribed_topic_names,
+            "assignment": _tasks(member.assigned_tasks)
+            if isinstance(member, StreamsMember)
+            else self._by_topic(member.assigned_partitions),
+        }
+
+    def _by_topic(self, partitions: dict[Uuid, Any]) -> list[Row]:
+        rows = [
+            {"topic": self._names.get(topic_id, str(topic_id)), "partitions": sorted(numbers)}
+            for topic_id, numbers in partitions.items()
+        ]
+        return sorted(rows, key=lambda row: str(row["topic"]))
+
+
+def _tasks(tasks: CurrentTasks) -> list[Row]:
+    return [
+        {"subtopology": subtopology, "role": role, "partitions": sorted(numbers)}
+        for role, found in (("active", tasks.active), ("standby", tasks.standby), ("warmup", tasks.warmup))
+        for subtopology, numbers in sorted(found.items())
+    ]
+
+
+def _lag(end_offset: int | None, done: int | None) -> int | None:
+    return None if end_offset is None or done is None else end_offset - done
+
+
+def _subscribed(member: ClassicMember) -> list[str] | None:
+    """The topics of a consumer's subscription, or None where its bytes are not one."""
+    try:
+        return sorted(decode_consumer_protocol("ConsumerProtocolSubscription", member.subscription).topics)
+    except FormatError:
+        return None
+
+
+def _assigned(member: ClassicMember) -> list[Row] | None:
+    """The partitions of a consumer's assignment, or None where its bytes are not one."""
+    try:
+        parts: Iterable[Any] = decode_consumer_protocol("ConsumerProtocolAssignment", member.assignment).assigned_partitions
+    except FormatError:
+        return None
+    return [{"topic": part.topic, "partitions": sorted(part.partitions)} for part in parts]

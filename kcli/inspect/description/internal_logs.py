@@ -1,0 +1,84 @@
+"""Reading the logs of the internal topics, record by record: batches with a right CRC, all else is a problem.
+
+    what lies there                      is
+    -----------------------------------  ---------------------------------------------------------
+    a batch, its CRC wrong               a problem, left out
+    bytes that are no batch              a problem; it goes on at the next sound batch
+    zeros to the end of the last one     nothing: preallocated
+    a record that cannot be opened       a problem, and the rest of its batch with it
+    a record of an unknown type          an unknown: a newer Kafka wrote it; brokers pass over it, too
+
+The windows are good until the next one is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kcli.format.primitives import FormatError
+from kcli.format.record_batch import RecordBatch
+from kcli.inspect.description.remarks import Remarks
+from kcli.log.disk import Disk
+from kcli.log.log_directory import PartitionDirectory
+from kcli.log.log_reader import ZEROS, LogBatch, SegmentReader
+from kcli.log.record_windows import RecordScanner, RecordWindow
+from kcli.protocol.errors import UnknownRecordTypeError
+from kcli.protocol.internal_records import DecodedRecord, Decoder
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
+
+    Header = RecordBatch | LegacyBatch
+
+
+def open_log(
+    disk: Disk, partition: PartitionDirectory, remarks: Remarks, from_offset: int = 0
+) -> Iterator[tuple[Header, RecordWindow]]:
+    """The records of a partition in batches that reach `from_offset` or more -> headers with windows of records."""
+    segments = partition.segments
+    for slot, segment in enumerate(segments):
+        if slot + 1 < len(segments) and segments[slot + 1].base_offset <= from_offset:
+            continue
+        yield from open_file(disk, segment.log, remarks, from_offset)
+
+
+def open_file(disk: Disk, path: str, remarks: Remarks, from_offset: int = 0) -> Iterator[tuple[Header, RecordWindow]]:
+    """The same of one `.log` or `.checkpoint` file."""
+    scanner = RecordScanner()
+    try:
+        with SegmentReader(disk, path) as reader:
+            for found in reader.batches():
+                if not isinstance(found, LogBatch):
+                    if found.kind != ZEROS:
+                        remarks.problem(path, f"byte {found.position}: {found.message}")
+                elif not found.is_valid:
+                    remarks.problem(path, f"byte {found.position}: a batch has a wrong CRC; its records are left out")
+                elif found.header.last_offset >= from_offset:
+                    for window in found.windows(scanner):
+                        yield found.header, window
+                        if window.error is not None:
+                            remarks.problem(path, f"byte {found.position}: {window.error.message}")
+    except OSError as error:
+        remarks.unreadable(path, error)
+
+
+def is_control(header: Header) -> bool:
+    """True for a control batch."""
+    return isinstance(header, RecordBatch) and header.is_control
+
+
+def decoded(
+    decoder: Decoder, partition: str, offset: int, key: bytes | None, value: bytes | None, remarks: Remarks
+) -> DecodedRecord | None:
+    """A record's messages, or None where it cannot be read; `partition` is the path that the remark names."""
+    try:
+        return decoder.decode(key, value)
+    except UnknownRecordTypeError as error:
+        remarks.unknown(
+            f"{decoder.topic} has records of type {error.record_type}, which is not known here (a newer Kafka wrote them); "
+            "they are passed over."
+        )
+    except FormatError as error:
+        remarks.problem(partition, f"the record at offset {offset} cannot be read: {error.message}")
+    return None

@@ -1,0 +1,153 @@
+"""The metadata image out of a directory: the newest sound snapshot of `__cluster_metadata-0`, then the log behind it.
+
+    at hand                                  the image is made of
+    ---------------------------------------  --------------------------------------------------------------------------
+    a snapshot that can be read to its end   it, and the log from its end offset on
+    no snapshot, a log from offset 0         the log
+    only damaged snapshots                   the newest one, as far as it can be read (a problem), and the log behind it
+    no log, no snapshot                      bootstrap.checkpoint: what `kafka-storage format` wrote, features only
+
+All records to the end of the log are applied. Which of the last ones a majority of voters has is stored nowhere: KRaft keeps
+the high watermark in memory. With one voter all are committed; with more, the last ones may be taken back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format.file_names import METADATA_TOPIC, FileKind
+from kcli.format.metadata_files import QuorumState, decode_quorum_state
+from kcli.format.primitives import FormatError
+from kcli.inspect.description.internal_logs import decoded, is_control, open_file, open_log
+from kcli.inspect.description.partition_log import Logs
+from kcli.inspect.description.remarks import Remarks
+from kcli.inspect.description.sources import Sources, read_small
+from kcli.log.disk import Disk
+from kcli.log.log_directory import FoundFile, PartitionDirectory
+from kcli.log.record_windows import RecordWindow
+from kcli.protocol.control_records import SNAPSHOT_FOOTER, ControlRecord, decode_control_record
+from kcli.protocol.internal_records import CLUSTER_METADATA
+from kcli.state.errors import StateError
+from kcli.state.metadata_image import MetadataImage
+
+if TYPE_CHECKING:
+    from kcli.inspect.description.internal_logs import Header
+
+
+class MetadataView(NamedTuple):
+    """An image and what it was made of: `path` the directory (or bootstrap.checkpoint), the snapshot's end offset and epoch
+    (None without one), `end_offset` the one behind the last applied record, `quorum_state` the file beside the log."""
+
+    image: MetadataImage
+    path: str
+    snapshot_end_offset: int | None
+    snapshot_epoch: int | None
+    end_offset: int
+    quorum_state: QuorumState | None
+    is_bootstrap: bool = False
+
+
+def read_metadata(disk: Disk, sources: Sources, logs: Logs, remarks: Remarks) -> MetadataView | None:
+    """The cluster's metadata, or None where no directory has any. Of several replicas the one that ends last counts."""
+    log = logs.best(METADATA_TOPIC, 0)
+    if log is not None and (log.directory.segments or log.directory.metadata_snapshots):
+        quorum_state = read_small(disk, log.directory.file(FileKind.QUORUM_STATE), decode_quorum_state, remarks)
+        return _read_log(disk, log.directory, quorum_state, remarks)
+    for source in sources.directories:
+        path = source.listing.file(FileKind.BOOTSTRAP_CHECKPOINT) if source.listing is not None else None
+        if path is not None:
+            loaded = _load_snapshot(disk, path)
+            _take_over(loaded.remarks, remarks)
+            return MetadataView(loaded.image, path, None, None, 0, None, is_bootstrap=True)
+    return None
+
+
+def _read_log(disk: Disk, directory: PartitionDirectory, quorum_state: QuorumState | None, remarks: Remarks) -> MetadataView:
+    log_start = directory.segments[0].base_offset if directory.segments else None
+    snapshot, image = _choose_snapshot(disk, directory.metadata_snapshots, log_start, remarks)
+    from_offset = 0 if snapshot is None else snapshot.base_offset
+    if log_start is not None and log_start > from_offset:
+        remarks.problem(
+            directory.path,
+            f"the metadata log begins at offset {log_start}, but what is known ends at {from_offset}: the records between "
+            "are missing, and the image is incomplete",
+        )
+    end_offset = from_offset
+    for header, window in open_log(disk, directory, remarks, from_offset):
+        _apply(image, directory.path, header, window, from_offset, remarks)
+        end_offset = max(end_offset, header.last_offset + 1)
+    if image.pending_records is not None:
+        remarks.unknown(
+            f"A metadata transaction was open at the end of the log: its {len(image.pending_records)} records do not count."
+        )
+    epoch = None if snapshot is None else snapshot.parsed.epoch
+    base = None if snapshot is None else snapshot.base_offset
+    return MetadataView(image, directory.path, base, epoch, end_offset, quorum_state)
+
+
+class _Loaded(NamedTuple):
+    """A snapshot as far as it could be read; `is_whole` where all of it could, up to its footer."""
+
+    image: MetadataImage
+    remarks: Remarks
+    is_whole: bool
+
+
+def _choose_snapshot(
+    disk: Disk, snapshots: list[FoundFile], log_start: int | None, remarks: Remarks
+) -> tuple[FoundFile | None, MetadataImage]:
+    """The snapshot to begin with, and the image that it gives."""
+    best: tuple[FoundFile, _Loaded] | None = None
+    for file in sorted(snapshots, key=lambda found: (found.base_offset, found.parsed.epoch or 0), reverse=True):
+        loaded = _load_snapshot(disk, file.path)
+        _take_over(loaded.remarks, remarks)
+        if loaded.is_whole:
+            return file, loaded.image
+        best = best or (file, loaded)
+    if best is None or log_start == 0:
+        return None, MetadataImage()
+    return best[0], best[1].image
+
+
+def _load_snapshot(disk: Disk, path: str) -> _Loaded:
+    image, remarks = MetadataImage(), Remarks()
+    last: ControlRecord | None = None
+    for header, window in open_file(disk, path, remarks):
+        last = _apply(image, path, header, window, 0, remarks)
+    is_complete = last is not None and last.type_id == SNAPSHOT_FOOTER
+    if not is_complete and not remarks.problems:
+        remarks.problem(path, "the snapshot ends before its footer")
+    return _Loaded(image, remarks, is_complete and not remarks.problems)
+
+
+def _take_over(source: Remarks, target: Remarks) -> None:
+    for problem in source.problems:
+        target.problem(problem.path, problem.message)
+    for sentence in source.unknowns:
+        target.unknown(sentence)
+
+
+def _apply(
+    image: MetadataImage, path: str, header: Header, window: RecordWindow, from_offset: int, remarks: Remarks
+) -> ControlRecord | None:
+    """Apply the records of a window from `from_offset` on -> the last one, if it is a control record."""
+    control: ControlRecord | None = None
+    for index in range(window.count):
+        offset = window.columns.offset[index]
+        if offset < from_offset:
+            continue
+        key, value = window.key(index), window.value(index)
+        control = None
+        try:
+            if is_control(header):
+                control = decode_control_record(key, value)
+                image.apply_control(control)
+            else:
+                record = decoded(CLUSTER_METADATA, path, offset, key, value, remarks)
+                if record is not None and record[1] is not None:
+                    image.apply(record[1])
+        except StateError as error:
+            remarks.problem(path, f"the record at offset {offset} does not fit those before it: {error.message}")
+        except FormatError as error:
+            remarks.problem(path, f"the control record at offset {offset} cannot be read: {error.message}")
+    return control

@@ -1,0 +1,50 @@
+"""What is asked of describe: which sections, which topics and groups, how thoroughly.
+
+section       tells
+------------  --------------------------------------------------------------------------------
+cluster       log directories, cluster and node ids, features, quorum, the metadata's source
+brokers       brokers and controllers as they registered
+topics        one row a topic
+partitions    one row a replica: offsets, sizes, codecs, time span, leader, replicas
+segments      one row a segment
+epochs        leader epochs and where they begin
+producers     idempotent and transactional producers of each partition
+groups        groups of all kinds, their committed offsets and lag
+members       the groups' members and what is assigned to them
+transactions  transactional ids, and the transactions that are open in partitions
+configs       configurations that were set; sensitive values are left out
+acls          access control entries
+users         SCRAM users, never their secrets
+quotas        client quotas
+tokens        delegation tokens, without their secrets
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+SECTIONS = (
+    *("cluster", "brokers", "topics", "partitions", "segments", "epochs", "producers"),
+    *("groups", "members", "transactions", "configs", "acls", "users", "quotas", "tokens"),
+)
+
+
+class DescribeOptions(NamedTuple):
+    """`show` are names of SECTIONS; `topics` and `groups` are globs, any of which may match, none for all.
+
+    With `deep` every batch header is read, so that nothing is left out for its cost.
+    """
+
+    show: frozenset[str] = frozenset(SECTIONS)
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    deep: bool = False
+
+    def wants_topic(self, name: str) -> bool:
+        """True where a topic is asked for."""
+        return not self.topics or any(fnmatchcase(name, glob) for glob in self.topics)
+
+    def wants_group(self, group_id: str) -> bool:
+        """True where a group is asked for."""
+        return not self.groups or any(fnmatchcase(group_id, glob) for glob in self.groups)

@@ -1,0 +1,323 @@
+"""One replica's log: where it starts, ends and is stable, who produces into it, what its segments hold; each asked for once.
+
+question                 answered by
+-----------------------  ------------------------------------------------------------------------------------------
+log start offset         log-start-offset-checkpoint, or the first segment's name where that is higher
+log end offset           the last segment: its .index leads near the end, headers from there on; the last batch's CRC
+                         is computed
+high watermark           replication-offset-checkpoint: right after a clean stop, some seconds old after a crash
+producers, open          the newest sound producer snapshot, and the headers behind it; a clean stop leaves none behind.
+  transactions             A batch that begins a transaction counts only with its CRC right. Without a snapshot the whole
+                           log would have to be read: beyond a bound that is left to --deep
+last stable offset       the first offset of the oldest open transaction, or the log end offset
+segments                 kcli.inspect.description.segment_survey
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format import limits
+from kcli.format.checkpoint import EpochStart, decode_leader_epochs
+from kcli.format.file_names import FileKind
+from kcli.format.metadata_files import decode_partition_metadata
+from kcli.format.primitives import INT64_MAX, FormatError
+from kcli.format.producer_snapshot import decode_producer_snapshot
+from kcli.format.record_batch import RecordBatch
+from kcli.inspect.description.remarks import Remarks
+from kcli.inspect.description.segment_survey import (
+    HeaderBudget,
+    SegmentSurvey,
+    header_cost,
+    survey_segment,
+    unreadable_segment,
+)
+from kcli.inspect.description.sources import Replica, Sources, read_small
+from kcli.log.batch_walk import read_marker
+from kcli.log.disk import Disk
+from kcli.log.header_walk import HeaderWalk
+from kcli.log.log_directory import Segment
+from kcli.log.log_reader import ZEROS, Damage, LogBatch
+from kcli.log.producer_state_manager import ProducerAppendInfo, ProducerStateEntry
+from kcli.log.record_windows import RecordScanner
+from kcli.log.segment_seek import SegmentSeeker
+
+if TYPE_CHECKING:
+    from kcli.format.kafka_uuid import Uuid
+    from kcli.format.legacy_message_set import LegacyBatch
+
+# What the headers behind producer snapshots may cost one run without --deep (see segment_survey).
+PRODUCER_COST_PER_RUN = 16_384
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that has begun in a partition and not ended by the end of its log."""
+
+    producer: ProducerStateEntry
+    first_offset: int
+
+
+class Logs:
+    """The logs of all replicas that were given, each made when first asked for."""
+
+    def __init__(self, disk: Disk, sources: Sources, remarks: Remarks, *, deep: bool) -> None:
+        self.disk = disk
+        self.sources = sources
+        self.remarks = remarks
+        self.deep = deep
+        self.producer_cost_left = INT64_MAX if deep else PRODUCER_COST_PER_RUN
+        self._logs: dict[str, PartitionLog] = {}
+
+    def of(self, replica: Replica) -> PartitionLog:
+        """The log of a replica."""
+        path = replica.directory.path
+        if path not in self._logs:
+            self._logs[path] = PartitionLog(self, replica)
+        return self._logs[path]
+
+    def best(self, topic: str, partition: int) -> PartitionLog | None:
+        """The replica of a partition that ends last, or None where none is here."""
+        found = [self.of(replica) for replica in self.sources.current(topic, partition)]
+        if len(found) < 2:
+            return found[0] if found else None
+        return max(found, key=lambda log: -1 if log.end_offset is None else log.end_offset)
+
+
+class PartitionLog:
+    """The log of one replica. What cannot be told is None, and why is among the remarks. Raises nothing for bad files."""
+
+    def __init__(self, logs: Logs, replica: Replica) -> None:
+        self._logs = logs
+        self._disk = logs.disk
+        self._remarks = logs.remarks
+        self.replica = replica
+        self.directory = replica.directory
+        self._key = (self.directory.topic, self.directory.partition)
+
+    # ------------------------------------------------------------------------------------------------------ offsets
+
+    @property
+    def start_offset(self) -> int | None:
+        """The first offset that a consumer may read."""
+        if not self.directory.segments:
+            return None
+        checkpointed = self.replica.source.checkpoints.log_start_offsets.get(self._key, 0)
+        return max(checkpointed, self.directory.segments[0].base_offset)
+
+    @property
+    def high_watermark(self) -> int | None:
+        """The checkpointed high watermark."""
+        return self.replica.source.checkpoints.high_watermarks.get(self._key)
+
+    @property
+    def recovery_point(self) -> int | None:
+        """Up to where the log is known to be flushed."""
+        return self.replica.source.checkpoints.recovery_points.get(self._key)
+
+    @property
+    def cleaned_offset(self) -> int | None:
+        """Up to where the log cleaner has cleaned."""
+        return self.replica.source.checkpoints.cleaner_offsets.get(self._key)
+
+    @cached_property
+    def end_offset(self) -> int | None:
+        """The offset behind the last batch."""
+        if not self.directory.segments:
+            return None
+        segment = self.directory.segments[-1]
+        try:
+            return self._read_end(segment)
+        except OSError as error:
+            self._remarks.unreadable(segment.log, error)
+            return None
+
+    def _read_end(self, segment: Segment) -> int:
+        end_offset, last = segment.base_offset, None
+        with SegmentSeeker(self._disk, segment) as seeker:
+            reader = seeker.reader
+            walk = HeaderWalk(reader.file, seeker.hint(INT64_MAX), reader.end_position())
+            for header in walk.headers():
+                if self._is_plausible(header, segment):
+                    end_offset, last = max(end_offset, header.last_offset + 1), header.position
+            if walk.position < walk.end:
+                for found in reader.batches(walk.position):
+                    if isinstance(found, LogBatch):
+                        end_offset = max(end_offset, found.header.last_offset + 1) if found.is_valid else end_offset
+                    elif found.kind != ZEROS:
+                        self._remarks.problem(segment.log, f"byte {found.position}: {found.message}")
+            elif last is not None:
+                batch = reader.batch_at(last)
+                if not isinstance(batch, LogBatch) or not batch.is_valid:
+                    self._remarks.problem(segment.log, f"byte {last}: the last batch has a wrong CRC")
+        return end_offset
+
+    def _is_plausible(self, header: RecordBatch | LegacyBatch, segment: Segment) -> bool:
+        if segment.base_offset <= header.base_offset <= header.last_offset < INT64_MAX:
+            return True
+        self._remarks.problem(
+            segment.log,
+            f"byte {header.position}: the batch states offsets {header.base_offset} to {header.last_offset}, which cannot "
+            f"stand in the segment from {segment.base_offset} on; they do not count",
+        )
+        return False
+
+    @property
+    def last_stable_offset(self) -> int | None:
+        """The offset that a reader under read_committed does not reach."""
+        if self.producers is None or self.end_offset is None:
+            return None
+        return min((txn.first_offset for txn in self.open_transactions), default=self.end_offset)
+
+    # ------------------------------------------------------------------------------------------------- small files
+
+    @cached_property
+    def topic_id(self) -> Uuid | None:
+        """The topic's id by partition.metadata."""
+        path = self.directory.file(FileKind.PARTITION_METADATA)
+        found = read_small(self._disk, path, decode_partition_metadata, self._remarks)
+        return None if found is None else found.topic_id
+
+    @cached_property
+    def leader_epochs(self) -> tuple[EpochStart, ...]:
+        """The leader epochs by leader-epoch-checkpoint, the oldest first."""
+        path = self.directory.file(FileKind.LEADER_EPOCH_CHECKPOINT)
+        found = read_small(self._disk, path, decode_leader_epochs, self._remarks)
+        return () if found is None else found.entries
+
+    # ---------------------------------------------------------------------------------------------------- segments
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """The bytes of all `.log` files, as the file system tells them."""
+        total = 0
+        for segment in self.directory.segments:
+            try:
+                total += self._disk.size(segment.log)
+            except OSError as error:
+                self._remarks.unreadable(segment.log, error)
+        return total
+
+    def survey(self, budget: HeaderBudget) -> list[SegmentSurvey]:
+        """What the segments hold; one that cannot be read is a problem."""
+        found = []
+        segments = self.directory.segments
+        for slot, segment in enumerate(segments):
+            is_last = slot + 1 == len(segments)
+            end_offset = (self.end_offset or segment.base_offset) if is_last else segments[slot + 1].base_offset
+            try:
+                survey = survey_segment(self._disk, segment, end_offset, is_last=is_last, budget=budget, remarks=self._remarks)
+            except (OSError, FormatError) as error:
+                self._unreadable(segment, error)
+                survey = unreadable_segment(segment, end_offset)
+            found.append(survey)
+        return found
+
+    def _unreadable(self, segment: Segment, error: OSError | FormatError) -> None:
+        if isinstance(error, OSError):
+            self._remarks.unreadable(error.filename or segment.log, error)
+        else:
+            self._remarks.problem(segment.log, error.message)
+
+    # --------------------------------------------------------------------------------------------------- producers
+
+    @property
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The transactions that have not ended, the oldest first; none where producers are not known."""
+        found = [
+            OpenTransaction(entry, entry.current_txn_first_offset)
+            for entry in (self.producers or {}).values()
+            if entry.current_txn_first_offset is not None
+        ]
+        return sorted(found, key=lambda txn: (txn.first_offset, txn.producer.producer_id))
+
+    @cached_property
+    def producers(self) -> dict[int, ProducerStateEntry] | None:
+        """The idempotent and transactional producers by their ids; None where the log would have to be read for them."""
+        end_offset = self.end_offset
+        if end_offset is None:
+            return None
+        producers, offset = self._snapshot(end_offset)
+        if offset >= end_offset:
+            return producers
+        segments = self.directory.segments
+        first = max((slot for slot, segment in enumerate(segments) if segment.base_offset <= offset), default=0)
+        scanner = RecordScanner(16)
+        for segment in segments[first:]:
+            try:
+                with SegmentSeeker(self._disk, segment) as seeker:
+                    for header in self._headers_behind(seeker, offset):
+                        self._apply(header, producers, seeker, scanner)
+                        self._logs.producer_cost_left -= header_cost(header.size_bytes)
+                        if self._logs.producer_cost_left < 0:
+                            self._too_many()
+                            return None
+            except (OSError, FormatError) as error:
+                self._unreadable(segment, error)
+        return producers
+
+    def _too_many(self) -> None:
+        self._logs.producer_cost_left = 0
+        self._remarks.unknown(
+            "Behind the last producer snapshot of some partitions lie more batches than are read in passing: their "
+            "producers, open transactions and last stable offsets are not told; --deep reads all headers."
+        )
+
+    def _snapshot(self, end_offset: int) -> tuple[dict[int, ProducerStateEntry], int]:
+        """The newest sound snapshot at or before the end -> (its producers, its offset); none: the log's beginning."""
+        for file in reversed(self.directory.snapshots):
+            if file.base_offset > end_offset:
+                continue
+            try:
+                snapshot = decode_producer_snapshot(self._disk.read_file(file.path, limits.MAX_INDEX_FILE_BYTES))
+            except OSError as error:
+                self._remarks.unreadable(file.path, error)
+            except FormatError as error:
+                self._remarks.problem(file.path, error.message)
+            else:
+                entries = (ProducerStateEntry.from_snapshot(entry) for entry in snapshot.entries)
+                return {entry.producer_id: entry for entry in entries}, file.base_offset
+        return {}, self.directory.segments[0].base_offset
+
+    def _headers_behind(self, seeker: SegmentSeeker, offset: int) -> Iterator[RecordBatch]:
+        """The headers of format 2 from `offset` on; behind damage those of batches whose CRC is right."""
+        reader = seeker.reader
+        start = 0 if offset <= seeker.segment.base_offset else seeker.first_batch(offset)
+        walk = HeaderWalk(reader.file, start, reader.end_position())
+        for header in walk.headers():
+            if isinstance(header, RecordBatch):
+                yield header
+        if walk.position < walk.end:
+            for found in reader.batches(walk.position):
+                if isinstance(found, LogBatch) and isinstance(found.header, RecordBatch) and found.is_valid:
+                    yield found.header
+
+    def _apply(
+        self,
+        header: RecordBatch,
+        producers: dict[int, ProducerStateEntry],
+        seeker: SegmentSeeker,
+        scanner: RecordScanner,
+    ) -> None:
+        if not header.has_producer:
+            return
+        entry = producers.get(header.producer_id)
+        begins = header.is_transactional and (entry is None or entry.current_txn_first_offset is None)
+        batch: LogBatch | Damage | None = None
+        if header.is_control or begins:
+            batch = seeker.reader.batch_at(header.position)
+            if not isinstance(batch, LogBatch) or not batch.is_valid:
+                self._remarks.problem(
+                    seeker.segment.log, f"byte {header.position}: a batch of a transaction has a wrong CRC and does not count"
+                )
+                return
+        info = ProducerAppendInfo(entry or ProducerStateEntry(header.producer_id))
+        try:
+            info.append(header, read_marker(batch, scanner) if header.is_control and isinstance(batch, LogBatch) else None)
+        except FormatError as error:
+            self._remarks.problem(seeker.segment.log, f"byte {header.position}: {error.message}")
+        if entry is None:
+            producers[header.producer_id] = info.updated
+        else:
+            entry.update(info.updated)

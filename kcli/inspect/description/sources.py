@@ -1,0 +1,163 @@
+"""What was given to describe: log directories, or single partitions of one, and the small files that say whose they are.
+
+    given                        is read
+    ---------------------------  -----------------------------------------------------------------------------------
+    a log directory              all of it; several may be those of one node (log.dirs, metadata.log.dir) or of the
+                                 nodes of one cluster
+    a partition's directory      it, and of the log directory around it meta.properties and the checkpoints
+
+Directories of two clusters cannot be told as one. A partition may lie in several directories: each is a replica of its own,
+and where one answer is wanted (the offsets of a group, a topic's end) the replica that ends last gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from kcli.format import limits
+from kcli.format.file_names import DirectoryState, FileKind
+from kcli.format.metadata_files import (
+    CleanShutdown,
+    MetaProperties,
+    decode_clean_shutdown,
+    decode_meta_properties,
+)
+from kcli.format.primitives import FormatError
+from kcli.inspect.description.remarks import Remarks
+from kcli.log.disk import Disk
+from kcli.log.log_directory import (
+    Checkpoints,
+    LogDirectory,
+    PartitionDirectory,
+    is_live,
+    join_path,
+    read_checkpoints,
+    resolve_paths,
+)
+
+_Decoded = TypeVar("_Decoded")
+
+
+class SourceError(Exception):
+    """What was given cannot be described; the message is one sentence."""
+
+
+class SourceDirectory(NamedTuple):
+    """A log directory: all of it (`listing`), or, with `listing` None, some partitions of it.
+
+    `clean_shutdown` is None where the mark of a clean stop is missing or cannot be read.
+    """
+
+    path: str
+    listing: LogDirectory | None
+    partitions: list[PartitionDirectory]
+    meta: MetaProperties | None
+    clean_shutdown: CleanShutdown | None
+    is_live: bool
+    checkpoints: Checkpoints
+
+
+class Replica(NamedTuple):
+    """A partition's directory and the log directory that it lies in."""
+
+    source: SourceDirectory
+    directory: PartitionDirectory
+
+
+class Sources:
+    """The directories that were given; `topics` are the globs of the topics that are asked for, none for all."""
+
+    def __init__(self, directories: list[SourceDirectory]) -> None:
+        self.directories = directories
+        self.replicas = [Replica(source, partition) for source in directories for partition in source.partitions]
+        self._current: dict[tuple[str, int], list[Replica]] = {}
+        for replica in self.replicas:
+            if replica.directory.state is DirectoryState.CURRENT and replica.directory.is_named:
+                self._current.setdefault((replica.directory.topic, replica.directory.partition), []).append(replica)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster as the directories state it, or None."""
+        return next((source.meta.cluster_id for source in self.directories if source.meta and source.meta.cluster_id), None)
+
+    @property
+    def has_whole_directory(self) -> bool:
+        """True where a log directory was given, and not only partitions."""
+        return any(source.listing is not None for source in self.directories)
+
+    def current(self, topic: str, partition: int) -> list[Replica]:
+        """The replicas of a partition that are in use, in the order given."""
+        return self._current.get((topic, partition), [])
+
+    def partitions_of(self, topic: str) -> list[int]:
+        """The numbers of a topic's partitions that are here and in use, ascending."""
+        return sorted(partition for name, partition in self._current if name == topic)
+
+
+def find_sources(disk: Disk, paths: Iterable[str], remarks: Remarks) -> Sources:
+    """Find out what was given; what is no directory of Kafka's becomes a problem.
+
+    Raises SourceError where nothing is left, or where the directories are of several clusters.
+    """
+    targets, problems = resolve_paths(disk, paths)
+    for path, message in problems:
+        remarks.problem(path, message.removeprefix(f"{path}: "))
+    whole: dict[str, LogDirectory] = {}
+    single: dict[str, list[PartitionDirectory]] = {}
+    for target in targets:
+        if target.log_directory is not None:
+            whole[target.path.rstrip("/") or "/"] = target.log_directory
+        elif target.partition is not None:
+            single.setdefault(target.partition.log_directory, []).append(target.partition)
+        else:
+            remarks.problem(target.path, "a file; describe takes log directories and partitions, kcli dump-log shows files")
+    found = [_read_source(disk, path, listing, listing.partitions, remarks) for path, listing in whole.items()]
+    for path, partitions in single.items():
+        if path not in whole:
+            found.append(_read_source(disk, path, None, partitions, remarks))
+    if not found:
+        sentences = "; ".join(f"{path}: {message}" for path, message in remarks.problems)
+        raise SourceError(sentences or "name a log directory, or a partition's directory")
+    _check_clusters(found)
+    return Sources(found)
+
+
+def _check_clusters(found: list[SourceDirectory]) -> None:
+    by_cluster = {source.meta.cluster_id: source.path for source in found if source.meta and source.meta.cluster_id}
+    if len(by_cluster) > 1:
+        where = ", ".join(f"{cluster} ({path})" for cluster, path in by_cluster.items())
+        raise SourceError(f"these directories belong to several clusters: {where}; describe one cluster at a time")
+
+
+def _read_source(
+    disk: Disk, path: str, listing: LogDirectory | None, partitions: list[PartitionDirectory], remarks: Remarks
+) -> SourceDirectory:
+    if listing is not None:
+        for unreadable, message in listing.unreadable:
+            remarks.problem(unreadable, f"cannot be read: {message}")
+    checkpoints = read_checkpoints(disk, path)
+    for bad, message in checkpoints.problems:
+        remarks.problem(bad, message)
+    return SourceDirectory(
+        path,
+        listing,
+        partitions,
+        read_small(disk, join_path(path, FileKind.META_PROPERTIES.value), decode_meta_properties, remarks),
+        read_small(disk, join_path(path, FileKind.CLEAN_SHUTDOWN.value), decode_clean_shutdown, remarks),
+        is_live(disk, path),
+        checkpoints,
+    )
+
+
+def read_small(disk: Disk, path: str | None, decode: Callable[[bytes], _Decoded], remarks: Remarks) -> _Decoded | None:
+    """A small file decoded, or None where it is missing or (then a problem) cannot be read."""
+    if path is None or not disk.exists(path):
+        return None
+    try:
+        return decode(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
+    except FormatError as error:
+        remarks.problem(path, error.message)
+    except OSError as error:
+        remarks.unreadable(path, error)
+    return None

@@ -1,0 +1,241 @@
+"""The sections on topics, partitions, segments, leader epochs and producers, as rows of docs/describe.md.
+
+The directories tell what lies here, the metadata image, where there is one, what should: ids, leaders, replicas. A row's
+numbers are None where they are not known; sums over several logs are so where one of their parts is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kcli.format.file_names import METADATA_TOPIC
+from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.partition_log import Logs, PartitionLog
+from kcli.inspect.description.segment_survey import COST_PER_RUN, CodecUse, HeaderBudget, SegmentSurvey
+from kcli.log.log_directory import base_name
+from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import Partition, Topic
+
+Row = dict[str, Any]
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", METADATA_TOPIC))
+_NEEDS_HEADERS = frozenset(("topics", "partitions", "segments"))
+
+
+class Surveyed:
+    """The replicas that are asked for, in the order of their names, with what their segments hold.
+
+    `surveys` is empty for each replica unless a section shows what headers tell.
+    """
+
+    def __init__(self, logs: Logs, options: DescribeOptions) -> None:
+        replicas = [replica for replica in logs.sources.replicas if options.wants_topic(replica.directory.topic)]
+        replicas.sort(key=lambda replica: (replica.directory.topic, replica.directory.partition, replica.directory.path))
+        self.logs = [logs.of(replica) for replica in replicas]
+        self.surveys: dict[str, list[SegmentSurvey]] = {}
+        self.sampled = self.segments = 0
+        if not options.show & _NEEDS_HEADERS:
+            return
+        total = sum(len(replica.directory.segments) for replica in replicas)
+        budget = HeaderBudget(None if options.deep else COST_PER_RUN, total)
+        for log in self.logs:
+            found = self.surveys[log.directory.path] = log.survey(budget)
+            self.segments += len(found)
+            self.sampled += sum(not survey.is_complete and survey.is_readable for survey in found)
+        if self.sampled:
+            logs.remarks.unknown(
+                f"Of {self.sampled} of {self.segments} segments only some batch headers were read: their batches and records "
+                "are not counted, and codecs are those that were seen; --deep reads all headers."
+            )
+
+    def of(self, log: PartitionLog) -> list[SegmentSurvey]:
+        """What the segments of a replica hold."""
+        return self.surveys.get(log.directory.path, [])
+
+    def of_partitions(self, logs: list[PartitionLog]) -> list[SegmentSurvey]:
+        """What the segments of several logs hold; of a partition that lies here twice those of the replica that ends last."""
+        best: dict[int, PartitionLog] = {}
+        for log in logs:
+            before = best.get(log.directory.partition)
+            if before is None or (log.end_offset or 0) > (before.end_offset or 0):
+                best[log.directory.partition] = log
+        return [survey for log in best.values() for survey in self.of(log)]
+
+
+def topic_rows(surveyed: Surveyed, image: MetadataImage | None, options: DescribeOptions) -> list[Row]:
+    """A row a topic: those that lie here and those that the metadata knows, by name."""
+    here: dict[str, list[PartitionLog]] = {}
+    for log in surveyed.logs:
+        if log.directory.is_named:
+            here.setdefault(log.directory.topic, []).append(log)
+    known = {} if image is None else {name: image.topics[topic_id] for name, topic_id in image.topic_ids.items()}
+    names = sorted(here.keys() | {name for name in known if options.wants_topic(name)})
+    return [_topic_row(name, here.get(name, []), known.get(name), surveyed, image is not None) for name in names]
+
+
+def _topic_row(name: str, logs: list[PartitionLog], topic: Topic | None, surveyed: Surveyed, has_image: bool) -> Row:
+    partitions = topic.partitions if topic is not None else {}
+    first = next(iter(sorted(partitions.items())), None)
+    ids = [log.topic_id for log in logs if log.topic_id is not None]
+    topic_id = topic.topic_id if topic is not None else next(iter(ids), None)
+    is_metadata = name == METADATA_TOPIC
+    return {
+        "name": name,
+        "id": None if topic_id is None else str(topic_id),
+        "isInternal": name in INTERNAL_TOPICS,
+        "isInMetadata": None if not has_image or is_metadata else topic is not None,
+        "partitions": len(partitions) if topic is not None else None,
+        "replicationFactor": None if first is None else len(first[1].replicas),
+        "partitionsHere": len({log.directory.partition for log in logs}),
+        "replicasHere": len(logs),
+        "segments": sum(len(log.directory.segments) for log in logs),
+        "sizeInBytes": sum(log.size_bytes for log in logs),
+        **_survey_members(surveyed.of_partitions(logs)),
+    }
+
+
+def partition_rows(surveyed: Surveyed, image: MetadataImage | None) -> list[Row]:
+    """A row a replica that lies here."""
+    return [_partition_row(log, surveyed.of(log), image) for log in surveyed.logs]
+
+
+def _partition_row(log: PartitionLog, surveys: list[SegmentSurvey], image: MetadataImage | None) -> Row:
+    topic = None if image is None else image.topic(log.directory.topic)
+    partition = None if topic is None else topic.partitions.get(log.directory.partition)
+    epochs = log.leader_epochs
+    return {
+        **_place(log),
+        "path": log.directory.path,
+        "state": log.directory.state.name.lower(),
+        "topicId": None if log.topic_id is None else str(log.topic_id),
+        **_registration(partition),
+        "logStartOffset": log.start_offset,
+        "highWatermark": log.high_watermark,
+        "lastStableOffset": log.last_stable_offset,
+        "logEndOffset": log.end_offset,
+        "recoveryPoint": log.recovery_point,
+        "cleanedOffset": log.cleaned_offset,
+        "lastLeaderEpoch": epochs[-1].epoch if epochs else None,
+        "openTransactions": None if log.producers is None else len(log.open_transactions),
+        "segments": len(log.directory.segments),
+        "sizeInBytes": log.size_bytes,
+        **_survey_members(surveys),
+    }
+
+
+def _registration(partition: Partition | None) -> Row:
+    """What the metadata says of a partition."""
+    return {
+        "leader": None if partition is None else partition.leader,
+        "leaderEpoch": None if partition is None else partition.leader_epoch,
+        "replicas": None if partition is None else partition.replicas,
+        "isr": None if partition is None else partition.isr,
+        "directories": None if partition is None else [str(directory) for directory in partition.directories],
+        "addingReplicas": None if partition is None else partition.adding_replicas,
+        "removingReplicas": None if partition is None else partition.removing_replicas,
+        "eligibleLeaderReplicas": None if partition is None else partition.eligible_leader_replicas,
+        "lastKnownElr": None if partition is None else partition.last_known_elr,
+    }
+
+
+def segment_rows(surveyed: Surveyed) -> list[Row]:
+    """A row a segment."""
+    return [
+        {
+            **_place(log),
+            "file": base_name(segment.log),
+            "baseOffset": survey.base_offset,
+            "endOffset": survey.end_offset,
+            "sizeInBytes": survey.size_bytes,
+            **_survey_members([survey]),
+            "hasOffsetIndex": segment.offset_index is not None,
+            "hasTimeIndex": segment.time_index is not None,
+            "hasTransactionIndex": segment.transaction_index is not None,
+            "hasProducerSnapshot": segment.snapshot is not None,
+        }
+        for log in surveyed.logs
+        for segment, survey in _matched(log, surveyed.of(log))
+    ]
+
+
+def _matched(log: PartitionLog, surveys: list[SegmentSurvey]) -> Iterable[tuple[Any, SegmentSurvey]]:
+    by_base = {survey.base_offset: survey for survey in surveys}
+    for segment in log.directory.segments:
+        if segment.base_offset in by_base:
+            yield segment, by_base[segment.base_offset]
+
+
+def epoch_rows(surveyed: Surveyed) -> list[Row]:
+    """A row a leader epoch of each replica."""
+    return [
+        {**_place(log), "epoch": entry.epoch, "startOffset": entry.start_offset}
+        for log in surveyed.logs
+        for entry in log.leader_epochs
+    ]
+
+
+def producer_rows(surveyed: Surveyed) -> list[Row]:
+    """A row a producer of each replica, by producer id."""
+    rows = []
+    for log in surveyed.logs:
+        for producer_id, entry in sorted((log.producers or {}).items()):
+            batch = entry.batches[-1] if entry.batches else None
+            rows.append(
+                {
+                    **_place(log),
+                    "producerId": producer_id,
+                    "producerEpoch": entry.producer_epoch,
+                    "lastSequence": None if batch is None or batch.last_sequence < 0 else batch.last_sequence,
+                    "lastOffset": None if batch is None else batch.last_offset,
+                    "lastTimestamp": known_time(entry.last_timestamp),
+                    "coordinatorEpoch": None if entry.coordinator_epoch < 0 else entry.coordinator_epoch,
+                    "currentTxnFirstOffset": entry.current_txn_first_offset,
+                }
+            )
+    return rows
+
+
+def known_time(timestamp_ms: int) -> int | None:
+    """A timestamp, None for Kafka's -1."""
+    return timestamp_ms if timestamp_ms >= 0 else None
+
+
+def _place(log: PartitionLog) -> Row:
+    return {"topic": log.directory.topic, "partition": log.directory.partition}
+
+
+def _survey_members(surveys: list[SegmentSurvey]) -> Row:
+    """The members that headers tell, over any number of segments."""
+    is_complete = all(survey.is_complete for survey in surveys)
+    codecs: dict[str, CodecUse] = {}
+    for survey in surveys:
+        for name, use in survey.codecs.items():
+            before = codecs.get(name, CodecUse(0, 0))
+            codecs[name] = CodecUse(before.batches + use.batches, before.size_bytes + use.size_bytes)
+    return {
+        "isComplete": is_complete,
+        "batches": _sum(survey.batches for survey in surveys),
+        "records": _sum(survey.records for survey in surveys),
+        "controlRecords": _sum(survey.control_records for survey in surveys),
+        "codecs": [
+            {
+                "name": name,
+                "batches": use.batches if is_complete else None,
+                "sizeInBytes": use.size_bytes if is_complete else None,
+            }
+            for name, use in sorted(codecs.items())
+        ],
+        "formats": sorted({magic for survey in surveys for magic in survey.formats}),
+        "timestampTypes": sorted({name for survey in surveys for name in survey.timestamp_types}),
+        "firstTimestamp": min((s.first_timestamp for s in surveys if s.first_timestamp is not None), default=None),
+        "maxTimestamp": max((s.max_timestamp for s in surveys if s.max_timestamp is not None), default=None),
+    }
+
+
+def _sum(parts: Iterable[int | None]) -> int | None:
+    total = 0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total
