@@ -135,10 +135,10 @@ class Selector:
 
 def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segment]:
     """The segments, sorted by base offset, that may hold one of the offsets, told by their names."""
-    nexts = [segment.base_offset for segment in segments[1:]]
+    ends = (*(segment.base_offset for segment in segments[1:]), INT64_MAX + 1)
     return [
         segment
-        for segment, next_base in zip(segments, [*nexts, INT64_MAX + 1], strict=True)
+        for segment, next_base in zip(segments, ends, strict=False)
         if (offsets.first is None or next_base > offsets.first) and (offsets.end is None or segment.base_offset < offsets.end)
     ]
 

@@ -193,3 +193,12 @@ def test_nothing_is_written(tmp_path: Path) -> None:
     dumped(tmp_path / "data", tail=2, isolation="read_committed")
     dumped(tmp_path / "data", options=DumpOptions(statistics=True))
     assert state() == before
+
+
+@pytest.mark.parametrize("selection", [{}, {"tail": 2}, {"offset": "1.."}, {"isolation": "read_committed"}], ids=str)
+def test_a_partition_without_segments(tmp_path: Path, selection: dict) -> None:
+    """Nothing to show is no problem."""
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n0\n")
+    seen = dumped(tmp_path / "t-0", **selection)
+    assert seen.result is not None and seen.result.is_sound and not seen.offsets
