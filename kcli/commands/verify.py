@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text, tell, use_colour
+from kcli.commands.repair_output import add_repair_arguments, check_repair_arguments, run_repair
 from kcli.log.disk import OsDisk
 
 ARGUMENTS = "PATH..."
@@ -27,12 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", choices=["text", "json"], default="text", help="one line a finding, or one JSON object a line"
     )
     parser.add_argument("--processes", type=int, metavar="N", help="how many cores to use (all of them)")
+    add_repair_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Verify what was asked for -> exit code. Raises CannotRun where nothing can be verified."""
     from kcli.log.log_directory import resolve_paths
 
+    check_repair_arguments(args)
+    if args.repair:
+        return run_repair(args, args.output)
     if not args.paths:
         raise CannotRun("name what to verify: kcli verify PATH...")
     if args.processes is not None and args.processes < 1:

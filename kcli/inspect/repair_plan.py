@@ -41,7 +41,7 @@ from kcli.log.log_directory import base_name, join_path
 from kcli.log.log_loader import LoadedLog, LoadSettings, load_log
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.log_segment import LogRefusedError
-from kcli.log.planned_disk import WRITE, Change, PlannedDisk, is_zeros
+from kcli.log.planned_disk import REMOVE, WRITE, Change, PlannedDisk, is_zeros
 
 # How often what stands in the way of a recovery is taken away before the log is cut there for good.
 MOST_SINGLE_CUTS = 64
@@ -128,6 +128,7 @@ class _Planner:
         return self._finished(loaded[-1])
 
     def _finished(self, loaded: LoadedLog) -> PartitionPlan:
+        self._explain_snapshots(loaded)
         changes = self.planned.changes()
         if not self.settings.like_kafka:
             changes = [change for change in changes if not _is_new_empty_epoch_file(change)]
@@ -137,6 +138,16 @@ class _Planner:
             self.remarks.append(Remark(self.directory, message))
         start, end = loaded.log_start_offset, loaded.log_end_offset
         return PartitionPlan(self.directory, changes, self.remarks, self.holes, start, end, cut)
+
+    def _explain_snapshots(self, loaded: LoadedLog) -> None:
+        """A recovery drops snapshots on its way; what counts in the end is how the log ended."""
+        for change in self.planned.changes():
+            file = parse_file_name(base_name(change.path))
+            if change.kind == REMOVE and file.kind is FileKind.PRODUCER_SNAPSHOT and file.base_offset is not None:
+                if file.base_offset > loaded.log_end_offset:
+                    self.planned.explain(change.path, f"the log ends before it, at offset {loaded.log_end_offset}")
+                elif not change.why or "as far as it is sound" in change.why:
+                    self.planned.explain(change.path, "no segment starts at its offset")
 
     def _was_cut(self, base_offset: int, changes: list[Change]) -> bool:
         """Whether what a recovery cut off a segment was more than zeros."""
@@ -268,7 +279,7 @@ class _Planner:
             found = salvager.salvage(path, base_offset, next_offset, end_offset)
             for mend in found.mends:
                 self.remarks.append(Remark(path, mend.why))
-                self.planned.explain(path, mend.why)
+                self.planned.explain(path, "what is wrong in the headers of batches follows from the rest of them")
                 self.planned.write_at(path, mend.position, mend.data)
             self._cut(path, found.cuts, next_base)
             runs += found.epochs

@@ -283,7 +283,8 @@ class LogSegment:
     ) -> None:
         if header.has_producer:
             info = producers.prepare_update(header.producer_id)
-            with refusing(self, batch):
+            # Where a log is recovered Kafka catches an InvalidRecordException, and nothing else.
+            with refusing(self, batch, passing=InvalidRecordError):
                 completed = info.append(header, read_marker(batch, scanner) if header.is_control else None)
                 producers.update(info)
                 if completed is not None:
@@ -316,14 +317,11 @@ class LogSegment:
 
 
 @contextmanager
-def refusing(segment: LogSegment, batch: LogBatch) -> Iterator[None]:
-    """Turn what a batch throws at Kafka's producer state into a LogRefusedError that names the batch's bytes.
-
-    InvalidRecordError passes: where a log is recovered Kafka catches it.
-    """
+def refusing(segment: LogSegment, batch: LogBatch, passing: type[FormatError] | tuple[()] = ()) -> Iterator[None]:
+    """Turn what is wrong with a batch into a LogRefusedError that names its bytes; errors of type `passing` stay."""
     try:
         yield
-    except InvalidRecordError:
+    except passing:
         raise
     except FormatError as error:
         raise LogRefusedError(error.message, segment.log_path, batch.position, batch.end_position) from error

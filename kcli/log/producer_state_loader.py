@@ -79,13 +79,8 @@ def _apply_batches(producers: ProducerStateManager, segment: LogSegment, positio
             info = infos.get(header.producer_id)
             if info is None:
                 info = infos[header.producer_id] = producers.prepare_update(header.producer_id)
-            try:
-                with refusing(segment, batch):
-                    ended = info.append(header, read_marker(batch, scanner) if header.is_control else None)
-            except FormatError as error:
-                if isinstance(error, LogRefusedError):
-                    raise
-                raise LogRefusedError(error.message, segment.log_path, batch.position, batch.end_position) from error
+            with refusing(segment, batch):
+                ended = info.append(header, read_marker(batch, scanner) if header.is_control else None)
             if ended is not None:
                 completed.append(ended)
     except LogRefusedError:

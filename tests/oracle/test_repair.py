@@ -27,7 +27,8 @@ from kcli.inspect.finding_kinds import INFO
 from kcli.inspect.quarantine import Quarantine
 from kcli.inspect.repair import LogDirectoryRepair
 from kcli.inspect.repair_plan import PartitionPlan
-from kcli.inspect.verification.partitions import PartitionOptions, verify_partition
+from kcli.inspect.verification.facts import PartitionOptions
+from kcli.inspect.verification.partitions import verify_partition
 from kcli.log.disk import OsDisk
 from kcli.log.file_changes import Discard, apply_changes
 from kcli.log.indexes import IndexSettings
@@ -39,7 +40,7 @@ from tests.conftest import every_log_set
 from tests.damage import DAMAGES, NotApplicableError, copy_partition, damaged_copy
 from tests.oracle.peer import LoadCase, Peer
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
 # Partition -> whether it belongs to the quick tiers.
 PARTITIONS = {
@@ -79,9 +80,8 @@ REFUSED_BY_KAFKA = {
 LEFT_BEHIND = {
     "forged_max_timestamp": {"batch-max-timestamp"},
     "forged_sequence": {"producer-sequence-gap", "producer-sequence-back"},
-    "forged_producer_epoch": {"producer-epoch-back"},
+    "forged_producer_epoch": {"producer-epoch-back", "producer-sequence-gap"},
     "torn_old_segment": {"segment-gap"},
-    "bad_first_batch": {"segment-gap"},
     "emptied_old_segment": {"segment-gap"},
     "lost_middle_log": {"segment-gap"},
 }
@@ -239,13 +239,11 @@ def test_a_verifier_finds_nothing_in_what_is_repaired(judged: Judged) -> None:
 
 
 def test_a_repaired_directory_needs_no_repair(judged: Judged) -> None:
-    """A second repair has nothing to do, either way."""
+    """A second repair of ours has nothing to do. (Kafka's loading may have: it can drop epochs that the next one rebuilds.)"""
     for case, _, _, _ in judged:
         disk = OsDisk()
-        for directory, like_kafka in ((case.own, False), (case.alike, True)):
-            name = directory.name
-            session = LogDirectoryRepair(disk, str(directory.parent), like_kafka=like_kafka, indexes=index_settings(name))
-            assert session.plan(read_partition(disk, str(directory))).changes == [], (case.kind, like_kafka)
+        session = LogDirectoryRepair(disk, str(case.own.parent), indexes=index_settings(case.own.name))
+        assert session.plan(read_partition(disk, str(case.own))).changes == [], case.kind
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -1,0 +1,157 @@
+"""`kcli verify --repair`: shows what a repair would do, or does it.
+
+exit code  of the plan (--dry-run)                 of --apply
+---------  --------------------------------------  ----------------------------------------
+0          there is nothing to repair              all that was found is repaired
+1          there is, or a part could not be read   a part could not be repaired
+2          could not run: no such path, the directory is locked by a broker, a quarantine in a wrong place
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell, use_colour
+from kcli.log.disk import OsDisk
+
+if TYPE_CHECKING:
+    from kcli.inspect.quarantine import Quarantine
+    from kcli.inspect.renderers.repair_report import JsonReport, TextReport
+    from kcli.inspect.repair import LogDirectoryRepair
+    from kcli.log.log_directory import PartitionDirectory
+
+
+def add_repair_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `kcli verify --repair`."""
+    group = parser.add_argument_group("repairing (instead of verifying)")
+    group.add_argument("--repair", action="store_true", help="show what a repair would do; with --apply do it")
+    how = group.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="touch nothing (this is the default)")
+    how.add_argument("--apply", "--no-dry-run", dest="apply", action="store_true", help="carry the plan out")
+    group.add_argument(
+        "--like-kafka", action="store_true", help="cut the log at the first bad batch, as a broker does after a crash"
+    )
+    group.add_argument(
+        "--quarantine", metavar="DIR", help="where to keep what is removed (LOGDIR.quarantine, beside the log directory)"
+    )
+
+
+def check_repair_arguments(args: argparse.Namespace) -> None:
+    """Raises CannotRun for options of a repair without --repair."""
+    if not args.repair and (args.apply or args.like_kafka or args.quarantine or args.dry_run):
+        raise CannotRun("--apply, --dry-run, --like-kafka and --quarantine belong to a repair: add --repair")
+
+
+def run_repair(args: argparse.Namespace, output: str) -> int:
+    """Plan, or carry out, the repair of `args.paths`, told on stdout as `output` ("text" or "json") -> exit code.
+
+    Raises CannotRun.
+    """
+    from kcli.inspect.renderers.repair_report import JsonReport, TextReport
+    from kcli.inspect.repair import repair_targets
+    from kcli.log.log_directory import resolve_paths
+
+    if not args.paths:
+        raise CannotRun("name what to repair: kcli verify --repair PATH...")
+    disk = OsDisk()
+    targets, problems = resolve_paths(disk, args.paths)
+    for problem in problems:
+        tell(problem.message)
+    found = repair_targets(disk, targets)
+    if not any(partitions for _, partitions in found):
+        raise CannotRun("there is no partition to repair: name a log directory, a partition's directory or a file in one")
+    report = JsonReport() if output == "json" else TextReport(colour=use_colour())
+    run = _RepairRun(disk, args, report)
+    _print(report.begin())
+    for log_directory, partitions in found:
+        run.repair(log_directory, partitions)
+    return run.finish(had_problems=bool(problems))
+
+
+def _print(lines: Iterable[str]) -> None:
+    text = "\n".join(lines)
+    if text:
+        print_text(text)
+
+
+class _RepairRun:
+    """One run over one or more log directories, and what it came to."""
+
+    def __init__(self, disk: OsDisk, args: argparse.Namespace, report: TextReport | JsonReport) -> None:
+        self.disk = disk
+        self.args = args
+        self.report = report
+        self.partitions = self.changes = self.holes = self.problems = 0
+
+    def repair(self, log_directory: str, partitions: list[PartitionDirectory]) -> None:
+        """One log directory. Raises CannotRun where it is locked, or its quarantine would lie in a log directory."""
+        from kcli.inspect.quarantine import Quarantine
+        from kcli.inspect.repair import DirectoryLockedError, LogDirectoryRepair
+
+        quarantine = Quarantine(self.disk, self._quarantine_folder(log_directory), log_directory)
+        session = LogDirectoryRepair(self.disk, log_directory, like_kafka=self.args.like_kafka)
+        try:
+            if not self.args.apply:
+                session.check_unlocked()
+                self._repair(session, partitions, quarantine)
+                return
+            release = session.lock()
+        except DirectoryLockedError as error:
+            raise CannotRun(str(error)) from None
+        try:
+            self._repair(session, partitions, quarantine)
+        finally:
+            release()
+
+    def _quarantine_folder(self, log_directory: str) -> str:
+        from kcli.format.file_names import FileKind
+        from kcli.inspect.quarantine import default_folder
+
+        if not self.args.quarantine:
+            return default_folder(os.path.realpath(log_directory))
+        folder = Path(os.path.realpath(self.args.quarantine))
+        for above in (folder, *folder.parents):
+            if str(above) == os.path.realpath(log_directory) or (above / FileKind.META_PROPERTIES.value).exists():
+                message = "a broker does not start with a directory in it that is no partition's"
+                raise CannotRun(f"--quarantine {self.args.quarantine} lies in the log directory {above}: {message}")
+        return str(folder)
+
+    def _repair(self, session: LogDirectoryRepair, partitions: list[PartitionDirectory], quarantine: Quarantine) -> None:
+        from kcli.inspect.repair_plan import RepairError
+
+        for partition in partitions:
+            self.partitions += 1
+            try:
+                plan = session.apply(partition, quarantine) if self.args.apply else session.plan(partition)
+            except RepairError as error:
+                self._problem(partition.path, str(error))
+            except OSError as error:
+                self._problem(error.filename or partition.path, error.strerror or str(error))
+            else:
+                self.changes += len(plan.changes)
+                self.holes += len(plan.holes)
+                _print(self.report.partition(plan))
+        try:
+            root = session.apply_root(quarantine) if self.args.apply else session.plan_root()
+        except OSError as error:
+            self._problem(error.filename or session.directory, error.strerror or str(error))
+            return
+        self.changes += len(root.changes)
+        _print(self.report.root(root, quarantine.path))
+
+    def _problem(self, path: str, message: str) -> None:
+        self.problems += 1
+        _print(self.report.problem(path, message))
+
+    def finish(self, *, had_problems: bool) -> int:
+        """The closing lines -> the exit code."""
+        from kcli.inspect.renderers.repair_report import Summary
+
+        summary = Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems)
+        _print(self.report.end(summary))
+        left = self.problems or had_problems or (self.changes and not self.args.apply)
+        return EXIT_FINDINGS if left else EXIT_OK

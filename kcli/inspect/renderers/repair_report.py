@@ -1,0 +1,187 @@
+"""What a repair would do or has done, as lines: for people, and as JSON for programs.
+
+text      <partition>: <counts>, offsets A to B afterwards
+              <what is done>  <file>: <why>                                  one line a change, a hole, a remark
+          <counts>; how the directory counts afterwards; where the quarantine is
+
+JSON      one object a line; docs/repair.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning or
+  goes, not when one is added. Types: schema (the first line), change, hole, remark, partition, directory, problem, summary
+  (the last line). A path that is not UTF-8 stands base64 in pathBase64 instead of path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kcli.inspect.quantities import format_bytes, format_count
+from kcli.inspect.renderers.human_text import Palette
+from kcli.inspect.renderers.json_text import dump, path_member, quote
+from kcli.inspect.renderers.terminal_text import escape
+from kcli.inspect.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootPlan
+from kcli.inspect.repair_plan import Hole, PartitionPlan, Remark
+from kcli.log.log_directory import base_name
+from kcli.log.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, Change
+
+SCHEMA_NAME = "kcli.repair"
+SCHEMA_VERSION = 1
+
+_SHUTDOWN = {
+    CLEAN: "counts as cleanly shut down: a broker starts on it without recovery",
+    UNCLEAN: "does not count as cleanly shut down, as before: a broker recovers it at its start, and finds nothing to cut",
+    NO_LONGER_CLEAN: "no longer counts as cleanly shut down: records are lost, so its .kafka_cleanshutdown goes",
+}
+
+
+class Summary(NamedTuple):
+    """What a whole run came to."""
+
+    is_applied: bool
+    partitions: int
+    changes: int
+    holes: int
+    problems: int
+
+
+class TextReport:
+    """The report for people; `colour` where the terminal shows them."""
+
+    def __init__(self, *, colour: bool = False) -> None:
+        self._palette = Palette(colour)
+
+    def begin(self) -> Iterator[str]:
+        """What stands first."""
+        yield from ()
+
+    def partition(self, plan: PartitionPlan) -> Iterator[str]:
+        """One partition; nothing for one that needs no repair."""
+        if not plan.changes and not plan.remarks:
+            return
+        palette = self._palette
+        offsets = f"offsets {plan.log_start_offset} to {plan.log_end_offset - 1}"
+        if plan.log_end_offset == plan.log_start_offset:
+            offsets = f"no records, next offset {plan.log_end_offset}"
+        count = format_count(len(plan.changes), "change")
+        yield f"{palette.bold}{escape(plan.directory)}{palette.plain}: {count}, {offsets} afterwards"
+        yield from self._lines(plan.changes, plan.holes, plan.remarks)
+
+    def _lines(self, changes: list[Change], holes: list[Hole], remarks: list[Remark]) -> Iterator[str]:
+        palette = self._palette
+        for change in changes:
+            yield f"  {_what(change)}{f': {escape(change.why)}' if change.why else ''}"
+        for hole in holes:
+            which = f"from {hole.first_offset} on" if hole.end_offset is None else _range(hole.first_offset, hole.end_offset)
+            yield f"  {palette.red}lost{palette.plain} offsets {which}: {escape(base_name(hole.path))}: {escape(hole.why)}"
+        for remark in remarks:
+            yield f"  {palette.yellow}note{palette.plain} {escape(base_name(remark.path))}: {escape(remark.message)}"
+
+    def root(self, plan: RootPlan, quarantine: str) -> Iterator[str]:
+        """The files of the log directory itself, and how it counts afterwards; `quarantine` is where things were kept."""
+        yield from self._lines(plan.changes, [], plan.remarks)
+        yield f"{self._palette.bold}{escape(plan.directory)}{self._palette.plain}: {_SHUTDOWN[plan.shutdown]}"
+        if quarantine:
+            yield f"what was removed is kept in {escape(quarantine)}"
+
+    def problem(self, path: str, message: str) -> Iterator[str]:
+        """Something that could not be planned or done."""
+        yield f"{self._palette.red}problem{self._palette.plain} {escape(path)}: {escape(message)}"
+
+    def end(self, summary: Summary) -> Iterator[str]:
+        """The closing lines."""
+        counts = f"{format_count(summary.changes, 'change')} in {format_count(summary.partitions, 'partition')}"
+        if summary.holes:
+            counts += f", {format_count(summary.holes, 'stretch')} of offsets lost"
+            yield (
+                "Where another replica is whole, remove this one and let Kafka copy it instead: a replica with a hole answers "
+                "fetches otherwise than its peers."
+            )
+        if summary.is_applied:
+            yield f"{counts}, carried out"
+        elif summary.changes:
+            yield f"{counts}; nothing was touched: --apply carries it out"
+        else:
+            yield f"nothing to repair in {format_count(summary.partitions, 'partition')}"
+
+
+def _range(first_offset: int, end_offset: int) -> str:
+    return f"{first_offset}" if end_offset == first_offset + 1 else f"{first_offset} to {end_offset - 1}"
+
+
+def _what(change: Change) -> str:
+    """What is done to a file, in words."""
+    name = escape(base_name(change.path))
+    dropped = sum(end - start for start, end in change.dropped)
+    if change.kind == REMOVE:
+        return f"remove   {name} ({format_bytes(change.size_bytes)})"
+    if change.kind == RENAME:
+        return f"rename   {name} to {escape(base_name(change.target))}"
+    if change.kind == TRUNCATE:
+        return f"truncate {name} to {change.size_bytes} bytes, {dropped} go"
+    if change.kind == REWRITE:
+        real_size = dropped + sum(extent.end - extent.start for extent in change.content if isinstance(extent.source, str))
+        if change.size_bytes == real_size:
+            return f"mend     {name}: {dropped} bytes"
+        parts = ", ".join(f"{start} to {end - 1}" for start, end in change.dropped[:4])
+        more = f" and {len(change.dropped) - 4} more stretches" if len(change.dropped) > 4 else ""
+        return f"rewrite  {name} without bytes {parts}{more}"
+    return f"{'replace ' if change.replaces else 'write   '} {name} ({format_bytes(change.size_bytes)})"
+
+
+class JsonReport:
+    """The report for programs."""
+
+    def begin(self) -> Iterator[str]:
+        """What stands first."""
+        yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
+
+    def partition(self, plan: PartitionPlan) -> Iterator[str]:
+        """One partition, whether it needs a repair or not."""
+        yield from self._lines(plan.changes, plan.holes, plan.remarks)
+        fields = {
+            "changes": len(plan.changes),
+            "logStartOffset": plan.log_start_offset,
+            "logEndOffset": plan.log_end_offset,
+            "losesRecords": plan.loses_records,
+        }
+        yield f'{{"type":"partition",{path_member(plan.directory)},{dump(fields)[1:]}'
+
+    def _lines(self, changes: list[Change], holes: list[Hole], remarks: list[Remark]) -> Iterator[str]:
+        for change in changes:
+            fields = {
+                "kind": "replace" if change.replaces else change.kind,
+                "target": change.target or None,
+                "sizeInBytes": change.size_bytes,
+                "dropped": [list(part) for part in change.dropped],
+                "why": change.why,
+            }
+            yield f'{{"type":"change",{path_member(change.path)},{dump(fields)[1:]}'
+        for hole in holes:
+            fields = {"firstOffset": hole.first_offset, "endOffset": hole.end_offset, "why": hole.why}
+            yield f'{{"type":"hole",{path_member(hole.path)},{dump(fields)[1:]}'
+        for remark in remarks:
+            yield f'{{"type":"remark",{path_member(remark.path)},"message":{quote(remark.message)}}}'
+
+    def root(self, plan: RootPlan, quarantine: str) -> Iterator[str]:
+        """The files of the log directory itself, and how it counts afterwards."""
+        yield from self._lines(plan.changes, [], plan.remarks)
+        yield (
+            f'{{"type":"directory",{path_member(plan.directory)},"shutdown":"{plan.shutdown}",'
+            f'"quarantine":{dump(quarantine or None)}}}'
+        )
+
+    def problem(self, path: str, message: str) -> Iterator[str]:
+        """Something that could not be planned or done."""
+        yield f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}'
+
+    def end(self, summary: Summary) -> Iterator[str]:
+        """The closing line."""
+        yield dump(
+            {
+                "type": "summary",
+                "applied": summary.is_applied,
+                "partitions": summary.partitions,
+                "changes": summary.changes,
+                "holes": summary.holes,
+                "problems": summary.problems,
+            }
+        )
