@@ -155,12 +155,8 @@ class LogDumper:
     def _damage(self, path: str, damage: Damage, reader: SegmentReader) -> None:
         size = reader.file.size()
         left = reader.end_position() - damage.position
-        if (
-            self._options.max_bytes < INT32_MAX
-            and reader.end_position() < size
-            and damage.end_position >= reader.end_position()
-        ):
-            return  # the rest was not asked for
+        if damage.kind in (TRUNCATED, ZEROS) and reader.end_position() < size and damage.end_position >= reader.end_position():
+            return  # the rest was not asked for (--max-bytes)
         if damage.kind == TRUNCATED or left <= KAFKA_END_BYTES:
             name = path.rsplit("/", 1)[-1]
             if self._options.max_bytes >= INT32_MAX:
