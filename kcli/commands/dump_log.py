@@ -172,7 +172,7 @@ def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
 
 
 def expand(disk: OsDisk, paths: list[str]) -> list[str]:
-    """Files as they are; a directory's files in the order of their names; a glob's matches."""
+    """Files as they are; a directory's files in the order of their names; a glob's matches. Raises CannotRun for no match."""
     found: list[str] = []
     for path in paths:
         if disk.is_directory(path):
