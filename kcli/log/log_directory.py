@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kcli.format import limits
-from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.format.file_names import (
     METADATA_TOPIC,
     DirectoryState,
@@ -30,7 +29,6 @@ from kcli.format.file_names import (
     parse_partition_directory,
 )
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import FormatError
 from kcli.log.disk import Disk
 
@@ -235,6 +233,8 @@ def read_log_directory(disk: Disk, path: str) -> LogDirectory:
 
 def read_topic_id(disk: Disk, partition: PartitionDirectory) -> Uuid | None:
     """The topic id in partition.metadata, None where that file is missing. Raises OSError, CorruptCheckpointError."""
+    from kcli.format.metadata_files import decode_partition_metadata
+
     path = partition.file(FileKind.PARTITION_METADATA)
     if path is None:
         return None
@@ -243,6 +243,8 @@ def read_topic_id(disk: Disk, partition: PartitionDirectory) -> Uuid | None:
 
 def read_checkpoints(disk: Disk, log_directory: str) -> Checkpoints:
     """Read the four offset checkpoints of a log directory; a missing one has no values, a bad one is a problem."""
+    from kcli.format.checkpoint import decode_offset_checkpoint
+
     problems: list[tuple[str, str]] = []
 
     def read(kind: FileKind) -> dict[tuple[str, int], int]:
