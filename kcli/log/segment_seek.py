@@ -171,21 +171,21 @@ class SegmentSeeker:
         if self.index is None or not len(self.index):
             return list(self._boundaries_by_headers(start, end, target_bytes))
         cuts: list[int] = []
-        last = start
+        ideal = start + target_bytes
         for offset, position in zip(self.index.relative_offsets, self.index.positions, strict=True):
             if position >= end:
                 break
-            if position - last >= target_bytes and holds_entry(self.reader, self.segment.base_offset + offset, position):
+            if position >= ideal and holds_entry(self.reader, self.segment.base_offset + offset, position):
                 cuts.append(position)
-                last = position
+                ideal += -(-(position + 1 - ideal) // target_bytes) * target_bytes
         return cuts
 
     def _boundaries_by_headers(self, start: int, end: int, target_bytes: int) -> Iterator[int]:
-        last = start
+        ideal = start + target_bytes
         for header in HeaderWalk(self.reader.file, start, end).headers():
-            if header.position - last >= target_bytes:
+            if header.position >= ideal:
                 yield header.position
-                last = header.position
+                ideal += -(-(header.position + 1 - ideal) // target_bytes) * target_bytes
 
 
 def _first_at(batch: LogBatch, scanner: RecordScanner, timestamp_ms: int, from_offset: int) -> int | None:

@@ -25,7 +25,7 @@ from kcli.protocol.control_records import decode_control_record
 from kcli.protocol.internal_records import Decoder, decoder_for_topic
 from kcli.protocol.json_values import to_dict
 from kcli.protocol.message import Message
-from kcli.spark.arrow_batches import micros
+from kcli.spark.column_builders import micros
 from kcli.spark.record_reader import RangeWalker, is_aborted
 from kcli.spark.splits import SegmentRange
 

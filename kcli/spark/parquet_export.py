@@ -29,7 +29,8 @@ from kcli.log.disk import OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
 from kcli.spark.options import OptionError, ReadOptions, parse_options
-from kcli.spark.planning import OffsetRange, find_partitions, offset_ranges
+from kcli.spark.partitions import find_partitions
+from kcli.spark.planning import OffsetRange, offset_ranges
 from kcli.spark.report import Report
 
 REPORT_COLUMN = "_kcli_report"

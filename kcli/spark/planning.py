@@ -1,119 +1,28 @@
-"""What is to be read: from paths and options to partitions, offsets and splits. Runs where Spark plans, not in the tasks.
+"""What is to be read of the partitions: offsets, and the splits that hold them. Runs where Spark plans, not in the tasks.
 
-    1  paths       -> partition directories (kcli.log.log_directory); single segments are partitions of one segment
-    2  topics      -> subscribe, subscribePattern, assign; pushed filters on topic and partition
-    3  offsets     -> [first, end) of each partition: log start offset, startingOffsets ... endingTimestamp, last stable offset
-    4  segments    -> those that hold such offsets, cut to the bytes that do by the indexes
-    5  ranges      -> cut at batches into pieces of at most maxPartitionBytes
-    6  splits      -> small ranges packed together, one Spark task each
+    1  offsets     -> [first, end) of each partition: log start offset, startingOffsets ... endingTimestamp, last stable offset
+    2  segments    -> those that hold such offsets, cut to the bytes that do by the indexes
+    3  ranges      -> cut at batches into pieces of at most maxPartitionBytes
+    4  splits      -> small ranges packed together, one Spark task each
 
-A partition that several log directories hold (brokers' replicas) would give its records twice: that is refused unless
-`duplicatePartitions` says what to do. Directories that Kafka has marked for deletion, as stray or as a replica in the making
-are read only when named themselves. On a directory that a live broker holds, reading ends with the last whole batch.
+On a directory that a live broker holds, reading ends with the last whole batch; a torn one elsewhere is damage.
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kcli.format.file_names import DirectoryState, FileKind
 from kcli.log import log_directory as layout
 from kcli.log.disk import Disk
-from kcli.log.log_directory import PartitionDirectory, Segment
+from kcli.log.log_directory import Segment
 from kcli.log.segment_seek import SegmentSeeker
-from kcli.log.transaction_filter import AbortedTransactions
-from kcli.spark.options import (
-    ALL,
-    EARLIEST,
-    EARLIEST_OFFSET,
-    ERROR,
-    LATEST,
-    LATEST_OFFSET,
-    LONGEST,
-    ByPartition,
-    Offsets,
-    ReadOptions,
-)
+from kcli.spark.options import EARLIEST, EARLIEST_OFFSET, ERROR, LATEST, LATEST_OFFSET, ByPartition, Offsets, ReadOptions
+from kcli.spark.partitions import LogPartition, PlanError
 from kcli.spark.splits import OPEN_COST_BYTES, LogSplit, SegmentRange, pack
 
 INT64_END = 2**63 - 1
-
-
-class PlanError(ValueError):
-    """Paths or options that do not fit what is on the disk; the message is one sentence."""
-
-
-class LogPartition:
-    """One partition to be read: its directory, and what is found out about it as it is asked for."""
-
-    def __init__(self, disk: Disk, directory: PartitionDirectory, checkpoints: layout.Checkpoints | None = None) -> None:
-        self.disk = disk
-        self.directory = directory
-        self.topic = directory.topic
-        self.partition = directory.partition
-        self.segments = directory.segments
-        self.checkpointed_start = checkpoints.log_start_offsets.get(self.key, 0) if checkpoints else 0
-        self.high_watermark = checkpoints.high_watermarks.get(self.key) if checkpoints else None
-        self._end_offset: int | None = None
-        self._transactions: AbortedTransactions | None = None
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """(topic, partition)."""
-        return self.topic, self.partition
-
-    @property
-    def name(self) -> str:
-        """The directory's path, for messages."""
-        return self.directory.path
-
-    @property
-    def first_offset(self) -> int:
-        """The least offset that may lie in the files."""
-        return self.segments[0].base_offset if self.segments else max(self.checkpointed_start, 0)
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that a consumer would be given."""
-        return max(self.first_offset, self.checkpointed_start)
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset behind the last whole batch."""
-        if self._end_offset is None:
-            self._end_offset = self.first_offset
-            if self.segments:
-                with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
-                    self._end_offset = seeker.end_offset()
-        return self._end_offset
-
-    @property
-    def transactions(self) -> AbortedTransactions:
-        """The transactions of the partition that did not commit."""
-        if self._transactions is None:
-            self._transactions = AbortedTransactions.for_partition(self.disk, self.directory)
-        return self._transactions
-
-    def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
-        """The first record at or behind `from_offset` that is no older than `timestamp_ms`, or None."""
-        for segment in self.segments_from(from_offset):
-            with SegmentSeeker(self.disk, segment) as seeker:
-                if segment is not self.segments[-1] and seeker.max_timestamp() < timestamp_ms:
-                    continue
-                found = seeker.offset_of_time(timestamp_ms, from_offset)
-            if found is not None:
-                return found
-        return None
-
-    def segments_from(self, offset: int) -> list[Segment]:
-        """The segments that may hold `offset` or later ones."""
-        for slot in range(len(self.segments) - 1, -1, -1):
-            if self.segments[slot].base_offset <= offset:
-                return self.segments[slot:]
-        return self.segments
+INT32_MAX = 2**31 - 1
 
 
 class OffsetRange(NamedTuple):
@@ -122,113 +31,6 @@ class OffsetRange(NamedTuple):
     partition: LogPartition
     first: int
     end: int
-
-
-# ----------------------------------------------------------------------------------------------------------- partitions
-
-
-def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
-    """The partitions that paths and topics choose, sorted by name. Raises PlanError, and OSError as the disk does."""
-    found: list[PartitionDirectory] = []
-    targets, problems = layout.resolve_paths(disk, _existing_paths(disk, options.paths))
-    if problems:
-        raise PlanError("; ".join(problem.message for problem in problems))
-    for target in targets:
-        if target.log_directory is not None:
-            if target.log_directory.unreadable:
-                path, sentence = target.log_directory.unreadable[0]
-                raise PlanError(f"{path}: {sentence}")
-            found += (part for part in target.log_directory.partitions if part.state is DirectoryState.CURRENT)
-        elif target.partition is not None:
-            found.append(target.partition)
-        elif target.file is not None:
-            found.append(_lone_segment(disk, target.file))
-    chosen = [part for part in _merged(found) if _is_chosen(part, options)]
-    _check_names(chosen, options)
-    kept = _without_duplicates(disk, chosen, options.duplicate_partitions)
-    kept.sort(key=lambda part: (part.topic, part.partition, part.path))
-    checkpoints = {path: _read_checkpoints(disk, path) for path in {part.log_directory for part in kept}}
-    return [LogPartition(disk, part, checkpoints[part.log_directory]) for part in kept]
-
-
-def _read_checkpoints(disk: Disk, path: str) -> layout.Checkpoints:
-    """The checkpoints of a log directory. Raises PlanError where the one that hides records cannot be read."""
-    checkpoints = layout.read_checkpoints(disk, path)
-    for problem_path, sentence in checkpoints.problems:
-        if problem_path.endswith(FileKind.LOG_START_OFFSET_CHECKPOINT.value):
-            raise PlanError(
-                f"{problem_path}: {sentence}; without it records below the log start offset cannot be told from others "
-                "(includeBelowLogStart=true reads them all)"
-            )
-    return checkpoints
-
-
-def _existing_paths(disk: Disk, paths: Iterable[str]) -> list[str]:
-    """The paths with `file:` taken off, as Spark's users write them."""
-    return [re.sub(r"^file:(//)?(?=/)", "", path) for path in paths]
-
-
-def _lone_segment(disk: Disk, file: layout.FoundFile) -> PartitionDirectory:
-    """A segment that is named by itself, as a partition of one segment. Raises PlanError for any other file."""
-    if file.kind is not FileKind.LOG or not file.is_current:
-        raise PlanError(f"{file.path}: not a segment; name a log directory, a partition's directory or a .log file in it")
-    directory = layout.read_partition(disk, layout.parent_path(file.path))
-    segments = [segment for segment in directory.segments if segment.base_offset == file.base_offset]
-    return directory._replace(segments=[segments[0]._replace(log=file.path)])
-
-
-def _merged(found: list[PartitionDirectory]) -> list[PartitionDirectory]:
-    """Segments of one directory that were named one by one are one partition again."""
-    by_path: dict[str, PartitionDirectory] = {}
-    for part in found:
-        before = by_path.get(part.path)
-        if before is not None:
-            segments = {segment.base_offset: segment for segment in (*before.segments, *part.segments)}
-            part = part._replace(segments=[segments[base] for base in sorted(segments)])
-        by_path[part.path] = part
-    return list(by_path.values())
-
-
-def _is_chosen(part: PartitionDirectory, options: ReadOptions) -> bool:
-    if options.topics:
-        return part.topic in options.topics
-    if options.pattern is not None:
-        return re.fullmatch(options.pattern, part.topic) is not None
-    if options.assignment is not None:
-        return part.partition in options.assignment.get(part.topic, ())
-    return True
-
-
-def _check_names(chosen: list[PartitionDirectory], options: ReadOptions) -> None:
-    """Raises PlanError where a topic or partition that was asked for by name is not there."""
-    topics = {part.topic for part in chosen}
-    missing = [topic for topic in options.topics if topic not in topics]
-    if missing:
-        raise PlanError(f"no partition of the topic {', '.join(missing)} lies in {', '.join(options.paths)}")
-    if options.assignment is not None:
-        there = {(part.topic, part.partition) for part in chosen}
-        wanted = [(topic, partition) for topic, partitions in options.assignment.items() for partition in partitions]
-        absent = [f"{topic}-{partition}" for topic, partition in wanted if (topic, partition) not in there]
-        if absent:
-            raise PlanError(f"the partition {', '.join(absent)} does not lie in {', '.join(options.paths)}")
-
-
-def _without_duplicates(disk: Disk, chosen: list[PartitionDirectory], policy: str) -> list[PartitionDirectory]:
-    by_key: dict[tuple[str, int], list[PartitionDirectory]] = defaultdict(list)
-    for part in chosen:
-        by_key[part.topic, part.partition].append(part)
-    kept = []
-    for (topic, partition), parts in by_key.items():
-        if len(parts) == 1 or policy == ALL:
-            kept += parts
-        elif policy == LONGEST:
-            kept.append(max(parts, key=lambda part: LogPartition(disk, part).log_end_offset))
-        else:
-            raise PlanError(
-                f"{' and '.join(part.path for part in parts)} both hold the partition {topic}-{partition}, and its records "
-                "would come twice; option duplicatePartitions=longest takes the one that reaches furthest, all takes each"
-            )
-    return kept
 
 
 # -------------------------------------------------------------------------------------------------------------- offsets
@@ -336,8 +138,8 @@ def segment_ranges(
                 end = seeker.behind_offset(wanted.end - 1)
             elif is_last:
                 end = _sound_end(part, seeker)
-            if is_last:
-                bound = part.log_end_offset
+            # Kafka's own bounds: the end of the log, and offsets that fit an index of the segment.
+            bound = min(bound, segment.base_offset + INT32_MAX + 1, part.log_end_offset if is_last else bound)
         transactions = part.transactions.within(segment.base_offset, next_base) if with_transactions else None
         if end > start:
             found = SegmentRange(
@@ -399,7 +201,7 @@ def plan_splits(
         for offsets in wanted
         for part in segment_ranges(offsets, with_transactions=with_transactions, least_timestamp_ms=least_timestamp_ms)
     ]
-    target = split_bytes(sum(part.cost_bytes for _, part in ranges), options)
+    target = split_bytes(sum(part.size_bytes for _, part in ranges), options)
     pieces = [piece for segment, part in ranges for piece in cut_range(disk, segment, part, target)]
-    # Pieces end at batches, a little behind the target: those of one segment must not end up two and two.
-    return pack(pieces, target + OPEN_COST_BYTES)
+    # Pieces end at batches, a little before or behind the target: those of one segment must not end up two and two.
+    return pack(pieces, split_bytes(sum(piece.cost_bytes for piece in pieces), options) + OPEN_COST_BYTES // 2)

@@ -27,8 +27,9 @@ from kcli.format.record_batch import RecordBatch
 from kcli.log.disk import Disk
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner, RecordWindow
-from kcli.spark.arrow_batches import ArrowBatchBuilder, Rows
+from kcli.spark.arrow_batches import ArrowBatchBuilder
 from kcli.spark.arrow_columns import count_below
+from kcli.spark.column_builders import Rows
 from kcli.spark.options import SKIP, ReadOptions
 from kcli.spark.report import ABORTED, CONTROL, OPEN_TRANSACTION, Report
 from kcli.spark.splits import SegmentRange
@@ -135,8 +136,8 @@ class RangeWalker:
         header, options = batch.header, self.options
         if isinstance(header, LegacyBatch):
             return None
-        if header.is_control and not options.include_control:
-            return CONTROL
+        if header.is_control:
+            return None if options.include_control else CONTROL
         if not options.read_committed or not header.is_transactional or part.transactions is None:
             return None
         if not options.include_aborted and part.transactions.is_aborted(header.producer_id, header.base_offset):

@@ -28,16 +28,8 @@ from pyspark.sql.types import StructType
 from kcli.log.disk import Disk, OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.options import OptionError, ReadOptions
-from kcli.spark.planning import (
-    LogPartition,
-    OffsetRange,
-    PlanError,
-    earliest_offset,
-    find_partitions,
-    latest_offset,
-    offset_ranges,
-    plan_splits,
-)
+from kcli.spark.partitions import LogPartition, PlanError, find_partitions
+from kcli.spark.planning import OffsetRange, earliest_offset, latest_offset, offset_ranges, plan_splits
 from kcli.spark.splits import LogSplit
 
 Key = tuple[str, int]

@@ -34,10 +34,11 @@ from kcli.log.log_directory import base_name, parent_path, read_partition
 from kcli.log.log_reader import LogBatch
 from kcli.log.transaction_filter import AbortedTransactions
 from kcli.spark import schema as tables
-from kcli.spark.arrow_batches import compression_name, micros, timestamp_type
+from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.options import ReadOptions
-from kcli.spark.planning import INT64_END, LogPartition, OffsetRange, find_partitions, offset_ranges, plan_splits
+from kcli.spark.partitions import LogPartition, find_partitions
+from kcli.spark.planning import INT64_END, OffsetRange, offset_ranges, plan_splits
 from kcli.spark.pushdown import Pushed
 from kcli.spark.record_reader import Fault, RangeWalker, is_aborted, read_records, records_fault
 from kcli.spark.splits import LogSplit, SegmentRange, pack

@@ -1,0 +1,398 @@
+"""Columns of Arrow batches: one object for each column that is asked for, nothing for the rest.
+
+    kind of column                        how it is filled                       cost
+    ------------------------------------  -------------------------------------  -----------------------------------
+    key, value, headers                   compiled loops copy bytes              by the byte
+    offset                                a slice of the scanner's column        one memcpy a window
+    timestamp, sequence, sizes            compiled loops                         some ns a record
+    what is the same for a whole batch    remembered as runs (value, rows)       one step a batch, built at the end
+
+Buffers are new for each batch: whoever has one may keep it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from kcli.format.compression import codec_name
+from kcli.format.java_text import decode_utf8
+from kcli.format.legacy_message_set import LegacyBatch
+from kcli.format.primitives import FormatError
+from kcli.format.record_batch import RecordBatch
+from kcli.log.record_windows import RecordWindow
+from kcli.spark.arrow_columns import (
+    MAX_TIMESTAMP_MS,
+    MIN_TIMESTAMP_MS,
+    binary_bytes,
+    header_totals,
+    put_binary,
+    put_distances,
+    put_headers,
+    put_micros,
+    put_sequences,
+    put_sizes,
+)
+
+CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE = 0, 1, -1
+
+# The room that a column's data begins with; pages that are never written cost nothing.
+_KEY_BYTES = 64 * 1024
+_VALUE_BYTES = 4 * 1024 * 1024
+
+
+class Rows(NamedTuple):
+    """Records [first, first + length) of a window of a batch, and what is known of them beyond the batch."""
+
+    header: RecordBatch | LegacyBatch
+    window: RecordWindow
+    first: int
+    length: int
+    topic: str
+    partition: int
+    segment: str
+    aborted: bool
+
+
+def _fresh(size: int) -> tuple[pa.Buffer, memoryview]:
+    """A buffer of `size` bytes with anything in it, and its bytes."""
+    buffer = pa.allocate_buffer(max(size, 1))
+    return buffer, memoryview(buffer).cast("B")
+
+
+class Column:
+    """One column of the batch that is being built; `rows` of it are filled."""
+
+    def __init__(self, name: str, data_type: pa.DataType, capacity: int) -> None:
+        self.name = name
+        self.type = data_type
+        self.capacity = capacity
+        self.begin()
+
+    def begin(self) -> None:
+        """Start anew with empty buffers."""
+        raise NotImplementedError
+
+    def add(self, rows: Rows, row: int) -> None:
+        """Fill `rows.length` rows from row `row` on."""
+        raise NotImplementedError
+
+    def finish(self, count: int) -> pa.Array:
+        """The column of `count` rows."""
+        raise NotImplementedError
+
+
+class _Bits:
+    """Validity bits: a set bit is a value that is not null."""
+
+    __slots__ = ("buffer", "nulls", "view")
+
+    def __init__(self, capacity: int) -> None:
+        self.view = memoryview(bytearray((capacity + 7) // 8 + 1))
+        self.nulls = 0
+
+    def finish(self) -> pa.Buffer | None:
+        return pa.py_buffer(self.view) if self.nulls else None
+
+
+class _Data:
+    """The data of a binary or string column; grows where a window needs more than is there."""
+
+    __slots__ = ("buffer", "view")
+
+    def __init__(self, size: int) -> None:
+        self.buffer, self.view = _fresh(size)
+
+    def reserve(self, used: int, more: int) -> None:
+        if used + more <= len(self.view):
+            return
+        buffer, view = _fresh(max(used + more, min(2 * len(self.view), 2**31 - 1)))
+        view[:used] = self.view[:used]
+        self.buffer, self.view = buffer, view
+
+    def finish(self, used: int) -> pa.Buffer:
+        return self.buffer.slice(0, used)
+
+
+def _offsets(capacity: int) -> tuple[pa.Buffer, memoryview]:
+    buffer, view = _fresh(4 * (capacity + 1))
+    offsets = view.cast("i")
+    offsets[0] = 0
+    return buffer, offsets
+
+
+class BinaryColumn(Column):
+    """key or value."""
+
+    def begin(self) -> None:
+        """Start anew with empty buffers."""
+        self.bits = _Bits(self.capacity)
+        self.offsets_buffer, self.offsets = _offsets(self.capacity)
+        self.data = _Data(_KEY_BYTES if self.name == "key" else _VALUE_BYTES)
+
+    def add(self, rows: Rows, row: int) -> None:
+        """Copy the records' bytes."""
+        columns, first, count = rows.window.columns, rows.first, rows.length
+        if self.name == "key":
+            positions, sizes = columns.key_position, columns.key_size
+        else:
+            positions, sizes = columns.value_position, columns.value_size
+        self.data.reserve(self.offsets[row], binary_bytes(sizes, first, count))
+        self.bits.nulls += put_binary(
+            rows.window.buffer, positions, sizes, first, count, self.data.view, self.offsets, self.bits.view, row
+        )
+
+    def finish(self, count: int) -> pa.Array:
+        """The column of `count` rows."""
+        buffers = [self.bits.finish(), self.offsets_buffer, self.data.finish(self.offsets[count])]
+        return pa.Array.from_buffers(self.type, count, buffers, self.bits.nulls)
+
+
+class HeadersColumn(Column):
+    """headers: a list of key and value for each record, null for none."""
+
+    def begin(self) -> None:
+        """Start anew; room for headers is made as they come."""
+        self.bits = _Bits(self.capacity)
+        self.lists_buffer, self.lists = _offsets(self.capacity)
+        self.scratch = array("q", (0, 0, 0))
+        self.children = self.used_children = 0
+        self.key_data, self.value_data = _Data(0), _Data(0)
+        self.key_offsets_buffer, self.key_offsets = _offsets(0)
+        self.value_offsets_buffer, self.value_offsets = _offsets(0)
+        self.value_bits = _Bits(0)
+
+    def _make_room(self, children: int) -> None:
+        used = self.used_children
+        self.children = max(children, 2 * self.children)
+        keys_buffer, keys = _offsets(self.children)
+        values_buffer, values = _offsets(self.children)
+        bits = _Bits(self.children)
+        keys[: used + 1] = self.key_offsets[: used + 1]
+        values[: used + 1] = self.value_offsets[: used + 1]
+        bits.view[: len(self.value_bits.view)] = self.value_bits.view
+        self.key_offsets_buffer, self.key_offsets = keys_buffer, keys
+        self.value_offsets_buffer, self.value_offsets = values_buffer, values
+        self.value_bits = bits
+
+    def add(self, rows: Rows, row: int) -> None:
+        """Copy the records' headers."""
+        columns, first, count = rows.window.columns, rows.first, rows.length
+        more = header_totals(columns.header_count, first, count)
+        if more:
+            size = len(rows.window.buffer)
+            if self.used_children + more > self.children:
+                self._make_room(self.used_children + more)
+            self.key_data.reserve(self.key_offsets[self.used_children], size)
+            self.value_data.reserve(self.value_offsets[self.used_children], size)
+        self.bits.nulls += put_headers(
+            rows.window.buffer,
+            columns.header_position,
+            columns.header_count,
+            first,
+            count,
+            self.lists,
+            self.bits.view,
+            row,
+            self.key_data.view,
+            self.key_offsets,
+            self.value_data.view,
+            self.value_offsets,
+            self.value_bits.view,
+            self.scratch,
+        )
+        self.used_children = self.lists[row + count]
+
+    def finish(self, count: int) -> pa.Array:
+        """The column of `count` rows."""
+        children = self.used_children
+        struct = self.type.value_type
+        key_buffers = [None, self.key_offsets_buffer, self.key_data.finish(self.key_offsets[children])]
+        keys = pa.Array.from_buffers(struct.field("key").type, children, key_buffers, 0)
+        if self.scratch[2]:
+            # Not all ASCII: bytes that are not UTF-8 become what Java makes of them.
+            raw = pa.Array.from_buffers(pa.binary(), children, key_buffers, 0)
+            keys = pa.array([decode_utf8(key) for key in raw.to_pylist()], pa.string())
+        self.value_bits.nulls = self.scratch[1]
+        value_buffers = [
+            self.value_bits.finish(),
+            self.value_offsets_buffer,
+            self.value_data.finish(self.value_offsets[children]),
+        ]
+        values = pa.Array.from_buffers(struct.field("value").type, children, value_buffers, self.scratch[1])
+        entries = pa.StructArray.from_arrays([keys, values], fields=list(struct))
+        return pa.Array.from_buffers(
+            self.type, count, [self.bits.finish(), self.lists_buffer], self.bits.nulls, children=[entries]
+        )
+
+
+class OffsetColumn(Column):
+    """offset."""
+
+    def begin(self) -> None:
+        """Start anew with empty buffers."""
+        self.buffer, view = _fresh(8 * self.capacity)
+        self.values = view.cast("q")
+
+    def add(self, rows: Rows, row: int) -> None:
+        """Copy the offsets."""
+        first, count = rows.first, rows.length
+        self.values[row : row + count] = memoryview(rows.window.columns.offset)[first : first + count]
+
+    def finish(self, count: int) -> pa.Array:
+        """The column of `count` rows."""
+        return pa.Array.from_buffers(self.type, count, [None, self.buffer], 0)
+
+
+class TimestampColumn(Column):
+    """timestamp: that of the record, or of the batch where the broker's clock gave it."""
+
+    def begin(self) -> None:
+        """Start anew with empty buffers."""
+        self.bits = _Bits(self.capacity)
+        self.buffer, view = _fresh(8 * self.capacity)
+        self.values = view.cast("q")
+
+    def add(self, rows: Rows, row: int) -> None:
+        """Turn milliseconds into microseconds."""
+        timestamps, first = rows.window.columns.timestamp, rows.first
+        if isinstance(rows.header, RecordBatch) and rows.header.is_log_append_time:
+            timestamps, first = array("q", (rows.header.max_timestamp,)) * rows.length, 0
+        self.bits.nulls += put_micros(timestamps, first, rows.length, self.values, self.bits.view, row)
+
+    def finish(self, count: int) -> pa.Array:
+        """The column of `count` rows."""
+        return pa.Array.from_buffers(self.type, count, [self.bits.finish(), self.buffer], self.bits.nulls)
+
+
+class IntColumn(Column):
+    """A 32-bit number of each record: sequence, keySize, valueSize, recordSize; -1 where there is none."""
+
+    def begin(self) -> None:
+        """Start anew with empty buffers."""
+        self.buffer, view = _fresh(4 * self.capacity)
+        self.values = view.cast("i")
+
+    def add(self, rows: Rows, row: int) -> None:
+        """Fill in what the column's name says."""
+        columns, first, count = rows.window.columns, rows.first, rows.length
+        if self.name == "keySize":
+            put_sizes(columns.key_size, first, count, self.values, row)
+        elif self.name == "valueSize":
+            put_sizes(columns.value_size, first, count, self.values, row)
+        elif not isinstance(rows.header, RecordBatch):
+            self.values[row : row + count] = array("i", (-1,)) * count
+        elif self.name == "recordSize":
+            after = first + count
+            end = columns.record_position[after] if after < rows.window.count else columns.end
+            put_distances(columns.record_position, first, count, end, self.values, row)
+        else:
+            header = rows.header
+            put_sequences(columns.offset, first, count, header.base_offset, header.base_sequence, self.values, row)
+
+    def finish(self, count: int) -> pa.Array:
+        """The column of `count` rows."""
+        return pa.Array.from_buffers(self.type, count, [None, self.buffer], 0)
+
+
+class RunColumn(Column):
+    """A column that is the same for a whole batch, remembered as runs."""
+
+    def begin(self) -> None:
+        """Start anew without runs."""
+        self.runs: list[tuple[Any, int]] = []
+
+    def add(self, rows: Rows, row: int) -> None:
+        """Remember one run."""
+        value = _OF_BATCH[self.name](rows)
+        if self.runs and self.runs[-1][0] == value:
+            value, before = self.runs.pop()
+            self.runs.append((value, before + rows.length))
+        else:
+            self.runs.append((value, rows.length))
+
+    def finish(self, count: int) -> pa.Array:
+        """The column of `count` rows."""
+        code = "i" if pa.types.is_int32(self.type) else "q" if pa.types.is_int64(self.type) else None
+        if code is not None:
+            numbers = array(code)
+            for value, run in self.runs:
+                numbers += array(code, (value,)) * run
+            return pa.Array.from_buffers(self.type, count, [None, pa.py_buffer(numbers)], 0)
+        parts = [pa.repeat(pa.scalar(value, self.type), run) for value, run in self.runs]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else pa.array([], self.type)
+
+
+class NullColumn(Column):
+    """A column of nulls: the report's, in ordinary rows."""
+
+    def begin(self) -> None:
+        """Nothing to start."""
+
+    def add(self, rows: Rows, row: int) -> None:
+        """Nothing to fill."""
+
+    def finish(self, count: int) -> pa.Array:
+        """The column of `count` nulls."""
+        return pa.nulls(count, self.type)
+
+
+def micros(timestamp_ms: int) -> int | None:
+    """Milliseconds as microseconds, None where these do not fit 64 bits."""
+    return timestamp_ms * 1000 if MIN_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS else None
+
+
+def timestamp_type(header: RecordBatch | LegacyBatch) -> int:
+    """Kafka's id of what gave a batch its timestamps: 0 CreateTime, 1 LogAppendTime, -1 nothing (message format 0)."""
+    if header.magic == 0:
+        return NO_TIMESTAMP_TYPE
+    return LOG_APPEND_TIME if header.is_log_append_time else CREATE_TIME
+
+
+def compression_name(header: RecordBatch | LegacyBatch) -> str:
+    """The codec's name, or its number in brackets where Kafka has none for it."""
+    try:
+        return codec_name(header.codec)
+    except FormatError:
+        return f"unknown({header.codec})"
+
+
+def _field(name: str, otherwise: Any) -> Any:
+    return lambda rows: getattr(rows.header, name) if isinstance(rows.header, RecordBatch) else otherwise
+
+
+_OF_BATCH: dict[str, Any] = {
+    "topic": lambda rows: rows.topic,
+    "partition": lambda rows: rows.partition,
+    "segment": lambda rows: rows.segment,
+    "aborted": lambda rows: rows.aborted,
+    "timestampType": lambda rows: timestamp_type(rows.header),
+    "compression": lambda rows: compression_name(rows.header),
+    "magic": lambda rows: rows.header.magic,
+    "position": lambda rows: rows.header.position,
+    "batchSize": lambda rows: rows.header.size_bytes,
+    "leaderEpoch": _field("partition_leader_epoch", -1),
+    "producerId": _field("producer_id", -1),
+    "producerEpoch": _field("producer_epoch", -1),
+    "isTransactional": _field("is_transactional", False),
+    "isControl": _field("is_control", False),
+}
+
+_OF_RECORD: dict[str, type[Column]] = {
+    "key": BinaryColumn,
+    "value": BinaryColumn,
+    "headers": HeadersColumn,
+    "offset": OffsetColumn,
+    "timestamp": TimestampColumn,
+    "sequence": IntColumn,
+    "keySize": IntColumn,
+    "valueSize": IntColumn,
+    "recordSize": IntColumn,
+}
+
+
+def column_for(name: str, data_type: pa.DataType, capacity: int) -> Column:
+    """The column of that name, empty, with room for `capacity` rows."""
+    return _OF_RECORD.get(name, RunColumn)(name, data_type, capacity)

@@ -1,0 +1,197 @@
+"""Corrupt bytes: the job fails with file and byte, or they are counted and listed; sound records around them are kept."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from kcli.format.codec_streams import GZIP
+from kcli.format.compression import deflate
+from kcli.format.legacy_message_set import NewLegacyRecord, encode_message, encode_message_set
+from kcli.format.primitives import crc32c
+from kcli.log.disk import OsDisk
+from kcli.log.log_reader import LogBatch, SegmentReader
+from kcli.spark.record_reader import CorruptLogError
+from tests.damage import DAMAGES, NotApplicableError, damaged_copy
+from tests.log_builder import PartitionBuilder
+from tests.spark.source import rows_of
+
+BATCHES = 12
+TARGET = 5
+
+
+def build(directory: Path) -> tuple[Path, list[LogBatch], bytearray]:
+    """Twelve batches of three records -> (the segment, its batches, its bytes)."""
+    log = PartitionBuilder(directory)
+    for batch in range(BATCHES):
+        log.append([(b"k", b"v" * 50)] * 3, codec=4 if batch % 3 == 0 else 0)
+    log.flush()
+    with SegmentReader(OsDisk(), str(log.path(".log"))) as reader:
+        batches = [found for found in reader.batches() if isinstance(found, LogBatch)]
+        headers = [LogBatch(found.header, None, found.computed_crc, reader.file) for found in batches]
+    return log.path(".log"), headers, bytearray(log.log)
+
+
+def report_of(directory: Path, **options: str) -> dict[str, list[list[object]]]:
+    """The sum of the tasks' reports; here there is one task."""
+    rows = rows_of(directory, columns="offset", reportColumn="told", onCorrupt="skip", **options)
+    (told,) = [json.loads(row["told"]) for row in rows if row["told"] is not None]
+    return told
+
+
+DAMAGE = {
+    "bad-crc": lambda data, batch: data.__setitem__(batch.end_position - 1, data[batch.end_position - 1] ^ 1),
+    "bad-size": lambda data, batch: struct.pack_into(">i", data, batch.position + 8, 3),
+    "bad-magic": lambda data, batch: data.__setitem__(batch.position + 16, 7),
+    "truncated": lambda data, batch: struct.pack_into(">i", data, batch.position + 8, 2**30),
+    "short-header": lambda data, batch: struct.pack_into(">i", data, batch.position + 8, 20),
+    "base offset too high": lambda data, batch: struct.pack_into(">q", data, batch.position, 2**40),
+    "base offset a little high": lambda data, batch: struct.pack_into(">q", data, batch.position, 3 * TARGET + 4),
+    "base offset too low": lambda data, batch: struct.pack_into(">q", data, batch.position, 1),
+    "base offset negative": lambda data, batch: struct.pack_into(">q", data, batch.position, -1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("options", [{}, {"maxPartitionBytes": "250"}])
+def test_a_corrupt_batch(tmp_path: Path, damage: str, options: dict[str, str]) -> None:
+    """Whatever is wrong with one batch: it fails the job by name and byte, or it alone is missing and is listed."""
+    path, batches, data = build(tmp_path / "t-0")
+    batch = batches[TARGET]
+    DAMAGE[damage](data, batch)
+    path.write_bytes(data)
+    with pytest.raises(CorruptLogError) as failure:
+        rows_of(tmp_path / "t-0", **options)
+    assert f"{path}: byte {batch.position}: " in str(failure.value)
+    assert "onCorrupt=skip" in str(failure.value)
+    lost = set(range(3 * TARGET, 3 * TARGET + 3))
+    kept = [row["offset"] for row in rows_of(tmp_path / "t-0", onCorrupt="skip", **options)]
+    assert sorted(kept) == sorted(set(range(3 * BATCHES)) - lost)
+    listed = rows_of(tmp_path / "t-0", table="corrupt", **options)
+    assert [(row["segment"], row["position"]) for row in listed] == [(str(path), batch.position)]
+    assert listed[0]["bytes"][: 61 - 12] == bytes(data[batch.position : batch.position + 61 - 12])
+
+
+def test_the_report_counts_what_was_skipped(tmp_path: Path) -> None:
+    """Rows, corrupt places and their bytes add up in the report, with the first faults in words."""
+    path, batches, data = build(tmp_path / "t-0")
+    for number in (2, 8):
+        DAMAGE["bad-crc"](data, batches[number])
+    path.write_bytes(data)
+    told = report_of(tmp_path / "t-0")
+    size = sum(batches[number].end_position - batches[number].position for number in (2, 8))
+    assert told["rows"] == [["t", 0, 3 * (BATCHES - 2)]]
+    assert told["corrupt"] == [["t", 0, 2, size]]
+    assert told["corruptFiles"] == [str(path)]
+    assert [f"byte {batches[number].position}" in str(told["firstFaults"]) for number in (2, 8)] == [True, True]
+
+
+def test_records_that_do_not_parse(tmp_path: Path) -> None:
+    """A batch with a right CRC and wrong records fails the job too; the records before the fault are kept when skipping."""
+    path, batches, data = build(tmp_path / "t-0")
+    batch = batches[TARGET]
+    last_record = batch.end_position - 62
+    data[last_record + 3] ^= 0x40
+    covered = bytes(data[batch.position + 21 : batch.end_position])
+    struct.pack_into(">I", data, batch.position + 17, crc32c(covered))
+    path.write_bytes(data)
+    with pytest.raises(CorruptLogError, match="records that cannot be read"):
+        rows_of(tmp_path / "t-0")
+    kept = [row["offset"] for row in rows_of(tmp_path / "t-0", onCorrupt="skip")]
+    assert len(kept) in range(3 * BATCHES - 3, 3 * BATCHES)
+    (listed,) = rows_of(tmp_path / "t-0", table="corrupt")
+    assert (listed["kind"], listed["position"]) == ("bad-records", batch.position)
+
+
+def test_a_torn_tail(tmp_path: Path) -> None:
+    """A batch that a crash tore is damage; what a live broker is still writing, and preallocated zeros, are not."""
+    path, batches, data = build(tmp_path / "t-0")
+    path.write_bytes(data[:-20])
+    with pytest.raises(CorruptLogError, match=f"byte {batches[-1].position}: "):
+        rows_of(tmp_path / "t-0")
+    assert len(rows_of(tmp_path / "t-0", onCorrupt="skip")) == 3 * (BATCHES - 1)
+    path.write_bytes(bytes(data) + bytes(100_000))
+    assert len(rows_of(tmp_path / "t-0")) == 3 * BATCHES
+
+
+def test_a_live_broker(tmp_path: Path) -> None:
+    """While another process holds .lock, the half-written batch at the end is no damage: reading ends before it."""
+    import subprocess
+    import sys
+
+    path, _, data = build(tmp_path / "t-0")
+    path.write_bytes(data[:-20])
+    hold = "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f,fcntl.LOCK_EX); print('held',flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None and broker.stdin is not None
+        assert broker.stdout.readline() == b"held\n"
+        assert len(rows_of(tmp_path / "t-0")) == 3 * (BATCHES - 1)
+        broker.stdin.close()
+    with pytest.raises(CorruptLogError):
+        rows_of(tmp_path / "t-0")
+
+
+def test_a_message_of_an_old_set(tmp_path: Path) -> None:
+    """A bad CRC inside a compressed set of format 1, the wrapper's own being right, is corrupt as well."""
+    (tmp_path / "t-0").mkdir()
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    records = [NewLegacyRecord(offset, 1_700_000_000_000, b"k", b"v" * 9) for offset in range(3)]
+    path.write_bytes(encode_message_set(records, magic=1, codec=GZIP))
+    assert len(rows_of(tmp_path)) == 3
+    inner = [bytearray(encode_message(record, 1)) for record in records]
+    inner[1][-1] ^= 1
+    wrapper = NewLegacyRecord(2, 1_700_000_000_000, None, deflate(GZIP, b"".join(inner), magic=1))
+    path.write_bytes(encode_message(wrapper, 1, GZIP))
+    with pytest.raises(CorruptLogError, match="message 1 of the set has a wrong CRC"):
+        rows_of(tmp_path)
+
+
+def test_every_kind_of_damage(tmp_path: Path) -> None:
+    """Of every damage that tests know: no error but our own, with skip no error at all, and nothing invented."""
+    log = PartitionBuilder(tmp_path / "orig" / "t-0")
+    for batch in range(60):
+        log.append([(b"k%d" % batch, b"v" * 200)] * 5, codec=batch % 5, producer=7)
+        if batch % 20 == 19 and batch < 59:
+            log.roll()
+    log.snapshot()
+    log.flush()
+    known = {(row.offset, row.key, row.value) for row in log.rows}
+    tried = 0
+    for name in DAMAGES:
+        try:
+            copy = damaged_copy(name, tmp_path / "orig" / "t-0", tmp_path / name.replace(" ", "-"))
+        except NotApplicableError:
+            continue
+        tried += 1
+        for options in ({}, {"onCorrupt": "skip"}, {"onCorrupt": "skip", "isolation_level": "read_committed"}):
+            try:
+                rows = rows_of(copy, **options)
+            except CorruptLogError as error:
+                assert not options and str(copy) in str(error)
+                continue
+            assert {(row["offset"], row["key"], row["value"]) for row in rows} <= known or "forge" in name, name
+    assert tried > 20
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_flipped_bits(tmp_path: Path, seed: int) -> None:
+    """A flipped bit anywhere never changes a row unseen: the rows are the same, or the job fails, or they are listed."""
+    path, _, data = build(tmp_path / "t-0")
+    whole = rows_of(tmp_path / "t-0", columns="key,value,offset,timestamp")
+    rng = random.Random(seed)
+    at = rng.randrange(len(data))
+    data[at] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+    skipped = rows_of(tmp_path / "t-0", columns="key,value,offset,timestamp", onCorrupt="skip")
+    listed = rows_of(tmp_path / "t-0", table="corrupt")
+    if listed:
+        assert all(row in whole for row in skipped)
+        with pytest.raises(CorruptLogError):
+            rows_of(tmp_path / "t-0")
+    else:
+        assert skipped == whole
