@@ -121,12 +121,12 @@ class LogBatch:
             yield chunk
             position += len(chunk)
 
-    def windows(self, scanner: RecordScanner, *, lenient: bool = False) -> Iterator[RecordWindow]:
+    def windows(self, scanner: RecordScanner, *, lenient: bool = False, skip_large: bool = False) -> Iterator[RecordWindow]:
         """Open the records -> windows of columns; an empty batch gives none. Faults stand in the last window's `error`.
 
-        `lenient` is that of kcli.format.legacy_message_set.iter_records.
+        `lenient` is that of kcli.format.legacy_message_set.iter_records, `skip_large` that of open_windows.
         """
-        return open_windows(self, scanner, lenient=lenient)
+        return open_windows(self, scanner, lenient=lenient, skip_large=skip_large)
 
 
 class SegmentReader:

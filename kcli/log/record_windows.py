@@ -5,6 +5,8 @@
     uncompressed, held whole       scanned where they lie
     compressed, held whole         inflated at once up to INFLATE_WINDOW_BYTES, else in pieces
     above STREAMED_BATCH_BYTES     read and inflated in pieces; a record cut by a piece's end waits for the next one
+    a record above                 with `skip_large` its sizes without its bytes (kcli.log.large_records), else held whole
+      INFLATE_WINDOW_BYTES
     format 0 and 1                 objects first (they are few), then columns over a buffer of keys and values
 
 A fault does not raise: it stands in the last window, behind the records that were sound.
@@ -21,6 +23,7 @@ from kcli.format.primitives import Buffer, FormatError, InflationError, Inflatio
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT, RecordColumns, is_compiled, scan_records
 from kcli.format.records import Header, read_headers
+from kcli.log.large_records import PieceReader, record_end, scan_large_record
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
@@ -99,10 +102,13 @@ class RecordScanner:
         return count, self.scratch[1]
 
 
-def open_windows(batch: LogBatch, scanner: RecordScanner, *, lenient: bool = False) -> Iterator[RecordWindow]:
+def open_windows(
+    batch: LogBatch, scanner: RecordScanner, *, lenient: bool = False, skip_large: bool = False
+) -> Iterator[RecordWindow]:
     """Open the records of a batch -> windows of columns; an empty batch gives none. Faults stand in the last one's `error`.
 
-    `lenient` is that of kcli.format.legacy_message_set.iter_records.
+    `lenient` is that of kcli.format.legacy_message_set.iter_records. With `skip_large` a record above INFLATE_WINDOW_BYTES
+    that comes in pieces has a window of its own whose keys, values and headers must not be asked for.
     """
     header = batch.header
     if isinstance(header, RecordBatch):
@@ -110,7 +116,7 @@ def open_windows(batch: LogBatch, scanner: RecordScanner, *, lenient: bool = Fal
             return iter((_failed(scanner, 0, f"the batch states {header.record_count} records"),))
         if header.record_count == 0:
             return iter(())
-        return _open_records(batch, header, scanner)
+        return _open_records(batch, header, scanner, skip_large)
     return _open_legacy(batch, header, scanner, lenient)
 
 
@@ -120,12 +126,12 @@ def _failed(scanner: RecordScanner, first_index: int, message: str) -> RecordWin
     return window
 
 
-def _open_records(batch: LogBatch, header: RecordBatch, scanner: RecordScanner) -> Iterator[RecordWindow]:
+def _open_records(batch: LogBatch, header: RecordBatch, scanner: RecordScanner, skip_large: bool) -> Iterator[RecordWindow]:
     if header.codec == 0:
         if batch.data is not None:
             yield from _scan_whole(header, scanner, batch.data, HEADER_BYTES)
         else:
-            yield from _scan_pieces(header, scanner, batch.payload_chunks())
+            yield from _scan_pieces(header, scanner, batch.payload_chunks(), skip_large)
         return
     from kcli.format.compression import inflate, inflate_stream
 
@@ -136,14 +142,13 @@ def _open_records(batch: LogBatch, header: RecordBatch, scanner: RecordScanner) 
             pass  # larger than is held at once: inflate it in pieces
         except InflationError as error:
             # What inflates before the fault is still worth showing.
-            yield from _scan_pieces(header, scanner, _until_fault(batch, header.codec, error))
+            yield from _scan_pieces(header, scanner, _until_fault(batch, header.codec, error), skip_large)
             return
         else:
             yield from _scan_whole(header, scanner, inflated, 0)
             return
-    yield from _scan_pieces(
-        header, scanner, inflate_stream(header.codec, batch.payload_chunks(), window=limits.READ_CHUNK_BYTES)
-    )
+    pieces = inflate_stream(header.codec, batch.payload_chunks(), window=limits.READ_CHUNK_BYTES)
+    yield from _scan_pieces(header, scanner, pieces, skip_large)
 
 
 def _until_fault(batch: LogBatch, codec: int, error: InflationError) -> Iterator[bytes]:
@@ -171,20 +176,24 @@ def _scan_whole(header: RecordBatch, scanner: RecordScanner, buffer: Buffer, pos
         yield window
 
 
-def _scan_pieces(header: RecordBatch, scanner: RecordScanner, pieces: Iterator[Buffer]) -> Iterator[RecordWindow]:
+def _scan_pieces(
+    header: RecordBatch, scanner: RecordScanner, pieces: Iterator[Buffer], skip_large: bool
+) -> Iterator[RecordWindow]:
     """Windows over records whose bytes come in pieces; the rest of one piece is carried into the next."""
     done = 0
     rest = b""
     error: FormatError | None = None
     exhausted = False
     while done < header.record_count and error is None:
-        try:
-            piece = next(pieces, None)
-        except FormatError as fault:
-            piece, error = None, fault
-        exhausted = piece is None
-        if piece is not None:
-            rest = b"".join((rest, piece)) if rest else bytes(piece)
+        end = record_end(rest, 0) if rest else None
+        if skip_large and end is not None and end > limits.INFLATE_WINDOW_BYTES:
+            window, rest = _skip_large(header, scanner, rest, pieces, done)
+            yield window
+            done += window.count
+            if window.error is not None or done == header.record_count:
+                return
+        else:
+            rest, exhausted, error = _gather(rest, pieces, end or 0)
         position = 0
         while done < header.record_count:
             count, status = scanner.scan(header, rest, position, header.record_count - done)
@@ -205,6 +214,42 @@ def _scan_pieces(header: RecordBatch, scanner: RecordScanner, pieces: Iterator[B
                 window.error, window.leftover = _check_leftover(rest, position, pieces, error)
             yield window
         rest = rest[position:]
+
+
+def _gather(rest: bytes, pieces: Iterator[Buffer], end: int) -> tuple[bytes, bool, FormatError | None]:
+    """Append pieces to `rest`, one at least and up to `end` bytes -> it, whether that was all, what ended it."""
+    parts: list[Buffer] = [rest]
+    size = len(rest)
+    while True:
+        try:
+            piece = next(pieces, None)
+        except FormatError as fault:
+            return b"".join(parts), True, fault
+        if piece is None:
+            return b"".join(parts), True, None
+        parts.append(bytes(piece))
+        size += len(piece)
+        if size >= end:
+            return b"".join(parts), False, None
+
+
+def _skip_large(
+    header: RecordBatch, scanner: RecordScanner, rest: bytes, pieces: Iterator[Buffer], done: int
+) -> tuple[RecordWindow, bytes]:
+    """The window of one large record that begins at rest[0], without its bytes -> it, the bytes behind the record."""
+    source = PieceReader(rest, 0, pieces)
+    window = RecordWindow(b"", scanner.columns, 1, done)
+    try:
+        scan_large_record(header, source, scanner.columns)
+    except InvalidRecordError as fault:
+        window.count = 0
+        window.error = InvalidRecordError(f"record {done} of {header.record_count}: {fault.message}")
+    except FormatError as fault:
+        window.count, window.error = 0, fault
+    rest = source.rest[source.position :]
+    if window.error is None and done + 1 == header.record_count:
+        window.error, window.leftover = _check_leftover(rest, 0, pieces, None)
+    return window, rest
 
 
 def _check_leftover(

@@ -83,7 +83,7 @@ class BatchInspector:
         if header.record_count == 0 and header.size_bytes != batch_scan.HEADER_BYTES:
             left = header.size_bytes - batch_scan.HEADER_BYTES
             self.add("batch-records", batch, f"the batch states no records and has {left} bytes of them")
-        for window in batch.windows(self.scanner):
+        for window in batch.windows(self.scanner, skip_large=True):
             columns = window.columns
             wrong = batch_scan.summarise(columns, window.count, previous, self._scratch)
             if window.count:

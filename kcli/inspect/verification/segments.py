@@ -258,7 +258,7 @@ class SegmentVerifier:
             return 0
         batch = stretch.batch or self._walk.batch(row)
         below = 0
-        for window in batch.windows(self._walk.scanner):
+        for window in batch.windows(self._walk.scanner, skip_large=True):
             below += sum(offset < self._options.log_start_offset for offset in window.columns.offset[: window.count])
         return below
 

@@ -1,0 +1,123 @@
+"""Records too large to hold: walked over piece by piece, their fields checked, their keys and values never in memory whole.
+
+One record may inflate to 2 GiB from a few hundred bytes. Who looks at offsets, timestamps and sizes only need not hold it;
+the layout is that of kcli.format.record_scan, the faults have its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kcli.format.primitives import (
+    INT64_MAX,
+    MAX_VARINT_BYTES,
+    MAX_VARLONG_BYTES,
+    UINT32_MASK,
+    UINT64_MASK,
+    Buffer,
+    FormatError,
+    InvalidRecordError,
+    read_varint,
+    zigzag_decode,
+)
+from kcli.format.record_batch import RecordBatch
+from kcli.format.record_scan import (
+    BAD_HEADER_KEY,
+    BAD_HEADERS,
+    BAD_LENGTH,
+    BAD_VARINT,
+    NEED_MORE,
+    OUT_OF_INT64,
+    STATUS_TEXT,
+    RecordColumns,
+)
+
+
+def record_end(buffer: Buffer, position: int) -> int | None:
+    """Where the record at buffer[position] ends by its own length, None where that length is not whole or impossible."""
+    try:
+        size, body = read_varint(buffer, position, len(buffer))
+    except FormatError:
+        return None
+    return body + size if size >= 0 else None
+
+
+class PieceReader:
+    """Bytes that come in pieces: `rest[position:]`, then `pieces`. Raises what these raise, InvalidRecordError at their end."""
+
+    def __init__(self, rest: bytes, position: int, pieces: Iterator[Buffer]) -> None:
+        self.rest = rest
+        self.position = position
+        self.taken = 0
+        self._pieces = pieces
+
+    def _next_piece(self) -> None:
+        piece = next(self._pieces, None)
+        if piece is None:
+            raise InvalidRecordError(STATUS_TEXT[NEED_MORE])
+        self.rest, self.position = bytes(piece), 0
+
+    def byte(self) -> int:
+        """The next byte."""
+        while self.position >= len(self.rest):
+            self._next_piece()
+        self.position += 1
+        self.taken += 1
+        return self.rest[self.position - 1]
+
+    def skip(self, count: int) -> None:
+        """Pass over bytes."""
+        self.taken += count
+        while count > len(self.rest) - self.position:
+            count -= len(self.rest) - self.position
+            self._next_piece()
+        self.position += count
+
+    def zigzag(self, most_bytes: int) -> int:
+        """The next zigzag integer of at most `most_bytes` (5 or 10) bytes."""
+        raw = 0
+        for shift in range(0, 7 * most_bytes, 7):
+            byte = self.byte()
+            raw |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return zigzag_decode(raw & (UINT32_MASK if most_bytes == MAX_VARINT_BYTES else UINT64_MASK))
+        raise InvalidRecordError(STATUS_TEXT[BAD_VARINT])
+
+
+def scan_large_record(batch: RecordBatch, source: PieceReader, columns: RecordColumns) -> None:
+    """Walk over one record of `batch` -> row 0 of `columns`, with sizes but no positions. Raises InvalidRecordError."""
+    source.taken = 0
+    size = source.zigzag(MAX_VARINT_BYTES)
+    end = source.taken + size
+    if size < 0:
+        raise InvalidRecordError(STATUS_TEXT[BAD_LENGTH])
+    source.byte()  # attributes
+    timestamp = batch.base_timestamp + source.zigzag(MAX_VARLONG_BYTES)
+    offset = batch.base_offset + source.zigzag(MAX_VARINT_BYTES)
+    if not -INT64_MAX - 1 <= timestamp <= INT64_MAX or not -INT64_MAX - 1 <= offset <= INT64_MAX:
+        raise InvalidRecordError(STATUS_TEXT[OUT_OF_INT64])
+    columns.offset[0], columns.timestamp[0] = offset, timestamp
+    columns.key_size[0] = _skip_bytes(source, end)
+    columns.value_size[0] = _skip_bytes(source, end)
+    headers = source.zigzag(MAX_VARINT_BYTES)
+    if headers < 0 or headers > end - source.taken:
+        raise InvalidRecordError(STATUS_TEXT[BAD_HEADERS])
+    for _ in range(headers):
+        if _skip_bytes(source, end) < 0:
+            raise InvalidRecordError(STATUS_TEXT[BAD_HEADER_KEY])
+        _skip_bytes(source, end)
+    if source.taken != end:
+        raise InvalidRecordError(STATUS_TEXT[BAD_LENGTH])
+    columns.header_count[0] = headers
+    columns.record_position[0] = columns.key_position[0] = columns.value_position[0] = columns.header_position[0] = 0
+    columns.end = 0
+
+
+def _skip_bytes(source: PieceReader, end: int) -> int:
+    """Pass over a length and that many bytes, which must lie before `end` -> the length, -1 for null."""
+    size = source.zigzag(MAX_VARINT_BYTES)
+    if size > end - source.taken:
+        raise InvalidRecordError(STATUS_TEXT[BAD_LENGTH])
+    if size > 0:
+        source.skip(size)
+    return max(size, -1)
