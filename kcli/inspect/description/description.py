@@ -1,4 +1,4 @@
-"""describe: log directories in, one report out (a dict, the schema of docs/describe.md), with what is wrong and not known.
+"""describe: log directories in, one report out: rows by section (docs/describe.md), what is wrong and what is not known.
 
     needed for                            is read
     ------------------------------------  ------------------------------------------------------------------------------
@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC
 from kcli.inspect.description.metadata_log import MetadataView, read_metadata
-from kcli.inspect.description.options import DescribeOptions
+from kcli.inspect.description.options import (
+    GROUP_SECTIONS,
+    OVERVIEW_SECTIONS,
+    PARTITION_SECTIONS,
+    TOPIC_SECTIONS,
+    DescribeOptions,
+)
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.remarks import Problem, Remarks
 from kcli.inspect.description.sources import Sources, find_sources
@@ -40,7 +46,6 @@ if TYPE_CHECKING:
     from kcli.state.metadata_image import MetadataImage
     from kcli.state.transaction_state import TransactionState
 
-SCHEMA_VERSION = 1
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
@@ -48,39 +53,61 @@ _METADATA_SECTIONS = frozenset(("configs", "acls", "users", "quotas", "tokens"))
 
 
 class Description(NamedTuple):
-    """`report` is the document of docs/describe.md; it holds the problems, too."""
+    """What was found. `is_overview` where it was made of log directories with nothing in particular asked for.
+
+    `report` has the rows of each section that was asked for, None where they cannot be told, and `unknowns`, `problems`.
+    """
 
     report: Row
     problems: list[Problem]
+    is_overview: bool
 
 
 def describe(disk: Disk, paths: Iterable[str], options: DescribeOptions) -> Description:
     """Tell what lies in the directories at `paths`. Raises SourceError where there is nothing to tell of."""
     remarks = Remarks()
     sources = find_sources(disk, paths, remarks)
-    report = _Describer(disk, sources, options, remarks).report()
+    show = options.show or _default_sections(sources, options)
+    report = _Describer(disk, sources, options._replace(show=show), show, remarks).report()
     report["unknowns"] = remarks.unknowns
     report["problems"] = [problem._asdict() for problem in remarks.problems]
-    return Description(report, remarks.problems)
+    return Description(report, remarks.problems, is_overview=options.show is None and show is OVERVIEW_SECTIONS)
+
+
+def _default_sections(sources: Sources, options: DescribeOptions) -> frozenset[str]:
+    """The sections to tell where none was asked for."""
+    if options.topics:
+        return TOPIC_SECTIONS
+    if options.groups:
+        return GROUP_SECTIONS
+    if sources.has_whole_directory or sources.current(METADATA_TOPIC, 0):
+        return OVERVIEW_SECTIONS
+    show = PARTITION_SECTIONS
+    if sources.partitions_of(CONSUMER_OFFSETS):
+        show |= GROUP_SECTIONS
+    if sources.partitions_of(TRANSACTION_STATE):
+        show |= {"transactions"}
+    return show
 
 
 class _Describer:
     """Makes the sections, each of its sources read once."""
 
-    def __init__(self, disk: Disk, sources: Sources, options: DescribeOptions, remarks: Remarks) -> None:
+    def __init__(self, disk: Disk, sources: Sources, options: DescribeOptions, show: frozenset[str], remarks: Remarks) -> None:
         self.disk = disk
         self.sources = sources
         self.options = options
+        self.show = show
         self.remarks = remarks
         self.logs = Logs(disk, sources, remarks, deep=options.deep)
 
     def report(self) -> Row:
-        show, report = self.options.show, Row(schemaVersion=SCHEMA_VERSION, type="description")
+        show, report = self.show, Row()
         self._tell_of_directories()
         if "cluster" in show:
             from kcli.inspect.description.cluster_sections import cluster_row
 
-            report["cluster"] = cluster_row(self.sources, self.metadata)
+            report["cluster"] = [cluster_row(self.sources, self.metadata)]
         if show & _METADATA_SECTIONS or "brokers" in show:
             self._put_metadata_sections(report)
         if "topics" in show:
@@ -140,7 +167,7 @@ class _Describer:
     def _put_metadata_sections(self, report: Row) -> None:
         from kcli.inspect.description import cluster_sections as sections
 
-        image, show = self.image, self.options.show
+        image, show = self.image, self.show
         if "brokers" in show:
             report["brokers"] = None if image is None else sections.broker_rows(image)
             report["controllers"] = None if image is None else sections.controller_rows(image)

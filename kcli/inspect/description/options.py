@@ -30,13 +30,24 @@ SECTIONS = (
 )
 
 
-class DescribeOptions(NamedTuple):
-    """`show` are names of SECTIONS; `topics` and `groups` are globs, any of which may match, none for all.
+# What is told where no section is asked for: of log directories, of single partitions, of chosen topics or groups.
+OVERVIEW_SECTIONS = frozenset(
+    (
+        *("cluster", "brokers", "topics", "partitions", "groups", "transactions"),
+        *("configs", "acls", "users", "quotas", "tokens"),
+    )
+)
+PARTITION_SECTIONS = frozenset(("cluster", "partitions", "segments", "epochs", "producers"))
+TOPIC_SECTIONS = frozenset(("topics", "partitions", "segments", "configs", "groups", "transactions"))
+GROUP_SECTIONS = frozenset(("groups", "members", "configs"))
 
-    With `deep` every batch header is read, so that nothing is left out for its cost.
+
+class DescribeOptions(NamedTuple):
+    """`show` are names of SECTIONS, None to choose by what was given and asked for; `topics` and `groups` are globs, any of
+    which may match, none for all. With `deep` every batch header is read, so that nothing is left out for its cost.
     """
 
-    show: frozenset[str] = frozenset(SECTIONS)
+    show: frozenset[str] | None = None
     topics: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     deep: bool = False

@@ -189,30 +189,32 @@ class PartitionLog:
     # ---------------------------------------------------------------------------------------------------- segments
 
     @cached_property
-    def size_bytes(self) -> int:
-        """The bytes of all `.log` files, as the file system tells them."""
-        total = 0
+    def segment_sizes(self) -> list[int]:
+        """The bytes of each `.log`, as the file system tells them."""
+        sizes = []
         for segment in self.directory.segments:
             try:
-                total += self._disk.size(segment.log)
+                sizes.append(self._disk.size(segment.log))
             except OSError as error:
                 self._remarks.unreadable(segment.log, error)
-        return total
+                sizes.append(0)
+        return sizes
 
-    def survey(self, budget: HeaderBudget) -> list[SegmentSurvey]:
-        """What the segments hold; one that cannot be read is a problem."""
-        found = []
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all `.log` files."""
+        return sum(self.segment_sizes)
+
+    def survey(self, slot: int, budget: HeaderBudget) -> SegmentSurvey:
+        """What segment number `slot` holds; one that cannot be read is a problem."""
         segments = self.directory.segments
-        for slot, segment in enumerate(segments):
-            is_last = slot + 1 == len(segments)
-            end_offset = (self.end_offset or segment.base_offset) if is_last else segments[slot + 1].base_offset
-            try:
-                survey = survey_segment(self._disk, segment, end_offset, is_last=is_last, budget=budget, remarks=self._remarks)
-            except (OSError, FormatError) as error:
-                self._unreadable(segment, error)
-                survey = unreadable_segment(segment, end_offset)
-            found.append(survey)
-        return found
+        segment, is_last = segments[slot], slot + 1 == len(segments)
+        end_offset = (self.end_offset or segment.base_offset) if is_last else segments[slot + 1].base_offset
+        try:
+            return survey_segment(self._disk, segment, end_offset, is_last=is_last, budget=budget, remarks=self._remarks)
+        except (OSError, FormatError) as error:
+            self._unreadable(segment, error)
+            return unreadable_segment(segment, end_offset)
 
     def _unreadable(self, segment: Segment, error: OSError | FormatError) -> None:
         if isinstance(error, OSError):

@@ -34,19 +34,26 @@ class Surveyed:
         self.logs = [logs.of(replica) for replica in replicas]
         self.surveys: dict[str, list[SegmentSurvey]] = {}
         self.sampled = self.segments = 0
-        if not options.show & _NEEDS_HEADERS:
+        if options.show is not None and not options.show & _NEEDS_HEADERS:
             return
-        total = sum(len(replica.directory.segments) for replica in replicas)
-        budget = HeaderBudget(None if options.deep else COST_PER_RUN, total)
-        for log in self.logs:
-            found = self.surveys[log.directory.path] = log.survey(budget)
-            self.segments += len(found)
-            self.sampled += sum(not survey.is_complete and survey.is_readable for survey in found)
+        self._survey(None if options.deep else COST_PER_RUN)
         if self.sampled:
             logs.remarks.unknown(
                 f"Of {self.sampled} of {self.segments} segments only some batch headers were read: their batches and records "
                 "are not counted, and codecs are those that were seen; --deep reads all headers."
             )
+
+    def _survey(self, limit: int | None) -> None:
+        """Survey all segments, the smallest first: what they leave of their shares goes to the larger ones."""
+        found: dict[tuple[str, int], SegmentSurvey] = {}
+        places = [(log, slot) for log in self.logs for slot in range(len(log.directory.segments))]
+        budget = HeaderBudget(limit, len(places))
+        for log, slot in sorted(places, key=lambda place: place[0].segment_sizes[place[1]]):
+            found[log.directory.path, slot] = log.survey(slot, budget)
+        for log, slot in places:
+            self.surveys.setdefault(log.directory.path, []).append(found[log.directory.path, slot])
+        self.segments = len(found)
+        self.sampled = sum(not survey.is_complete and survey.is_readable for survey in found.values())
 
     def of(self, log: PartitionLog) -> list[SegmentSurvey]:
         """What the segments of a replica hold."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from kcli.inspect.instants import format_instant
 from kcli.inspect.quantities import format_bytes, format_count
-from kcli.inspect.renderers.terminal_text import EMPTY, escape, fitted, width
+from kcli.inspect.renderers.terminal_text import EMPTY, escape, fitted
+from kcli.inspect.renderers.text_table import table_lines
 from kcli.inspect.sketches import narrowed
 
 MAX_RATE_ROWS = 24
@@ -39,15 +40,9 @@ def statistics_lines(report: dict[str, Any]) -> Iterator[str]:
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """A title, the names of the columns, and the rows; the first column is to the left, the others to the right."""
-    widths = [max(width(row[slot]) for row in (columns, *rows)) for slot in range(len(columns))]
     yield ""
     yield title
-    for row in (columns, *rows):
-        cells = [
-            text + " " * (wide - width(text)) if slot == 0 else " " * (wide - width(text)) + text
-            for slot, (text, wide) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield f"  {'  '.join(cells)}".rstrip()
+    yield from table_lines(columns, rows)
 
 
 def _codecs(codecs: Sequence[dict[str, Any]]) -> Iterator[str]:

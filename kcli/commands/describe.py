@@ -1,0 +1,106 @@
+"""`kcli describe`: tells what log directories hold, out of the directories alone."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, tell, use_colour, write_out
+from kcli.inspect.description.options import SECTIONS
+from kcli.log.disk import OsDisk
+
+if TYPE_CHECKING:
+    from kcli.inspect.description.description import Description
+
+ARGUMENTS = "DIR..."
+DESCRIPTION = """\
+Tells what log directories hold: topics, partitions, offsets, sizes, codecs, time spans, groups with their
+committed offsets and lag, transactions, brokers, configurations, ACLs. Nothing but the directories is asked."""
+EPILOG = f"""\
+Sections for --show: {", ".join(SECTIONS[:8])},
+{", ".join(SECTIONS[8:])}; or all.
+Give all log directories of a node (log.dirs, metadata.log.dir), or some of a cluster's nodes, or a partition's
+directory. Exit codes: 0 all could be read, 1 something is damaged (all else is told), 2 could not run.
+docs/describe.md says where each answer comes from, and has the schema of --output json."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `kcli describe`."""
+    parser.add_argument("paths", nargs="*", metavar="DIR", help="log directories, partitions' directories, or globs")
+    parser.add_argument(
+        "--show",
+        metavar="SECTIONS",
+        action="append",
+        default=[],
+        help="whole sections, separated by commas, instead of an overview",
+    )
+    parser.add_argument(
+        "--topic", metavar="GLOB", action="append", default=[], help="topics with such a name; several: any of them"
+    )
+    parser.add_argument("--group", metavar="GLOB", action="append", default=[], help="groups with such an id; likewise")
+    parser.add_argument(
+        "--deep", action="store_true", help="read every batch header, and so count batches and records of large segments, too"
+    )
+    parser.add_argument("--output", choices=["text", "json"], default="text", help="tables, or one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Describe what was asked for -> exit code. Raises CannotRun where there is nothing to describe."""
+    from kcli.inspect.description.description import describe
+    from kcli.inspect.description.options import DescribeOptions
+    from kcli.inspect.description.sources import SourceError
+
+    if not args.paths:
+        raise CannotRun("name what to describe: kcli describe DIR...")
+    asked = _asked_sections(args.show)
+    if not asked and args.output == "json":
+        asked = frozenset(SECTIONS)
+    options = DescribeOptions(asked or None, tuple(args.topic), tuple(args.group), args.deep)
+    try:
+        description = describe(OsDisk(), _distinct(args.paths), options)
+    except SourceError as error:
+        raise CannotRun(str(error)) from None
+    for problem in description.problems:
+        tell(_harmless(f"{problem.path}: {problem.message}"))
+    _print(description, args.output)
+    return EXIT_FINDINGS if description.problems else EXIT_OK
+
+
+def _asked_sections(given: list[str]) -> frozenset[str]:
+    names = {name.strip() for part in given for name in part.split(",") if name.strip()}
+    unknown = sorted(names - {*SECTIONS, "all"})
+    if unknown:
+        raise CannotRun(f"--show knows no section {unknown[0]!r}; there are {', '.join(SECTIONS)}, and all")
+    return frozenset(SECTIONS if "all" in names else names)
+
+
+def _distinct(paths: list[str]) -> list[str]:
+    """The paths, each directory once; one whose last part is no name ("." or "..") as an absolute path.
+
+    What a partition's directory holds is told by its name.
+    """
+    found: dict[Path, str] = {}
+    for path in paths:
+        place = Path(path).resolve()
+        found.setdefault(place, str(place) if Path(path).name in ("", "..") else path)
+    return list(found.values())
+
+
+def _print(description: Description, output: str) -> None:
+    if output == "json":
+        from kcli.inspect.renderers.description_json import json_lines
+
+        lines = json_lines(description.report)
+    else:
+        from kcli.inspect.renderers.description_text import description_lines
+
+        lines = description_lines(description.report, overview=description.is_overview, colour=use_colour())
+    # A lone surrogate, as a directory's name that is not UTF-8 has them, becomes its escape: harmless in text, right in JSON.
+    write_out("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+
+
+def _harmless(sentence: str) -> str:
+    from kcli.inspect.renderers.terminal_text import escape
+
+    return escape(sentence)

@@ -1,0 +1,68 @@
+"""The report of kcli.inspect.description as JSON for programs: one object a line.
+
+The first line is {"type":"schema","name":"kcli.describe","version":1}, then come the rows of the sections that were asked
+for, each with its type, then `unknown` and `problem`, and at last `summary`, which says of each section how many rows it
+has, or null where that cannot be told. docs/describe.md documents the types; the version grows when a field changes its
+meaning or goes, not when one is added. A path that is not UTF-8 stands base64 in pathBase64 instead of path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kcli.inspect.renderers.json_text import dump, path_member, quote
+
+SCHEMA_NAME = "kcli.describe"
+SCHEMA_VERSION = 1
+# Section of the report -> type of its rows.
+ROW_TYPES = {
+    "cluster": "cluster",
+    "brokers": "broker",
+    "controllers": "controller",
+    "topics": "topic",
+    "partitions": "partition",
+    "segments": "segment",
+    "leaderEpochs": "leaderEpoch",
+    "producers": "producer",
+    "groups": "group",
+    "members": "member",
+    "transactions": "transaction",
+    "openTransactions": "openTransaction",
+    "configs": "config",
+    "acls": "acl",
+    "users": "user",
+    "quotas": "quota",
+    "tokens": "token",
+}
+
+
+def json_lines(report: dict[str, Any]) -> Iterator[str]:
+    """The report, line by line without line ends."""
+    yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
+    for section, row_type in ROW_TYPES.items():
+        for row in report.get(section) or ():
+            yield f'{{"type":"{row_type}",{_members(row)}}}'
+    for sentence in report["unknowns"]:
+        yield f'{{"type":"unknown","message":{quote(sentence)}}}'
+    for problem in report["problems"]:
+        yield f'{{"type":"problem",{_members(problem)}}}'
+    counts = {section: None if report[section] is None else len(report[section]) for section in ROW_TYPES if section in report}
+    yield dump({"type": "summary", "rows": counts, "problems": len(report["problems"])})
+
+
+def _members(row: dict[str, Any]) -> str:
+    return ",".join([_member(name, value) for name, value in row.items()])
+
+
+def _member(name: str, value: Any) -> str:
+    return path_member(value) if name == "path" and isinstance(value, str) else f"{quote(name)}:{_value(value)}"
+
+
+def _value(value: Any) -> str:
+    """As json_text.dump, but for paths in inner objects."""
+    if isinstance(value, dict):
+        return f"{{{_members(value)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(_value(inner) for inner in value)}]"
+    return dump(value)

@@ -1,0 +1,423 @@
+"""Which tables the text of describe has, and what stands in their columns; kcli.inspect.renderers.description_text prints them.
+
+A cell is made of a row of the report: text that is harmless for terminals, empty where nothing is known or to be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kcli.inspect.instants import format_instant
+from kcli.inspect.quantities import format_bytes
+from kcli.inspect.renderers.terminal_text import escape
+
+Row = dict[str, Any]
+Cell = Callable[[Row], str]
+Column = tuple[str, Cell]
+
+
+class Table(NamedTuple):
+    """A table: `rows` finds its rows in the report (None where they cannot be told, or were not asked for); `option` is what
+    --show takes for it; without `is_in_overview` it is shown for that option only."""
+
+    title: str
+    option: str
+    rows: Callable[[dict[str, Any]], list[Row] | None]
+    columns: tuple[Column, ...]
+    is_in_overview: bool = True
+
+
+# ------------------------------------------------------------------------------------------------------------------ cells
+
+
+def _text(name: str) -> Cell:
+    """A value as it is."""
+    return lambda row: "" if row[name] is None else escape(str(row[name]))
+
+
+def _number(name: str) -> Cell:
+    return lambda row: "" if row[name] is None else f"{row[name]:,}"
+
+
+def _known(cell: Cell) -> Cell:
+    """A dash where there is nothing."""
+    return lambda row: cell(row) or "-"
+
+
+def _time(name: str) -> Cell:
+    """A time to the second."""
+    return lambda row: "" if row[name] is None else _seconds(format_instant(row[name]))
+
+
+def _seconds(instant: str) -> str:
+    return f"{instant[:-5]}Z" if instant.endswith("Z") else instant
+
+
+def _unless_at_end(name: str) -> Cell:
+    """An offset where it is not the log end offset, which is what it is expected to be."""
+    return lambda row: "-" if row[name] is None else "" if row[name] == row["logEndOffset"] else str(row[name])
+
+
+def _ids(name: str) -> Cell:
+    return lambda row: "" if row[name] is None else ",".join(map(str, row[name]))
+
+
+def _size(row: Row) -> str:
+    return format_bytes(row["sizeInBytes"])
+
+
+def _codecs(row: Row) -> str:
+    return " ".join(escape(codec["name"]) for codec in row["codecs"])
+
+
+def _partition(row: Row) -> str:
+    return escape(f"{row['topic']}-{row['partition']}")
+
+
+def _places(name: str) -> Cell:
+    """Topics, or subtopologies, with their partitions: orders:0,1."""
+    return lambda row: " ".join(map(_place, row[name] or ()))
+
+
+def _place(part: Row) -> str:
+    name = part["topic"] if "topic" in part else part["subtopology"]
+    role = f"({part['role']})" if part.get("role", "active") != "active" else ""
+    return escape(f"{name}:{','.join(map(str, part['partitions']))}{role}")
+
+
+def _endpoints(row: Row) -> str:
+    return " ".join(escape(f"{part['name']}://{part['host']}:{part['port']}") for part in row["endpoints"])
+
+
+def _stopped(row: Row) -> str:
+    if row["isLive"]:
+        return "running"
+    return "" if row["isCleanShutdown"] is None else "cleanly" if row["isCleanShutdown"] else "not cleanly"
+
+
+def _broker_state(row: Row) -> str:
+    if row["isInControlledShutdown"]:
+        return "shut down" if row["isFenced"] else "shutting down"
+    return "fenced" if row["isFenced"] else "active"
+
+
+def _topic_partitions(row: Row) -> str:
+    total, here = row["partitions"], row["partitionsHere"]
+    return str(here) if total is None or total == here else f"{here} of {total}"
+
+
+def _not_current(row: Row) -> str:
+    return "" if row["state"] == "current" else escape(row["state"])
+
+
+def _not_in_metadata(row: Row) -> str:
+    return "not in the metadata" if row["isInMetadata"] is False else ""
+
+
+def _beside(row: Row) -> str:
+    names = (("index", "hasOffsetIndex"), ("timeindex", "hasTimeIndex"), ("txnindex", "hasTransactionIndex"))
+    return " ".join(word for word, name in (*names, ("snapshot", "hasProducerSnapshot")) if row[name])
+
+
+def _resource(row: Row) -> str:
+    return escape(f"{row['resourceType']} {row['resourceName'] or '(default)'}")
+
+
+def _config_value(row: Row) -> str:
+    return "(hidden)" if row["isSensitive"] else escape(row["value"]) or '""'
+
+
+def _entity(row: Row) -> str:
+    return " ".join(escape(f"{kind}={'(default)' if name is None else name}") for kind, name in row["entity"].items())
+
+
+def _hanging(row: Row) -> str:
+    return "-" if row["isHanging"] is None else "yes" if row["isHanging"] else "no"
+
+
+def _milliseconds(name: str) -> Cell:
+    return lambda row: f"{row[name]:,} ms"
+
+
+def _amount(row: Row) -> str:
+    value = row["value"]
+    return f"{int(value):,}" if value.is_integer() else f"{value:,}"
+
+
+def _renewers(row: Row) -> str:
+    return " ".join(map(escape, row["renewers"]))
+
+
+def _offset_count(row: Row) -> str:
+    return f"{len(row['offsets']):,}"
+
+
+# ------------------------------------------------------------------------------------------------------------------- rows
+
+
+def _section(name: str) -> Callable[[dict[str, Any]], list[Row] | None]:
+    return lambda report: report.get(name)
+
+
+def _offsets_of(*, share: bool) -> Callable[[dict[str, Any]], list[Row] | None]:
+    """A row an offset of a group, with the group's id; None where there is none of that kind."""
+
+    def rows(report: dict[str, Any]) -> list[Row] | None:
+        groups = [group for group in report.get("groups") or () if (group["kind"] == "share") is share]
+        return [{"groupId": group["groupId"], **offset} for group in groups for offset in group["offsets"]] or None
+
+    return rows
+
+
+# ----------------------------------------------------------------------------------------------------------------- tables
+
+_SURVEY: tuple[Column, ...] = (
+    ("records", _known(_number("records"))),
+    ("size", _size),
+    ("codecs", _codecs),
+    ("first record", _time("firstTimestamp")),
+    ("largest time", _time("maxTimestamp")),
+)
+DIRECTORIES: tuple[Column, ...] = (
+    ("log directory", _text("path")),
+    ("node", _text("nodeId")),
+    ("directory id", _text("directoryId")),
+    ("partitions", _number("partitions")),
+    ("stopped", _stopped),
+)
+TABLES = (
+    Table(
+        "brokers",
+        "brokers",
+        _section("brokers"),
+        (
+            ("id", _text("id")),
+            ("state", _broker_state),
+            ("endpoints", _endpoints),
+            ("rack", _text("rack")),
+            ("epoch", _number("epoch")),
+            ("directory ids", _ids("logDirs")),
+        ),
+    ),
+    Table("controllers", "brokers", _section("controllers"), (("id", _text("id")), ("endpoints", _endpoints)), False),
+    Table(
+        "topics",
+        "topics",
+        _section("topics"),
+        (
+            ("topic", _text("name")),
+            ("partitions", _topic_partitions),
+            ("replicas", _number("replicationFactor")),
+            ("segments", _number("segments")),
+            *_SURVEY,
+            ("id", _text("id")),
+            ("remark", _not_in_metadata),
+        ),
+    ),
+    Table(
+        "partitions",
+        "partitions",
+        _section("partitions"),
+        (
+            ("partition", _partition),
+            ("state", _not_current),
+            ("leader", _text("leader")),
+            ("on nodes", _ids("replicas")),
+            ("in sync", _ids("isr")),
+            ("epoch", _text("lastLeaderEpoch")),
+            ("start offset", _known(_text("logStartOffset"))),
+            ("cleaned to", _text("cleanedOffset")),
+            ("last stable", _unless_at_end("lastStableOffset")),
+            ("high watermark", _unless_at_end("highWatermark")),
+            ("end offset", _known(_text("logEndOffset"))),
+            ("segments", _number("segments")),
+            *_SURVEY,
+        ),
+    ),
+    Table(
+        "segments",
+        "segments",
+        _section("segments"),
+        (
+            ("partition", _partition),
+            ("base offset", _text("baseOffset")),
+            ("end offset", _text("endOffset")),
+            ("batches", _known(_number("batches"))),
+            *_SURVEY,
+            ("beside it", _beside),
+        ),
+    ),
+    Table(
+        "leader epochs",
+        "epochs",
+        _section("leaderEpochs"),
+        (("partition", _partition), ("epoch", _text("epoch")), ("from offset", _text("startOffset"))),
+    ),
+    Table(
+        "producers",
+        "producers",
+        _section("producers"),
+        (
+            ("partition", _partition),
+            ("producer id", _text("producerId")),
+            ("epoch", _text("producerEpoch")),
+            ("last sequence", _text("lastSequence")),
+            ("last offset", _text("lastOffset")),
+            ("last time", _time("lastTimestamp")),
+            ("coordinator epoch", _text("coordinatorEpoch")),
+            ("open since offset", _text("currentTxnFirstOffset")),
+        ),
+    ),
+    Table(
+        "groups",
+        "groups",
+        _section("groups"),
+        (
+            ("group", _text("groupId")),
+            ("kind", _text("kind")),
+            ("state", _text("state")),
+            ("members", _number("members")),
+            ("epoch", _text("epoch")),
+            ("partitions", _offset_count),
+            ("lag", _known(_number("totalLag"))),
+        ),
+    ),
+    Table(
+        "committed offsets",
+        "groups",
+        _offsets_of(share=False),
+        (
+            ("group", _text("groupId")),
+            ("partition", _partition),
+            ("committed", _known(_text("committedOffset"))),
+            ("in a transaction", _text("pendingOffset")),
+            ("end offset", _known(_text("logEndOffset"))),
+            ("lag", _known(_number("lag"))),
+            ("committed at", _time("commitTimestamp")),
+            ("metadata", _text("metadata")),
+        ),
+        False,
+    ),
+    Table(
+        "progress of share groups",
+        "groups",
+        _offsets_of(share=True),
+        (
+            ("group", _text("groupId")),
+            ("partition", _partition),
+            ("start offset", _known(_text("startOffset"))),
+            ("done above it", _text("deliveryCompleteCount")),
+            ("end offset", _known(_text("logEndOffset"))),
+            ("lag", _known(_number("lag"))),
+            ("written at", _time("writeTimestamp")),
+        ),
+        False,
+    ),
+    Table(
+        "members",
+        "members",
+        _section("members"),
+        (
+            ("group", _text("groupId")),
+            ("member", _text("memberId")),
+            ("instance", _text("instanceId")),
+            ("client", _text("clientId")),
+            ("host", _text("clientHost")),
+            ("epoch", _text("epoch")),
+            ("state", _text("state")),
+            ("assigned", _places("assignment")),
+        ),
+        False,
+    ),
+    Table(
+        "transactional ids",
+        "transactions",
+        _section("transactions"),
+        (
+            ("transactional id", _text("transactionalId")),
+            ("state", _text("state")),
+            ("producer id", _text("producerId")),
+            ("epoch", _text("producerEpoch")),
+            ("timeout", _milliseconds("timeoutMs")),
+            ("started", _time("startTimestamp")),
+            ("updated", _time("lastUpdateTimestamp")),
+            ("partitions written to", _places("partitions")),
+        ),
+    ),
+    Table(
+        "open transactions",
+        "transactions",
+        _section("openTransactions"),
+        (
+            ("partition", _partition),
+            ("producer id", _text("producerId")),
+            ("epoch", _text("producerEpoch")),
+            ("first offset", _text("firstOffset")),
+            ("last time", _time("lastTimestamp")),
+            ("transactional id", _text("transactionalId")),
+            ("state", _text("coordinatorState")),
+            ("hanging", _hanging),
+        ),
+    ),
+    Table(
+        "configurations",
+        "configs",
+        _section("configs"),
+        (("resource", _resource), ("name", _text("name")), ("value", _config_value)),
+        False,
+    ),
+    Table(
+        "access control",
+        "acls",
+        _section("acls"),
+        (
+            ("principal", _text("principal")),
+            ("host", _text("host")),
+            ("permission", _text("permissionType")),
+            ("operation", _text("operation")),
+            ("resource", _resource),
+            ("pattern", _text("patternType")),
+        ),
+        False,
+    ),
+    Table(
+        "SCRAM credentials",
+        "users",
+        _section("users"),
+        (("user", _text("user")), ("mechanism", _text("mechanism")), ("iterations", _number("iterations"))),
+        False,
+    ),
+    Table(
+        "client quotas",
+        "quotas",
+        _section("quotas"),
+        (("entity", _entity), ("quota", _text("key")), ("amount", _amount)),
+        False,
+    ),
+    Table(
+        "delegation tokens",
+        "tokens",
+        _section("tokens"),
+        (
+            ("token", _text("tokenId")),
+            ("owner", _text("owner")),
+            ("requester", _text("requester")),
+            ("renewers", _renewers),
+            ("issued", _time("issueTimestamp")),
+            ("expires", _time("expirationTimestamp")),
+            ("at the latest", _time("maxTimestamp")),
+        ),
+        False,
+    ),
+)
+# All other columns hold numbers and times, which stand to the right.
+LEFT_COLUMNS = frozenset(
+    (
+        *("log directory", "node", "directory id", "stopped", "endpoints", "rack", "directory ids", "topic", "id", "remark"),
+        *("partition", "state", "on nodes", "in sync", "codecs", "beside it", "group", "kind", "metadata", "member"),
+        *("instance", "client", "host", "assigned", "transactional id", "partitions written to", "hanging", "resource"),
+        *("name", "value", "principal", "permission", "operation", "pattern", "user", "mechanism", "entity", "quota"),
+        *("token", "owner", "requester", "renewers"),
+    )
+)

@@ -1,0 +1,111 @@
+"""The report of kcli.inspect.description as tables for people.
+
+An overview has one row a topic, a group, a transactional id, and counts of what is set (configurations, ACLs ...); of each
+table at most OVERVIEW_ROWS rows. Asked for by --show, a section is told whole. What is not known has a dash; a column that no
+row fills is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kcli.inspect.quantities import format_count
+from kcli.inspect.renderers.description_tables import DIRECTORIES, LEFT_COLUMNS, TABLES, Column, Row, Table
+from kcli.inspect.renderers.human_text import Palette
+from kcli.inspect.renderers.terminal_text import escape
+from kcli.inspect.renderers.text_table import table_lines
+
+OVERVIEW_ROWS = 50
+# What an overview only counts: section, and what its rows are.
+_COUNTED = (
+    ("configs", "configuration"),
+    ("acls", "ACL"),
+    ("users", "SCRAM credential"),
+    ("quotas", "quota"),
+    ("tokens", "delegation token"),
+)
+
+
+def description_lines(report: dict[str, Any], *, overview: bool, colour: bool = False) -> Iterator[str]:
+    """The lines of the report, without line ends, harmless for any terminal; a blank one between two parts."""
+    text = _Text(Palette(colour))
+    is_first = True
+    for part in text.parts(report, overview):
+        for slot, line in enumerate(part):
+            if slot == 0 and not is_first:
+                yield ""
+            is_first = False
+            yield line
+
+
+class _Text:
+    """Makes the parts of the text."""
+
+    def __init__(self, palette: Palette) -> None:
+        self.palette = palette
+
+    def parts(self, report: dict[str, Any], overview: bool) -> Iterator[Iterator[str]]:
+        for cluster in report.get("cluster") or ():
+            yield self._cluster(cluster)
+        for table in TABLES:
+            rows = table.rows(report)
+            if rows is not None and not (overview and (not rows or not table.is_in_overview)):
+                yield self._table(table, rows, OVERVIEW_ROWS if overview else len(rows))
+        if overview:
+            yield self._counts(report)
+        yield self._unknowns(report)
+
+    def _title(self, text: str) -> str:
+        return f"{self.palette.bold}{text}{self.palette.plain}"
+
+    def _table(self, table: Table, rows: list[Row], most: int) -> Iterator[str]:
+        yield self._title(table.title) + ("" if rows else ": none")
+        if rows:
+            yield from self._lines(table.columns, rows[:most])
+        if len(rows) > most:
+            yield f"  {len(rows) - most:,} more: --show {table.option}"
+
+    def _lines(self, columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
+        cells = [[cell(row) for _, cell in columns] for row in rows]
+        lines = table_lines([name for name, _ in columns], cells, left=LEFT_COLUMNS, drop_empty=True)
+        yield f"{self.palette.dim}{next(lines)}{self.palette.plain}"
+        yield from lines
+
+    def _cluster(self, cluster: Row) -> Iterator[str]:
+        yield self._title("cluster" if cluster["clusterId"] is None else f"cluster {escape(cluster['clusterId'])}")
+        yield from self._lines(DIRECTORIES, cluster["logDirectories"])
+        metadata = cluster["metadata"]
+        if metadata is not None and not metadata["isBootstrap"]:
+            snapshot = metadata["snapshotEndOffset"]
+            source = "the log" if snapshot is None else f"snapshot {snapshot}-{metadata['snapshotEpoch']} and the log behind it"
+            yield f"  metadata  up to offset {metadata['endOffset']}, from {source} in {escape(metadata['path'])}"
+        if cluster["features"]:
+            yield f"  features  {', '.join(map(_feature, cluster['features']))}"
+        if cluster["quorum"] is not None:
+            yield f"  quorum    {_quorum(cluster['quorum'])}"
+
+    @staticmethod
+    def _counts(report: dict[str, Any]) -> Iterator[str]:
+        counts = [(section, len(report[section]), what) for section, what in _COUNTED if report.get(section)]
+        if counts:
+            sections = ",".join(section for section, _, _ in counts)
+            yield f"{', '.join(format_count(count, what) for _, count, what in counts)}: --show {sections}"
+
+    def _unknowns(self, report: dict[str, Any]) -> Iterator[str]:
+        if report["unknowns"]:
+            yield self._title("not known, or not for sure")
+            for sentence in report["unknowns"]:
+                yield f"  {escape(sentence)}"
+
+
+def _feature(feature: Row) -> str:
+    level = f"{feature['version']} ({feature['level']})" if feature["version"] else feature["level"]
+    return escape(f"{feature['name']} {level}")
+
+
+def _quorum(quorum: Row) -> str:
+    leader = "no leader" if quorum["leaderId"] is None else f"leader {quorum['leaderId']}"
+    epoch = "" if quorum["leaderEpoch"] is None else f" in epoch {quorum['leaderEpoch']}"
+    voters = ", ".join(str(voter["id"]) for voter in quorum["voters"]) or "unknown"
+    return f"{leader}{epoch}; voters {voters}; kraft.version {quorum['kraftVersion']}"
