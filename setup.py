@@ -13,8 +13,9 @@ from setuptools.command.build_ext import build_ext
 COMPILED_MODULES = [
     "kcli/format/record_scan.py",
     "kcli/format/batch_scan.py",
+    "kcli/format/batch_passes.py",
     "kcli/inspect/record_lines.py",
-    "kcli/inspect/json_record_lines.py",
+    "kcli/inspect/record_rows.py",
     "kcli/spark/arrow_columns.py",
 ]
 

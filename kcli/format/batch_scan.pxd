@@ -51,28 +51,3 @@ cpdef Py_ssize_t summarise(records, Py_ssize_t count, long long previous_offset,
 cpdef Py_ssize_t scan_batches(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, long long file_position, crc32c,
     batches, records, long long[::1] scratch) except? -9
-
-@cython.locals(
-    base_offsets=cython.longlong[::1], last_offsets=cython.longlong[::1], leader_epochs=cython.longlong[::1],
-    attributes=cython.longlong[::1], producer_ids=cython.longlong[::1], producer_epochs=cython.longlong[::1],
-    base_sequences=cython.longlong[::1], record_counts=cython.longlong[::1], faults=cython.longlong[::1],
-    next_offset=cython.longlong, leader_epoch=cython.longlong, wanted_attributes=cython.longlong,
-    producer_id=cython.longlong, producer_epoch=cython.longlong, next_sequence=cython.longlong,
-    stop_offset=cython.longlong, passed=cython.longlong, last_offset=cython.longlong, taken=cython.longlong,
-)
-cpdef Py_ssize_t next_notable(batches, Py_ssize_t index, Py_ssize_t count, long long[::1] state) except? -9
-
-@cython.locals(
-    row_positions=cython.longlong[::1], last_offsets=cython.longlong[::1], slots=Py_ssize_t, target=cython.longlong,
-)
-cpdef Py_ssize_t match_offset_index(
-    batches, Py_ssize_t index, Py_ssize_t count, const int[::1] relative_offsets, const int[::1] positions,
-    Py_ssize_t slot, long long base_offset, long long[::1] scratch) except? -9
-
-@cython.locals(
-    base_offsets=cython.longlong[::1], last_offsets=cython.longlong[::1], max_timestamps=cython.longlong[::1],
-    slots=Py_ssize_t, target=cython.longlong, largest=cython.longlong, timestamp=cython.longlong,
-)
-cpdef Py_ssize_t match_time_index(
-    batches, Py_ssize_t index, Py_ssize_t count, const long long[::1] timestamps, const int[::1] relative_offsets,
-    Py_ssize_t slot, long long base_offset, long long[::1] scratch) except? -9

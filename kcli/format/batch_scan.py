@@ -10,7 +10,7 @@ objects and sentences.
     its fault is UNOPENED        it is compressed: the caller inflates it and calls `check_records`
     its fault is LOOK            anything else; a caller that adds a row of format 0 or 1 marks it LEGACY
 
-`next_notable`, `match_offset_index` and `match_time_index` pass over the columns in the same way: as long as all is usual.
+kcli.format.batch_passes goes over the columns in the same way: as long as all is usual.
 
 This one source runs two ways, as kcli.format.record_scan does; its C types stand in batch_scan.pxd.
 """
@@ -34,17 +34,6 @@ FULL = 2  # the columns are full
 
 HEADER_BYTES = 61
 LOG_APPEND_TIME_BIT = 8
-
-# The slots of the state of `next_notable`: what the next batch must have to be usual, then what was passed over.
-NEXT_OFFSET = 0
-LEADER_EPOCH = 1
-ATTRIBUTES = 2  # less the codec
-PRODUCER_ID = 3
-PRODUCER_EPOCH = 4
-NEXT_SEQUENCE = 5
-STOP_OFFSET = 6  # a batch that reaches this offset is notable
-RECORDS = 7
-STATE_SLOTS = 8
 
 
 class BatchColumns:
@@ -354,123 +343,3 @@ def scan_batches(
     scratch[1] = stop
     scratch[2] = faulty
     return index
-
-
-def next_notable(batches: BatchColumns, index: int, count: int, state: array) -> int:  # type: ignore[type-arg]
-    """Pass over the rows [index, count) that are usual -> the first that is not, or count.
-
-    Usual: SOUND, every offset taken, next in offset, of the same leader epoch, attributes and producer, next in the
-    producer's sequence, below STOP_OFFSET. `state` holds what is expected and is moved on; RECORDS grows.
-    """
-    base_offsets = batches.base_offset
-    last_offsets = batches.last_offset
-    leader_epochs = batches.leader_epoch
-    attributes = batches.attributes
-    producer_ids = batches.producer_id
-    producer_epochs = batches.producer_epoch
-    base_sequences = batches.base_sequence
-    record_counts = batches.record_count
-    faults = batches.fault
-    next_offset = state[NEXT_OFFSET]
-    leader_epoch = state[LEADER_EPOCH]
-    wanted_attributes = state[ATTRIBUTES]
-    producer_id = state[PRODUCER_ID]
-    producer_epoch = state[PRODUCER_EPOCH]
-    next_sequence = state[NEXT_SEQUENCE]
-    stop_offset = state[STOP_OFFSET]
-    passed = 0
-    while index < count:
-        last_offset = last_offsets[index]
-        taken = last_offset - next_offset + 1
-        if (
-            base_offsets[index] != next_offset
-            or faults[index] != SOUND
-            or record_counts[index] != taken
-            or leader_epochs[index] != leader_epoch
-            or attributes[index] & -8 != wanted_attributes
-            or producer_ids[index] != producer_id
-            or producer_epochs[index] != producer_epoch
-            or base_sequences[index] != next_sequence
-            or last_offset >= stop_offset
-        ):
-            break
-        if producer_id >= 0:
-            next_sequence += taken
-            if next_sequence > 2147483647:
-                next_sequence -= 2147483648
-        next_offset = last_offset + 1
-        passed += taken
-        index += 1
-    state[NEXT_OFFSET] = next_offset
-    state[NEXT_SEQUENCE] = next_sequence
-    state[RECORDS] += passed
-    return index
-
-
-def match_offset_index(
-    batches: BatchColumns,
-    index: int,
-    count: int,
-    relative_offsets: array,  # type: ignore[type-arg]
-    positions: array,  # type: ignore[type-arg]
-    slot: int,
-    base_offset: int,
-    scratch: array,  # type: ignore[type-arg]
-) -> int:
-    """Pass over the entries of a `.index`, from `slot` on, that name a batch's position and last offset -> the next slot.
-
-    On return scratch[0] is the row reached: `count` where the next entry points behind the rows [index, count), else the
-    first row at or behind the place that the next entry points at, which it does not fit.
-    """
-    row_positions = batches.position
-    last_offsets = batches.last_offset
-    slots = len(positions)
-    while slot < slots:
-        target = positions[slot]
-        while index < count and row_positions[index] < target:
-            index += 1
-        if index == count or row_positions[index] != target or last_offsets[index] != base_offset + relative_offsets[slot]:
-            break
-        slot += 1
-    scratch[0] = index
-    return slot
-
-
-def match_time_index(
-    batches: BatchColumns,
-    index: int,
-    count: int,
-    timestamps: array,  # type: ignore[type-arg]
-    relative_offsets: array,  # type: ignore[type-arg]
-    slot: int,
-    base_offset: int,
-    scratch: array,  # type: ignore[type-arg]
-) -> int:
-    """Pass over the entries of a `.timeindex`, from `slot` on, that tell a batch's largest timestamp -> the next slot.
-
-    A fitting entry's offset lies in a batch whose maxTimestamp it states, and no batch before has a larger one. scratch[1]
-    is the largest timestamp of the rows before `index`, on call and on return; scratch[0] as in match_offset_index.
-    """
-    base_offsets = batches.base_offset
-    last_offsets = batches.last_offset
-    max_timestamps = batches.max_timestamp
-    slots = len(timestamps)
-    largest = scratch[1]
-    while slot < slots:
-        target = base_offset + relative_offsets[slot]
-        while index < count and last_offsets[index] < target:
-            if max_timestamps[index] > largest:
-                largest = max_timestamps[index]
-            index += 1
-        timestamp = timestamps[slot]
-        if index == count or base_offsets[index] > target or max_timestamps[index] != timestamp or largest > timestamp:
-            break
-        slot += 1
-    if slot == slots:
-        while index < count:
-            if max_timestamps[index] > largest:
-                largest = max_timestamps[index]
-            index += 1
-    scratch[0] = index
-    scratch[1] = largest
-    return slot

@@ -1,8 +1,8 @@
 """Follows the producers of a partition over its batches: sequences, epochs, transactions, and the .txnindex files.
 
 What a batch does to its producer's state is told in kcli.log.producer_state_manager; here it is only asked whether a broker
-could have written it so. Of the batches of one producer that follow each other in its sequence only the first and the last
-matter: they come as one `ProducerStep`.
+could have written it so, and the state is no more than a snapshot's entry: a log may have many producers. Of the batches of
+one producer that follow each other in its sequence only the first and the last matter: they come as one `ProducerStep`.
 
     step                                     is odd where
     ---------------------------------------  ---------------------------------------------------------------------------
@@ -26,10 +26,9 @@ from typing import NamedTuple
 from kcli.format.end_transaction_marker import EndTransactionMarker
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.producer_snapshot import ProducerEntry
-from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, increment_sequence
+from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, increment_sequence
 from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
-from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry
 
 
 class ProducerStep(NamedTuple):
@@ -85,7 +84,7 @@ class ProducerTracker:
     def __init__(self, findings: FindingList, *, knows_all: bool) -> None:
         self.findings = findings
         self.knows_all = knows_all
-        self.producers: dict[int, ProducerStateEntry] = {}
+        self.producers: dict[int, ProducerEntry] = {}
         self.counts = TransactionCounts()
         self.path = ""
         self.index: TransactionIndexCheck | None = None
@@ -97,7 +96,7 @@ class ProducerTracker:
     def load(self, entries: tuple[ProducerEntry, ...]) -> None:
         """Begin with what a snapshot tells."""
         for entry in entries:
-            self.producers[entry.producer_id] = ProducerStateEntry.from_snapshot(entry)
+            self.producers[entry.producer_id] = entry
             if entry.open_txn_first_offset is not None:
                 self._open[entry.producer_id] = entry.open_txn_first_offset
                 self._records[entry.producer_id] = 0
@@ -107,7 +106,7 @@ class ProducerTracker:
         self.note_gap(step)
         state = self.producers.get(step.producer_id)
         if state is None:
-            state = self.producers[step.producer_id] = ProducerStateEntry(step.producer_id)
+            state = ProducerEntry(step.producer_id, NO_PRODUCER_EPOCH, NO_SEQUENCE, -1, 0, NO_TIMESTAMP, -1, -1)
         elif step.producer_epoch < state.producer_epoch:
             self._add(
                 "producer-epoch-back",
@@ -116,10 +115,10 @@ class ProducerTracker:
             )
         if step.is_control:
             if step.marker is not None:
-                self._end_transaction(step, state, step.marker)
+                self.producers[step.producer_id] = self._end_transaction(step, state, step.marker)
             return
         self._check_sequence(step, state)
-        self._append(step, state)
+        self.producers[step.producer_id] = self._append(step, state)
 
     def note_gap(self, step: ProducerStep) -> None:
         """Note what is missing before a step."""
@@ -141,11 +140,10 @@ class ProducerTracker:
     def _add(self, code: str, step: ProducerStep, message: str) -> None:
         self.findings.add(code, self.path, message, position=step.first_position, offset=step.first_offset)
 
-    def _check_sequence(self, step: ProducerStep, state: ProducerStateEntry) -> None:
+    def _check_sequence(self, step: ProducerStep, state: ProducerEntry) -> None:
         if step.first_sequence in (0, NO_SEQUENCE) or state.producer_epoch == NO_PRODUCER_EPOCH:
             return
-        last = state.batches[-1] if state.batches else None
-        if last is None or step.producer_epoch != state.producer_epoch:
+        if not state.has_batch or step.producer_epoch != state.producer_epoch:
             if self.knows_all and self.gap_offset < 0:
                 self._add(
                     "producer-sequence-gap",
@@ -153,37 +151,47 @@ class ProducerTracker:
                     f"producer {step.producer_id} begins epoch {step.producer_epoch} with sequence {step.first_sequence}",
                 )
             return
-        expected = 0 if last.last_sequence == NO_SEQUENCE else increment_sequence(last.last_sequence, 1)
+        expected = 0 if state.last_sequence == NO_SEQUENCE else increment_sequence(state.last_sequence, 1)
         ahead = step.first_sequence - expected & 0x7FFF_FFFF
         if ahead == 0:
             return
         where = (
             f"producer {step.producer_id} (epoch {step.producer_epoch}) writes sequence {step.first_sequence}; "
-            f"{expected} is next after its batch that ends at offset {last.last_offset}"
+            f"{expected} is next after its batch that ends at offset {state.last_offset}"
         )
         if ahead >= 0x4000_0000:
             self._add("producer-sequence-back", step, where)
-        elif self.gap_offset <= last.last_offset:
+        elif self.gap_offset <= state.last_offset:
             self._add("producer-sequence-gap", step, where)
 
-    def _append(self, step: ProducerStep, state: ProducerStateEntry) -> None:
-        delta = step.last_offset - step.batch_offset
-        state.add_batch(step.producer_epoch, BatchMetadata(step.last_sequence, step.last_offset, delta, step.max_timestamp))
+    def _append(self, step: ProducerStep, state: ProducerEntry) -> ProducerEntry:
+        """The producer's state behind a step of records."""
+        first = state.current_txn_first_offset
         if step.is_transactional:
-            if state.current_txn_first_offset is None:
-                state.current_txn_first_offset = step.first_offset
-                self._open[step.producer_id] = step.first_offset
+            if first < 0:
+                first = self._open[step.producer_id] = step.first_offset
                 self._records[step.producer_id] = 0
             self._records[step.producer_id] += step.records
-        elif state.current_txn_first_offset is not None:
+        elif first >= 0:
             self._add(
                 "transaction-mixed",
                 step,
-                f"producer {step.producer_id} writes outside of a transaction while the one that began at offset "
-                f"{state.current_txn_first_offset} is open",
+                f"producer {step.producer_id} writes outside of a transaction while the one that began at offset {first} is "
+                "open",
             )
+        return ProducerEntry(
+            step.producer_id,
+            step.producer_epoch,
+            step.last_sequence,
+            step.last_offset,
+            step.last_offset - step.batch_offset,
+            step.max_timestamp,
+            state.coordinator_epoch,
+            first,
+        )
 
-    def _end_transaction(self, step: ProducerStep, state: ProducerStateEntry, marker: EndTransactionMarker) -> None:
+    def _end_transaction(self, step: ProducerStep, state: ProducerEntry, marker: EndTransactionMarker) -> ProducerEntry:
+        """The producer's state behind a marker, which ends its open transaction if it has one."""
         if marker.coordinator_epoch < state.coordinator_epoch:
             self._add(
                 "coordinator-epoch-back",
@@ -191,16 +199,19 @@ class ProducerTracker:
                 f"a marker of producer {step.producer_id} is of coordinator epoch {marker.coordinator_epoch}, after one of "
                 f"epoch {state.coordinator_epoch}",
             )
-        state.set_epoch(step.producer_epoch)
-        state.coordinator_epoch = marker.coordinator_epoch
-        state.last_timestamp = marker.timestamp
-        state.current_txn_first_offset = None
         first = self._open.pop(step.producer_id, None)
         records = self._records.pop(step.producer_id, 0)
         if marker.is_abort:
             self._abort(step, first, records)
         elif first is not None:
             self.counts.committed += 1
+        if step.producer_epoch != state.producer_epoch:  # the batches of another epoch are forgotten
+            state = state._replace(
+                producer_epoch=step.producer_epoch, last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0
+            )
+        return state._replace(
+            timestamp=marker.timestamp, coordinator_epoch=marker.coordinator_epoch, current_txn_first_offset=-1
+        )
 
     def _abort(self, step: ProducerStep, first: int | None, records: int) -> None:
         if first is not None:

@@ -12,16 +12,25 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 
-from kcli.format import batch_scan, limits
+from kcli.format import limits
+from kcli.format.batch_passes import (
+    LEADER_EPOCH,
+    NEXT_OFFSET,
+    RECORDS,
+    STATE_SLOTS,
+    STOP_OFFSET,
+    next_notable,
+)
 from kcli.format.batch_scan import LEGACY, LOOK, UNOPENED
 from kcli.format.compression import inflate
 from kcli.format.primitives import INT32_MAX, FormatError
-from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG, increment_sequence
+from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
 from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import EpochRun, SegmentFacts, SegmentOptions
 from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
 from kcli.inspect.verification.producers import ProducerStep
+from kcli.inspect.verification.runs import StepGatherer, last_sequence
 from kcli.inspect.verification.walk import SegmentWalk, Stretch
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
@@ -47,14 +56,15 @@ class SegmentVerifier:
         self._segment = segment
         self._options = options
         self._findings = findings
-        self._on_step = on_step
         self._on_bytes = on_bytes
         self.facts = SegmentFacts(segment.base_offset, segment.log)
-        self._state = array("q", bytes(8 * batch_scan.STATE_SLOTS))
-        self._state[batch_scan.NEXT_OFFSET] = -1
+        self._state = array("q", bytes(8 * STATE_SLOTS))
+        self._state[NEXT_OFFSET] = -1
+        self._gatherer = StepGatherer(on_step)
         self._stops = list(options.stops)
-        self._step: ProducerStep | None = None
         self._after_damage = False
+        self._epoch: EpochRun | None = None  # the present one; its last offset changes with every batch
+        self._last_of_epoch = 0
         self._below_start = options.log_start_offset > segment.base_offset
 
     def run(self) -> SegmentFacts:
@@ -78,7 +88,10 @@ class SegmentVerifier:
                     self._take_stretch(step)
         finally:
             self._walk.close()
-        self._flush_step()
+        self._gatherer.flush()
+        self._end_epoch()
+        self.facts.gap_offset = self._gatherer.gap_offset
+        self.facts.producer_batches = self._gatherer.batches
         if self._below_start:
             self.facts.data_records_below_start = self.facts.data_records
         if self._index is not None:
@@ -104,10 +117,11 @@ class SegmentVerifier:
 
     def _add_damage(self, code: str, position: int, end_position: int, message: str) -> None:
         self._findings.add(code, self._segment.log, message, position=position)
-        self._flush_step()
+        self._gatherer.flush()
+        self._gatherer.is_after_damage = True
         self.facts.is_damaged = True
         self._after_damage = True
-        self.facts.damaged.append((self._state[batch_scan.NEXT_OFFSET], _NEVER))
+        self.facts.damaged.append((self._state[NEXT_OFFSET], _NEVER))
         if self._index is not None:
             self._index.skip(position, end_position)
         if self._times is not None:
@@ -158,58 +172,42 @@ class SegmentVerifier:
         facts.batches += stretch.rows
         row = 0
         while row < stretch.rows:
-            state[batch_scan.RECORDS] = 0
-            usual_end = batch_scan.next_notable(rows, row, stretch.rows, state)
+            state[RECORDS] = 0
+            usual_end = next_notable(rows, row, stretch.rows, state, self._gatherer.runs)
             if usual_end > row:
-                self._take_usual(usual_end - 1, usual_end - row, state[batch_scan.RECORDS])
+                self._take_usual(usual_end - 1, state[RECORDS])
             if usual_end == stretch.rows:
                 break
             self._take_notable(stretch, usual_end)
             row = usual_end + 1
 
-    def _take_usual(self, last_row: int, batches: int, records: int) -> None:
-        """Rows up to `last_row` that continue what was before, so that the present step goes on."""
+    def _take_usual(self, last_row: int, records: int) -> None:
+        """Rows up to `last_row` that continue what was before."""
         rows, facts = self._walk.rows, self.facts
         facts.data_records += records
         facts.end_offset = rows.last_offset[last_row] + 1
-        run = facts.epochs[-1]
-        if run.epoch == rows.leader_epoch[last_row]:
-            facts.epochs[-1] = run._replace(last_offset=rows.base_offset[last_row])
-        if self._step is not None:
-            facts.producer_batches += batches
-            self._step = self._step._replace(
-                batch_offset=rows.base_offset[last_row],
-                last_offset=rows.last_offset[last_row],
-                last_sequence=self._last_sequence(last_row),
-                max_timestamp=rows.max_timestamp[last_row],
-                records=self._step.records + records,
-            )
-
-    def _last_sequence(self, row: int) -> int:
-        rows = self._walk.rows
-        first = rows.base_sequence[row]
-        return first if first < 0 else increment_sequence(first, rows.last_offset[row] - rows.base_offset[row])
+        if self._epoch is not None and self._epoch.epoch == rows.leader_epoch[last_row]:
+            self._last_of_epoch = rows.base_offset[last_row]
 
     def _take_notable(self, stretch: Stretch, row: int) -> None:
-        """One row that is not as the one before: look at its offsets, leader epoch, producer and control records."""
-        self._flush_step()
-        rows, facts = self._walk.rows, self.facts
-        self._check_offsets(row)
+        """One row that is not as those before: look at its offsets, leader epoch, producer and control records."""
+        rows = self._walk.rows
+        expected = self._state[NEXT_OFFSET]
+        if rows.base_offset[row] != expected or rows.last_offset[row] >= self._state[STOP_OFFSET]:
+            self._gatherer.flush()
+        self._check_offsets(row, expected)
         self._count_records(stretch, row)
         self._check_leader_epoch(row)
         if rows.producer_id[row] >= 0:
-            facts.producer_batches += 1
-            self._check_producer_fields(row)
-            self._begin_step(stretch, row)
-        else:
-            self._check_without_producer(stretch, row)
+            self._take_producer(stretch, row)
+        elif not self._check_without_producer(stretch, row):
+            self._gatherer.begin(rows, row)
         self._expect_after(row)
 
-    def _check_offsets(self, row: int) -> None:
+    def _check_offsets(self, row: int, expected: int) -> None:
         rows, facts = self._walk.rows, self.facts
         base, last = rows.base_offset[row], rows.last_offset[row]
         position = rows.position[row]
-        expected = self._state[batch_scan.NEXT_OFFSET]
         if expected < 0:
             if facts.first_offset < 0:
                 facts.first_offset, facts.first_position = base, position
@@ -221,9 +219,9 @@ class SegmentVerifier:
             facts.gaps += 1
             facts.first_gap = facts.first_gap or (expected, base, position)
         if base != expected and expected >= 0:
-            facts.gap_offset = max(facts.gap_offset, base)
+            self._note_gap(base)
         if self._after_damage:
-            facts.gap_offset = max(facts.gap_offset, last)
+            self._note_gap(last)
             if facts.damaged:
                 facts.damaged[-1] = (facts.damaged[-1][0], base)
         self._after_damage = False
@@ -235,6 +233,10 @@ class SegmentVerifier:
                 f"the batch ends at offset {last}; no more than {self._segment.base_offset + INT32_MAX} fits the segment's name"
             )
             self._findings.add("offset-overflow", self._segment.log, message, position=position, offset=base)
+
+    def _note_gap(self, offset: int) -> None:
+        """Something is missing before the end of the batch at `offset`."""
+        self._gatherer.gap_offset = max(self._gatherer.gap_offset, offset)
 
     def _count_records(self, stretch: Stretch, row: int) -> None:
         rows, facts = self._walk.rows, self.facts
@@ -250,7 +252,8 @@ class SegmentVerifier:
             records <= rows.last_offset[row] - rows.base_offset[row] or rows.attributes[row] & DELETE_HORIZON_FLAG
         ):
             facts.is_thinned = True
-            facts.gap_offset = max(facts.gap_offset, rows.last_offset[row])
+            self._gatherer.flush()
+            self._note_gap(rows.last_offset[row])
 
     def _records_below_start(self, stretch: Stretch, row: int) -> int:
         """How many records of the batch lie below the log start offset."""
@@ -263,17 +266,23 @@ class SegmentVerifier:
         return below
 
     def _check_leader_epoch(self, row: int) -> None:
-        rows, facts = self._walk.rows, self.facts
+        rows = self._walk.rows
         epoch, base = rows.leader_epoch[row], rows.base_offset[row]
-        before = facts.epochs[-1] if facts.epochs else None
+        before = self._epoch
         if before is not None and before.epoch == epoch:
-            facts.epochs[-1] = before._replace(last_offset=base)
-            return
-        if before is not None and epoch < before.epoch and rows.fault[row] != LEGACY:
+            self._last_of_epoch = base
+        elif before is not None and epoch < before.epoch and rows.fault[row] != LEGACY:
             message = f"the batch is of leader epoch {epoch}; the one before it of {before.epoch}"
             self._findings.add("leader-epoch-back", self._segment.log, message, position=rows.position[row], offset=base)
-            return
-        facts.epochs.append(EpochRun(epoch, base, base, rows.position[row]))
+        else:
+            self._end_epoch()
+            self._epoch = EpochRun(epoch, base, base, rows.position[row])
+            self._last_of_epoch = base
+
+    def _end_epoch(self) -> None:
+        if self._epoch is not None:
+            self.facts.epochs.append(self._epoch._replace(last_offset=self._last_of_epoch))
+            self._epoch = None
 
     def _check_producer_fields(self, row: int) -> None:
         rows = self._walk.rows
@@ -287,10 +296,11 @@ class SegmentVerifier:
             message = f"the batch of producer {rows.producer_id[row]} has {why}"
             self._add_at_row("producer-fields", row, message)
 
-    def _check_without_producer(self, stretch: Stretch, row: int) -> None:
+    def _check_without_producer(self, stretch: Stretch, row: int) -> bool:
+        """Check a batch of no producer -> True where the next one cannot be as usual as this one."""
         rows = self._walk.rows
         if rows.fault[row] == LEGACY:
-            return
+            return True
         if rows.attributes[row] & TRANSACTIONAL_FLAG:
             self._add_at_row("producer-fields", row, "the batch is transactional and has no producer")
         elif rows.producer_id[row] < -1:
@@ -300,6 +310,9 @@ class SegmentVerifier:
             known = self.facts.control_types
             known += types
             del known[4:-4]
+        else:
+            return False
+        return True
 
     def _add_at_row(self, code: str, row: int, message: str) -> None:
         rows = self._walk.rows
@@ -307,52 +320,43 @@ class SegmentVerifier:
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def _begin_step(self, stretch: Stretch, row: int) -> None:
+    def _take_producer(self, stretch: Stretch, row: int) -> None:
+        """A batch of a producer: of records, which begin a run, or a marker."""
         rows = self._walk.rows
-        is_control = bool(rows.attributes[row] & CONTROL_FLAG)
-        marker = None
-        if is_control:
-            marker = self._inspector.marker(stretch.batch or self._walk.batch(row))
-        self._step = ProducerStep(
-            producer_id=rows.producer_id[row],
-            producer_epoch=rows.producer_epoch[row],
-            is_transactional=bool(rows.attributes[row] & TRANSACTIONAL_FLAG),
-            first_position=rows.position[row],
-            first_offset=rows.base_offset[row],
-            first_sequence=rows.base_sequence[row],
-            batch_offset=rows.base_offset[row],
-            last_offset=rows.last_offset[row],
-            last_sequence=self._last_sequence(row),
-            max_timestamp=rows.max_timestamp[row],
-            records=rows.record_count[row],
-            gap_offset=self.facts.gap_offset,
-            is_after_damage=self.facts.is_damaged,
-            marker=marker,
-            is_control=is_control,
+        self._check_producer_fields(row)
+        if not rows.attributes[row] & CONTROL_FLAG:
+            self._gatherer.begin(rows, row)
+            return
+        self._gatherer.add(
+            ProducerStep(
+                producer_id=rows.producer_id[row],
+                producer_epoch=rows.producer_epoch[row],
+                is_transactional=bool(rows.attributes[row] & TRANSACTIONAL_FLAG),
+                first_position=rows.position[row],
+                first_offset=rows.base_offset[row],
+                first_sequence=rows.base_sequence[row],
+                batch_offset=rows.base_offset[row],
+                last_offset=rows.last_offset[row],
+                last_sequence=last_sequence(rows, row),
+                max_timestamp=rows.max_timestamp[row],
+                records=rows.record_count[row],
+                gap_offset=self._gatherer.gap_offset,
+                is_after_damage=self._gatherer.is_after_damage,
+                marker=self._inspector.marker(stretch.batch or self._walk.batch(row)),
+                is_control=True,
+            )
         )
-
-    def _flush_step(self) -> None:
-        if self._step is not None:
-            self._on_step(self._step)
-            self._step = None
 
     def _expect_after(self, row: int) -> None:
         """Set what the next row must have to be usual."""
         rows, state = self._walk.rows, self._state
         self.facts.end_offset = max(self.facts.end_offset, rows.last_offset[row] + 1)
-        state[batch_scan.NEXT_OFFSET] = rows.last_offset[row] + 1
-        state[batch_scan.LEADER_EPOCH] = rows.leader_epoch[row]
-        state[batch_scan.ATTRIBUTES] = rows.attributes[row] & -8
-        state[batch_scan.PRODUCER_ID] = rows.producer_id[row]
-        state[batch_scan.PRODUCER_EPOCH] = rows.producer_epoch[row]
-        last = self._last_sequence(row)
-        state[batch_scan.NEXT_SEQUENCE] = last if last < 0 else increment_sequence(last, 1)
-        if rows.attributes[row] & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
-            state[batch_scan.ATTRIBUTES] = -1  # what follows such a batch is looked at
+        state[NEXT_OFFSET] = rows.last_offset[row] + 1
+        state[LEADER_EPOCH] = rows.leader_epoch[row]
         self._next_stop()
 
     def _next_stop(self) -> None:
-        reached = self._state[batch_scan.NEXT_OFFSET]
+        reached = self._state[NEXT_OFFSET]
         while self._stops and self._stops[0] < reached:
             self._stops.pop(0)
-        self._state[batch_scan.STOP_OFFSET] = self._stops[0] if self._stops else _NEVER
+        self._state[STOP_OFFSET] = self._stops[0] if self._stops else _NEVER

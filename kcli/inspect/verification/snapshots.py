@@ -63,15 +63,14 @@ class SnapshotCheck:
 
     def _difference(self, entry: ProducerEntry, offset: int) -> str | None:
         """What an entry tells otherwise than the batches, as the end of a sentence; None where nothing."""
-        state = self.tracker.producers.get(entry.producer_id)
+        known = self.tracker.producers.get(entry.producer_id)
         is_exact = self.tracker.gap_offset < 0
         if max(entry.last_offset, entry.current_txn_first_offset) >= offset:
             return f"offset {max(entry.last_offset, entry.current_txn_first_offset)}, which is not below its own, {offset}"
-        if state is None:
+        if known is None:
             if is_exact and self.tracker.knows_all:
                 return "something, but no batch before is of that producer"
             return None
-        known = state.to_snapshot()
         if entry.producer_epoch != known.producer_epoch and (is_exact or entry.producer_epoch < known.producer_epoch):
             return f"epoch {entry.producer_epoch}; the batches tell {known.producer_epoch}"
         if entry.last_offset != known.last_offset and (is_exact or 0 <= entry.last_offset < known.last_offset):
