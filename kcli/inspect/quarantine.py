@@ -115,6 +115,10 @@ class Quarantine:
             self._disk.remove(path)
         self._disk.flush_directory(parent_path(target))
 
+    def keep_copy(self, path: str) -> None:
+        """Copy a whole file here."""
+        self._copy(path, 0, self._disk.size(path), self._target(path))
+
     def keep_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> None:
         """Copy byte ranges here."""
         for start, end in ranges:

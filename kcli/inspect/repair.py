@@ -219,6 +219,8 @@ def repair_targets(disk: Disk, targets: Iterable[Target]) -> list[tuple[str, lis
             if partition is None:
                 assert target.file is not None
                 partition = read_partition(disk, parent_path(target.file.path))
+                if not partition.segments and not partition.is_named:
+                    continue  # a file of the log directory itself
             partitions = [partition]
             into = found.setdefault(parent_path(partition.path), {})
         for partition in partitions:

@@ -3,13 +3,16 @@
     phase  what                                                          a crash then leaves
     -----  ------------------------------------------------------------  -----------------------------------------------
     1      the bytes that will go are given to the keeper                all as it was
-    2      files that follow from the log and change (indexes,           segments without indexes, which Kafka rebuilds
+    2      rewritten files are written beside, as *.tmp                  files that no broker looks at
+    3      whole segments go, the last first                             the log ends earlier, without a hole
+    4      files that follow from the log and change (indexes,           segments without indexes, which Kafka rebuilds
            snapshots), and leftovers, go to the keeper                     at its start, marked clean or not
-    3      rewritten files are written beside, as *.cleaned              files that Kafka removes at its start
-    4      whole segments go, the last first                             the log ends earlier, without a hole
-    5      renames, truncations; *.cleaned take the place of the files   each file as it was or as it shall be
+    5      renames, truncations; *.tmp take the place of the files       each file as it was or as it shall be
     6      new files: snapshots, epochs, then .timeindex and .txnindex,  a segment without .index, which Kafka rebuilds
            .index last
+
+Segments go before the indexes of the one that is cut: a broker that misses an index cuts that segment at once, and would then
+see nothing wrong with those behind it.
 
 Files are flushed before they are renamed, the directory after each phase. The keeper decides what becomes of what goes:
 `Discard` lets it go, a quarantine keeps it.
@@ -30,7 +33,8 @@ from kcli.log.planned_file import Content, PlannedFile
 _DERIVED = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.PRODUCER_SNAPSHOT)
 # Of one segment's new files these come last, in this order: only with the .index the segment counts as whole.
 _LAST_WRITTEN = (FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.INDEX)
-_PENDING = FileState.CLEANED.value
+# Not .cleaned, which a broker would remove by itself: it makes it drop every *.swap that is waiting, too.
+_PENDING = FileState.TEMPORARY.value
 
 
 class Keeper(Protocol):
@@ -38,6 +42,10 @@ class Keeper(Protocol):
 
     def keep_file(self, path: str) -> None:
         """Take a whole file away: afterwards it is no longer there."""
+        ...
+
+    def keep_copy(self, path: str) -> None:
+        """Take a copy of a file that is about to be replaced."""
         ...
 
     def keep_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> None:
@@ -54,6 +62,9 @@ class Discard:
     def keep_file(self, path: str) -> None:
         """Remove the file."""
         self._disk.remove(path)
+
+    def keep_copy(self, path: str) -> None:
+        """Nothing."""
 
     def keep_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> None:
         """Nothing."""
@@ -77,6 +88,12 @@ class _Application:
             if _is_log(change)
         }
 
+        self.pending = {
+            change.path + _PENDING
+            for change in self.changes
+            if change.kind == REWRITE or (change.kind == WRITE and _has_sources(change.content))
+        }
+
     def _of(self, *kinds: str) -> list[Change]:
         return [change for change in self.changes if change.kind in kinds]
 
@@ -86,9 +103,9 @@ class _Application:
 
     def run(self) -> None:
         self._keep_parts()
-        self._remove_derived()
         self._write_beside()
         self._remove_segments()
+        self._remove_derived()
         self._move()
         self._write_new()
 
@@ -97,13 +114,15 @@ class _Application:
             self.keeper.keep_ranges(self.renamed.get(change.path, change.path), change.dropped)
         for change in self._of(WRITE):
             if change.replaces and not _is_derived(change):
-                self.keeper.keep_ranges(change.path, change.dropped)
+                self.keeper.keep_copy(change.path)
 
     def _remove_derived(self) -> None:
         for change in self.changes:
-            if (change.kind == REMOVE and not _is_log(change)) or (
-                change.kind == WRITE and change.replaces and _is_derived(change)
-            ):
+            if change.kind == REMOVE:
+                goes = not _is_log(change) and change.path not in self.pending
+            else:
+                goes = change.kind == WRITE and change.replaces and _is_derived(change)
+            if goes:
                 self.keeper.keep_file(change.path)
         self._flush_directories()
 
@@ -111,8 +130,8 @@ class _Application:
         for change in self.changes:
             if change.kind == REWRITE or (change.kind == WRITE and _has_sources(change.content)):
                 pending = change.path + _PENDING
-                if self.disk.exists(pending):
-                    self.disk.remove(pending)
+                if self.disk.exists(pending):  # of a repair that died
+                    self.keeper.keep_file(pending)
                 self._write_content(pending, change.content)
         self._flush_directories()
 

@@ -9,7 +9,7 @@ written as they were, leave no trace in it:
     REMOVE    is gone                                                          gives it to the keeper
     RENAME    has another name and the same bytes (or the first of them)       renames
     TRUNCATE  ends earlier, or is the same but for zeros behind it             truncates
-    REWRITE   has lost or changed some of its bytes, and keeps the others      writes it beside, swaps it in
+    REWRITE   has lost or changed some of its bytes, and keeps the others      writes it beside, puts it in place
     WRITE     is new, or has other bytes altogether                            writes it
 
 A file here is a row of extents: bytes in memory, stretches of real files, or zeros. A file that is cut is therefore not
@@ -274,11 +274,14 @@ class PlannedDisk:
         return Change(kind, path, self._whys.get(why_path or path, ""), size, target)
 
     def _moved_from(self, path: str, content: Content) -> str | None:
-        """The real file, gone from its own name, whose first bytes these are, or None."""
+        """The real file, gone from its own name and wanted by no other, whose first bytes these are, or None."""
         if len(content) != 1 or not isinstance(content[0].source, str) or content[0].start != 0:
             return None
         source = content[0].source
-        return source if source != path and source in self._sizes and source not in self._files else None
+        if source == path or source not in self._sizes or source in self._files:
+            return None
+        users = [at for at, used in self._files.items() if any(extent.source in (source, path) for extent in used)]
+        return source if users == [path] else None
 
     def _changes_in_place(self, path: str, content: Content, source: str) -> list[Change]:
         """What makes the real file `source`, by then called `path`, one of this content."""

@@ -1,0 +1,96 @@
+"""Protects what a crash leaves: whenever the disk dies while a plan is carried out, nothing is lost, and a second repair ends
+where the first would have."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kcli.inspect.quarantine import Quarantine
+from kcli.inspect.repair import LogDirectoryRepair
+from kcli.log.disk import OsDisk
+from kcli.log.log_directory import read_partition
+from tests.conftest import every_log_set
+from tests.damage import damaged_copy
+from tests.log.failing_disk import FailingDisk
+
+# Between them: a cut, a mended header, a truncation, several segments gone, a finished and a dropped swap, epochs anew.
+CASES = [
+    ("transactions-0", "flip_record", False),
+    ("transactions-0", "flip_magic", False),
+    ("transactions-0", "bad_batch_in_old_segment", True),
+    ("codec-zstd-0", "torn_tail_in_records", False),
+    ("compacted-0", "clean_swap", False),
+    ("compacted-0", "clean_torn_swap", False),
+    ("compacted-0", "clean_all_deleted", True),
+    ("codec-zstd-0", "leader_epochs_garbage", False),
+]
+
+
+def given(name: str) -> Path:
+    for log_set in every_log_set():
+        if (log_set.data / name).is_dir():
+            return log_set.data / name
+    pytest.skip(f"neither ../shared nor fixtures/ holds {name}")
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+def repair(disk: OsDisk, partition: Path, *, like_kafka: bool) -> None:
+    log_directory = str(partition.parent)
+    session = LogDirectoryRepair(disk, log_directory, like_kafka=like_kafka)
+    quarantine = Quarantine(disk, log_directory + ".quarantine", log_directory)
+    session.apply(read_partition(disk, str(partition)), quarantine)
+    session.apply_root(quarantine)
+
+
+@pytest.mark.parametrize(("name", "damage", "like_kafka"), CASES)
+def test_a_repair_that_died_is_finished_by_the_next(tmp_path: Path, name: str, damage: str, like_kafka: bool) -> None:
+    """At every single change: the second repair leaves the very files that one undisturbed repair leaves."""
+    damaged = damaged_copy(damage, given(name), tmp_path / "damaged")
+    (damaged.parent / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
+    whole = tmp_path / "whole"
+    shutil.copytree(damaged.parent, whole)
+    repair(OsDisk(), whole / name, like_kafka=like_kafka)
+    for changes in range(200):
+        here = tmp_path / f"after-{changes}"
+        shutil.copytree(damaged.parent, here)
+        try:
+            repair(FailingDisk(changes), here / name, like_kafka=like_kafka)
+        except OSError:
+            repair(OsDisk(), here / name, like_kafka=like_kafka)
+        else:
+            assert changes > 3
+            return
+        assert files(here / name) == files(whole / name), f"died at change {changes}"
+        # Once anything was touched, the mark of the clean shutdown does not come back by itself.
+        lost = not (whole / ".kafka_cleanshutdown").exists()
+        assert not (lost and (here / ".kafka_cleanshutdown").exists())
+        shutil.rmtree(here)
+    pytest.fail("the repair never ended")
+
+
+def test_no_byte_is_lost(tmp_path: Path) -> None:
+    """Whatever leaves a segment lies in the quarantine: put back where the manifest says, the damaged file is there again."""
+    damaged = damaged_copy("flip_record", given("transactions-0"), tmp_path / "logs")
+    before = files(damaged)
+    repair(OsDisk(), damaged, like_kafka=False)
+    after = files(damaged)
+    (folder,) = (tmp_path / "logs.quarantine").iterdir()
+    for name, data in before.items():
+        if after.get(name) == data:
+            continue
+        parts = sorted(folder.glob(f"transactions-0/{name}.bytes-*"), key=lambda path: int(path.name.split("-")[-2]))
+        if not parts:
+            assert (folder / "transactions-0" / name).read_bytes() == data, name
+            continue
+        whole = after[name]
+        for part in parts:
+            start, end = map(int, part.name.split("-")[-2:])
+            assert part.stat().st_size == end - start
+            whole = whole[:start] + part.read_bytes() + whole[start:]
+        assert whole == data, name
