@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kcli.format.records import Header
 from kcli.inspect.dump import DumpOptions, dump
 from kcli.inspect.renderers.csv_rows import COLUMNS, CsvRows
+from kcli.inspect.renderers.plain_rows import put_plain_rows
 from kcli.inspect.selection import Selection
 from kcli.log.disk import OsDisk
 from tests.conftest import every_log_set
@@ -47,13 +48,16 @@ def restored(row: dict[str, str], name: str) -> bytes | None:
 @given(
     records=st.lists(st.tuples(BYTES | st.none(), BYTES | st.none()), min_size=1, max_size=8),
     headers=st.lists(st.tuples(BYTES, BYTES | st.none()), max_size=3),
+    is_compiled=st.booleans(),
 )
-def test_records_round_trip(tmp_path_factory: pytest.TempPathFactory, records: list, headers: list) -> None:
-    """Keys and values of any bytes, null and empty apart; headers as JSON."""
+def test_records_round_trip(tmp_path_factory: pytest.TempPathFactory, records: list, headers: list, is_compiled: bool) -> None:
+    """Keys and values of any bytes, null and empty apart; headers as JSON; whichever way wrote them."""
     log = PartitionBuilder(tmp_path_factory.mktemp("csv") / "topic-1")
     log.append(records, headers=tuple(Header(*pair) for pair in headers), producer=4, transactional=True)
     log.flush()
-    rows = csv_of(log.path(".log"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(put_plain_rows.__kwdefaults__, "is_compiled", is_compiled)
+        rows = csv_of(log.path(".log"))
     assert len(rows) == len(log.rows)
     for row, expected in zip(rows, log.rows, strict=True):
         assert (row["topic"], row["partition"], row["offset"]) == ("topic", "1", str(expected.offset))

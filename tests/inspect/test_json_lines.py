@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import json
-from array import array
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcli.format.record_scan import RecordColumns
 from kcli.format.records import Header
-from kcli.inspect import json_record_lines
+from kcli.inspect import record_rows
 from kcli.inspect.dump import DumpOptions, dump
-from kcli.inspect.renderers import json_lines
 from kcli.inspect.renderers.json_lines import JsonLines
 from kcli.inspect.renderers.json_text import bytes_member, quote
 from kcli.inspect.renderers.json_text import dump as dump_json
+from kcli.inspect.renderers.plain_rows import put_plain_rows
 from kcli.inspect.selection import Selection
 from kcli.log.disk import OsDisk
 from tests.conftest import every_log_set
@@ -78,7 +78,7 @@ def test_the_compiled_string_is_the_plain_one(data: bytes, start: int) -> None:
     """put_json_string writes what `quote` writes, or says that it cannot: only for bytes that are not plain ASCII."""
     out = memoryview(bytearray(600))
     start = min(start, len(data))
-    end = json_record_lines.put_json_string(out, 3, data, start, len(data))
+    end = record_rows.put_json_string(out, 3, data, start, len(data))
     if all(byte < 0x7F for byte in data[start:]):
         assert bytes(out[3:end]).decode() == quote(data[start:].decode())
     else:
@@ -104,7 +104,7 @@ def test_records_round_trip(
         log.append(records, producer=producer, append_time=append_time, headers=written, codec=slot % 5)
     log.flush()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_lines, "COMPILED", is_compiled)
+        patch.setitem(put_plain_rows.__kwdefaults__, "is_compiled", is_compiled)
         found = [row for row in json_of(log.path(".log")) if row["type"] == "record"]
     assert len(found) == len(log.rows)
     for row, expected in zip(found, log.rows, strict=True):
@@ -213,14 +213,14 @@ def test_records_say_what_kafka_says() -> None:
     assert markers > 100 and decoded > 300
 
 
-def test_columns_of_the_window_are_untouched() -> None:
-    """The compiled lines only read: the same window can be shown twice."""
-    columns = RecordColumns(2)
-    columns.key_size[0] = columns.value_size[0] = -1
-    out, place = memoryview(bytearray(1000)), array("q", [0])
-    arguments = (columns, array("q", [0]), 0, 1, b'{"a":1,', b"", 5, True, 0, -1, True, place)
-    assert json_record_lines.put_json_lines(out, b"", *arguments) == 1
-    once = bytes(out[: place[0]])
-    assert json_record_lines.put_json_lines(out, b"", *arguments) == 1
-    assert bytes(out[: place[0]]) == once * 2
-    assert json.loads(once)["timestamp"] == 5
+@given(st.binary(max_size=80))
+def test_the_compiled_field_is_csvs_own(data: bytes) -> None:
+    """put_csv_field writes what Python's csv writes, or says that it cannot: only for bytes that are not ASCII."""
+    out = memoryview(bytearray(200))
+    end = record_rows.put_csv_field(out, 3, data, 0, len(data))
+    if data.isascii():
+        text = io.StringIO(newline="")
+        csv.writer(text).writerow([data.decode(), "x"])
+        assert bytes(out[3:end]).decode() + ",x\r\n" == text.getvalue()
+    else:
+        assert end == -1

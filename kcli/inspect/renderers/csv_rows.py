@@ -5,13 +5,14 @@
     topic, partition              by the directory's name; empty where that tells none
     offset, timestamp             numbers; the timestamp in ms since 1970, -1 where there is none
     timestampType                 CreateTime, LogAppendTime or NoTimestampType
+    leaderEpoch, producerId,      -1 where the batch has none
+    producerEpoch
+    isTransactional, isControl    true or false
+    keySize, valueSize            bytes, -1 for null
+    sequence                      -1 where the batch has none
     key, value                    text, or base64, as the next column says
     keyEncoding, valueEncoding    utf8, base64, json (an internal topic's or control record's, decoded), empty for null
     headers                       JSON: [{"key":"a","value":"b"}, ...]; keyBase64, valueBase64 for what is not UTF-8
-    producerId, producerEpoch,    -1 where the batch has none
-    sequence, leaderEpoch
-    isTransactional, isControl    true or false
-    keySize, valueSize            bytes, -1 for null
 
 Batches, files that are no logs, and damage have no place in rows: damage is told elsewhere (`shows_damage` is False).
 """
@@ -25,7 +26,9 @@ from typing import Any
 
 from kcli.format.record_batch import RecordBatch, increment_sequence
 from kcli.inspect.record_contents import Contents, decode_control
+from kcli.inspect.record_rows import RowForm
 from kcli.inspect.renderers.json_text import base64_text, dump, headers_array
+from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp, timestamp_type
 from kcli.inspect.selected_log import SelectedRecords
 from kcli.inspect.text_buffer import TextBuffer
@@ -37,19 +40,19 @@ COLUMNS = (
     "offset",
     "timestamp",
     "timestampType",
+    "leaderEpoch",
+    "producerId",
+    "producerEpoch",
+    "isTransactional",
+    "isControl",
+    "keySize",
+    "valueSize",
+    "sequence",
     "key",
     "keyEncoding",
     "value",
     "valueEncoding",
     "headers",
-    "producerId",
-    "producerEpoch",
-    "sequence",
-    "leaderEpoch",
-    "isTransactional",
-    "isControl",
-    "keySize",
-    "valueSize",
 )
 
 
@@ -60,11 +63,9 @@ class CsvRows:
 
     def __init__(self, write: Callable[[memoryview], object], *, contents: bool = True) -> None:
         self._out = TextBuffer(write)
-        self._text = StringIO(newline="")
-        self._rows = csv.writer(self._text)
         self._contents = contents
         self._file: DumpedFile | None = None
-        self._rows.writerow(COLUMNS)
+        self._out.put(_row(COLUMNS))
 
     def begin_file(self, file: DumpedFile) -> None:
         """Nothing is written: rows tell their topic and partition."""
@@ -75,47 +76,38 @@ class CsvRows:
 
     def records(self, selected: SelectedRecords) -> None:
         """A row for each record."""
-        header, file = selected.batch.header, self._file
         columns = selected.window.columns
-        topic, partition = ("", "") if file is None or file.topic is None else (file.topic, file.partition)
-        kind, fixed = timestamp_type(selected.batch), fixed_timestamp(selected.batch)
-        producer_id, producer_epoch, base_sequence, leader_epoch, base_offset = -1, -1, -1, -1, 0
-        transactional, control = "false", "false"
-        if isinstance(header, RecordBatch):
-            producer_id, producer_epoch, base_sequence = header.producer_id, header.producer_epoch, header.base_sequence
-            leader_epoch, base_offset = header.partition_leader_epoch, header.base_offset
-            transactional, control = dump(header.is_transactional), dump(header.is_control)
-        rows = []
-        for index in selected.indexes:
-            offset = columns.offset[index]
-            sequence = -1 if base_sequence < 0 else increment_sequence(base_sequence, offset - base_offset)
-            key, key_encoding, value, value_encoding, headers = self._payload(selected, index, control == "true")
-            rows.append(
-                (
-                    topic,
-                    partition,
-                    offset,
-                    columns.timestamp[index] if fixed is None else fixed,
-                    kind,
-                    key,
-                    key_encoding,
-                    value,
-                    value_encoding,
-                    headers,
-                    producer_id,
-                    producer_epoch,
-                    sequence,
-                    leader_epoch,
-                    transactional,
-                    control,
-                    columns.key_size[index],
-                    columns.value_size[index],
-                )
-            )
-        self._rows.writerows(rows)
-        self._hand_over()
+        before, middle = self._constant_fields(selected.batch)
+        fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *sequences(selected.batch)
 
-    def _payload(self, selected: SelectedRecords, index: int, is_control: bool) -> tuple[str, str, str, str, str]:
+        def row(index: int) -> bytes:
+            offset = columns.offset[index]
+            timestamp = columns.timestamp[index] if fixed is None else fixed
+            sequence = -1 if base_sequence < 0 else increment_sequence(base_sequence, offset - base_offset)
+            sizes = columns.key_size[index], columns.value_size[index]
+            return _row((*before, offset, timestamp, *middle, *sizes, sequence, *self._payload(selected, index)))
+
+        if self._contents and (self._is_control(selected.batch) or (self._file is not None and self._file.decoder is not None)):
+            for index in selected.indexes:
+                self._out.put(row(index))
+        else:
+            put_plain_rows(self._out, selected, _row_form(before, middle), self._contents, row)
+
+    def _constant_fields(self, batch: LogBatch) -> tuple[tuple[object, ...], tuple[object, ...]]:
+        """The fields that all records of a batch share: those before the offset, those behind the timestamp."""
+        file, header = self._file, batch.header
+        before = ("", "") if file is None or file.topic is None else (file.topic, file.partition)
+        if not isinstance(header, RecordBatch):
+            return before, (timestamp_type(batch), -1, -1, -1, "false", "false")
+        flags = dump(header.is_transactional), dump(header.is_control)
+        numbers = header.partition_leader_epoch, header.producer_id, header.producer_epoch
+        return before, (timestamp_type(batch), *numbers, *flags)
+
+    @staticmethod
+    def _is_control(batch: LogBatch) -> bool:
+        return isinstance(batch.header, RecordBatch) and batch.header.is_control
+
+    def _payload(self, selected: SelectedRecords, index: int) -> tuple[str, str, str, str, str]:
         """Key, its encoding, value, its encoding, headers."""
         if not self._contents:
             return "", "", "", "", ""
@@ -123,7 +115,7 @@ class CsvRows:
         key, value = window.key(index), window.value(index)
         decoder = None if self._file is None else self._file.decoder
         decoded = Contents()
-        if is_control:
+        if self._is_control(selected.batch):
             decoded = decode_control(key, value)
         elif decoder is not None:
             decoded = decoder.decode(window.columns.offset[index], key, value)
@@ -153,13 +145,35 @@ class CsvRows:
 
     def flush(self) -> None:
         """Write out what was collected."""
-        self._hand_over()
         self._out.flush()
 
-    def _hand_over(self) -> None:
-        self._out.put(self._text.getvalue().encode("utf-8", "replace"))
-        self._text.seek(0)
-        self._text.truncate()
+
+def _row(fields: Iterable[object]) -> bytes:
+    """A row with its line's end; what cannot be encoded is part of a path that is not UTF-8."""
+    text = StringIO(newline="")
+    csv.writer(text).writerow(fields)
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def _row_form(before: Iterable[object], middle: Iterable[object]) -> RowForm:
+    """The pieces of a plain record's row."""
+    return RowForm(
+        is_json=False,
+        before_offset=_row(before)[:-2] + b",",
+        before_timestamp=b",",
+        before_key_size=b"," + _row(middle)[:-2] + b",",
+        before_value_size=b",",
+        before_sequence=b",",
+        no_sequence=b",-1",
+        key_open=b",",
+        key_close=b",utf8",
+        key_null=b",,",
+        value_open=b",",
+        value_close=b",utf8",
+        value_null=b",,",
+        end=b",[]\r\n",
+        end_without_contents=b",,,,,\r\n",
+    )
 
 
 def _cell(data: bytes | None, decoded: Any) -> tuple[str, str]:

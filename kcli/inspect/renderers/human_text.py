@@ -29,6 +29,7 @@ from kcli.log.record_windows import RecordWindow
 # Below this many columns nothing more is cut: the line wraps.
 MIN_TERMINAL_COLUMNS = 60
 _NO_TIME = "-".ljust(24)
+_NOT_DECODED = Contents()
 _TIMESTAMP_FIELDS = ("timestamp", "lastTimestamp")
 
 
@@ -118,23 +119,23 @@ class HumanText:
         colours = self._palette
         key, value = window.key(index), window.value(index)
         quarter = None if room is None else max(room // 4, 8)
-        decoded = Contents() if decoder is None else decoder.decode(offset, key, value)
+        decoded = _NOT_DECODED if decoder is None else decoder.decode(offset, key, value)
         key_text = show(key, quarter) if decoded.key is None else fitted(_decoded_text(decoded.key), quarter)
-        headers = self._headers(window, index, quarter)
-        left = None if room is None else max(room - width(key_text) - width(headers) - (4 if headers else 2), 8)
+        headers = f"  {self._headers(window, index, quarter)}" if window.columns.header_count[index] else ""
+        left = None if room is None else max(room - width(key_text) - width(headers) - 2, 8)
         value_text = show(value, left) if decoded.value is None else fitted(_decoded_text(decoded.value), left)
         key_colour = colours.dim if key is None else colours.cyan
-        value_colour = colours.dim if value is None else ""
-        text = f"{key_colour}{key_text}{colours.plain}  {value_colour}{value_text}{colours.plain if value_colour else ''}"
+        if value is None:
+            value_text = f"{colours.dim}{value_text}{colours.plain}"
+        text = f"{key_colour}{key_text}{colours.plain}  {value_text}"
         if headers:
-            text += f"  {colours.dim}{headers}{colours.plain}"
+            text = f"{text}{colours.dim}{headers}{colours.plain}"
         if decoded.error is not None:
-            text += f"  {colours.yellow}({escape(decoded.error)}){colours.plain}"
+            text = f"{text}  {colours.yellow}({escape(decoded.error)}){colours.plain}"
         return text
 
     def _headers(self, window: RecordWindow, index: int, room: int | None) -> str:
-        if window.columns.header_count[index] == 0:
-            return ""
+        """The headers of a record that has some, within `room` columns."""
         shown: list[str] = []
         used = 2
         headers = window.headers(index)

@@ -20,18 +20,16 @@ take a path without an object a record.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kcli.format import limits
 from kcli.format.compression import CODECS
 from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch, increment_sequence
-from kcli.inspect.json_record_lines import COMPILED, put_json_lines
 from kcli.inspect.record_contents import Contents, decode_control
-from kcli.inspect.record_filter import Indexes
+from kcli.inspect.record_rows import RowForm
 from kcli.inspect.renderers.json_text import base64_text, bytes_member, dump, headers_array, path_member, quote
+from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp, timestamp_type
 from kcli.inspect.selected_log import SelectedRecords
 from kcli.inspect.text_buffer import TextBuffer
@@ -39,7 +37,6 @@ from kcli.log.log_reader import Damage, LogBatch
 
 SCHEMA_NAME = "kcli.dump-log"
 SCHEMA_VERSION = 1
-_EVERY_INDEX = array("q", range(limits.SCAN_WINDOW_RECORDS))
 
 
 class JsonLines:
@@ -96,75 +93,36 @@ class JsonLines:
         decoder = None if self._file is None else self._file.decoder
         if self._contents and (is_control or decoder is not None):
             self._put("".join(self._decoded_lines(selected, decode_control if is_control else None)))
-        elif COMPILED:
-            self._compiled_lines(selected)
         else:
-            self._put("".join(self._plain_lines(selected, selected.indexes)))
+            self._plain_lines(selected)
 
-    def _compiled_lines(self, selected: SelectedRecords) -> None:
-        """Plain records through compiled code; what that leaves comes from _plain_lines, one by one."""
-        window, indexes, out = selected.window, selected.indexes, self._out
-        if isinstance(indexes, range):
-            chosen, turn, count = _EVERY_INDEX, indexes.start, indexes.stop
-        else:
-            chosen, turn, count = array("q", indexes), 0, len(indexes)
-        head, middle = (text.encode("utf-8", "replace") for text in self._constant_members(selected.batch))
-        fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *_sequences(selected.batch)
-        while turn < count:
-            turn = put_json_lines(
-                out.memory,
-                window.buffer,
-                window.columns,
-                chosen,
-                turn,
-                count,
-                head,
-                middle,
-                fixed or 0,
-                fixed is not None,
-                base_offset,
-                base_sequence,
-                self._contents,
-                out.place,
-            )
-            if turn < count and out.place[0] > len(out.memory) // 2:
-                out.flush()
-            elif turn < count:
-                self._put(self._plain_lines(selected, (chosen[turn],))[0])
-                turn += 1
-
-    def _plain_lines(self, selected: SelectedRecords, indexes: Indexes) -> list[str]:
-        """The lines of records, in Python."""
-        window, columns = selected.window, selected.window.columns
-        buffer = window.buffer
+    def _plain_lines(self, selected: SelectedRecords) -> None:
+        """Lines of records whose keys and values are shown as they are."""
         head, middle = self._constant_members(selected.batch)
-        fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *_sequences(selected.batch)
-        offsets, timestamps, header_counts = columns.offset, columns.timestamp, columns.header_count
-        key_sizes, key_positions = columns.key_size, columns.key_position
-        value_sizes, value_positions = columns.value_size, columns.value_position
-        lines = []
-        for index in indexes:
-            offset, key_size, value_size = offsets[index], key_sizes[index], value_sizes[index]
-            timestamp = timestamps[index] if fixed is None else fixed
-            line = f'{head}"offset":{offset},"timestamp":{timestamp}{middle},"keySize":{key_size},"valueSize":{value_size}'
+        window, columns, contents = selected.window, selected.window.columns, self._contents
+        fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *sequences(selected.batch)
+
+        def line(index: int) -> bytes:
+            offset = columns.offset[index]
+            text = (
+                f'{head}"offset":{offset},"timestamp":{columns.timestamp[index] if fixed is None else fixed}{middle},'
+                f'"keySize":{columns.key_size[index]},"valueSize":{columns.value_size[index]}'
+            )
             if base_sequence >= 0:
-                line = f'{line},"sequence":{base_sequence + offset - base_offset & INT32_MAX}'
-            if self._contents:
-                at = key_positions[index]
-                key = None if key_size < 0 else buffer[at : at + key_size]
-                at = value_positions[index]
-                value = None if value_size < 0 else buffer[at : at + value_size]
-                headers = headers_array(window.headers(index)) if header_counts[index] else "[]"
-                line = f'{line},{bytes_member("key", key)},{bytes_member("value", value)},"headers":{headers}'
-            lines.append(f"{line}}}\n")
-        return lines
+                text = f'{text},"sequence":{base_sequence + offset - base_offset & INT32_MAX}'
+            if contents:
+                key, value = bytes_member("key", window.key(index)), bytes_member("value", window.value(index))
+                text = f'{text},{key},{value},"headers":{headers_array(window.headers(index))}'
+            return f"{text}}}\n".encode("utf-8", "replace")
+
+        put_plain_rows(self._out, selected, _row_form(head, middle), contents, line)
 
     def _decoded_lines(
         self, selected: SelectedRecords, control: Callable[[bytes | None, bytes | None], Contents] | None
     ) -> list[str]:
         window, columns = selected.window, selected.window.columns
         head, middle = self._constant_members(selected.batch)
-        fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *_sequences(selected.batch)
+        fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *sequences(selected.batch)
         decoder = None if self._file is None else self._file.decoder
         lines = []
         for index in selected.indexes:
@@ -238,10 +196,25 @@ class JsonLines:
         self._out.flush()
 
 
-def _sequences(batch: LogBatch) -> tuple[int, int]:
-    """The base sequence of a batch, -1 where its records have none, and its base offset."""
-    header = batch.header
-    return (header.base_sequence, header.base_offset) if isinstance(header, RecordBatch) else (-1, 0)
+def _row_form(head: str, middle: str) -> RowForm:
+    """The pieces of a plain record's line."""
+    return RowForm(
+        is_json=True,
+        before_offset=f'{head}"offset":'.encode("utf-8", "replace"),
+        before_timestamp=b',"timestamp":',
+        before_key_size=f'{middle},"keySize":'.encode(),
+        before_value_size=b',"valueSize":',
+        before_sequence=b',"sequence":',
+        no_sequence=b"",
+        key_open=b',"key":',
+        key_close=b"",
+        key_null=b',"key":null',
+        value_open=b',"value":',
+        value_close=b"",
+        value_null=b',"value":null',
+        end=b',"headers":[]}\n',
+        end_without_contents=b"}\n",
+    )
 
 
 def _base64_or_none(data: bytes | None) -> str | None:
