@@ -1,4 +1,4 @@
-"""Protects the plan: a planned disk shows what was done to it, tells exactly the changes that lead there, and touches nothing."""
+"""Protects the plan: a planned disk shows what was done to it, tells the changes that lead there, and touches nothing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,84 @@
+"""Protects the leader epochs' rules, which decide where two replicas part (expectations: Kafka's LeaderEpochFileCache)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.format.checkpoint import EpochStart
+from kcli.format.primitives import CorruptCheckpointError, FormatError
+from kcli.log.disk import OsDisk
+from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
+
+
+def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
+    return LeaderEpochCache(EpochStart(*entry) for entry in entries)
+
+
+def rows(found: LeaderEpochCache) -> list[tuple[int, int]]:
+    return [tuple(entry) for entry in found.entries]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("entry", "wanted"),
+    [
+        ((3, 40), [(0, 0), (2, 20), (3, 40)]),
+        ((2, 30), [(0, 0), (2, 20)]),  # the same epoch, later: known already
+        ((2, 10), [(0, 0), (2, 10)]),  # the same epoch, earlier: it moves
+        ((1, 30), [(0, 0), (1, 30)]),  # a lower epoch takes the higher ones away
+        ((5, 0), [(5, 0)]),  # at the start of all: nothing else was written
+    ],
+)
+def test_assigning_keeps_epochs_and_starts_rising(entry: tuple[int, int], wanted: list[tuple[int, int]]) -> None:
+    """Entries that the new one contradicts go."""
+    found = cache((0, 0), (2, 20))
+    found.assign(*entry)
+    assert rows(found) == wanted
+
+
+def test_a_file_out_of_order_is_read_entry_by_entry() -> None:
+    """As Kafka reads it: later lines win."""
+    assert rows(cache((0, 0), (5, 50), (3, 10))) == [(0, 0), (3, 10)]
+
+
+def test_truncation_from_either_end() -> None:
+    """An epoch that begins at the end is none yet; the one that the start lies in begins there."""
+    found = cache((0, 0), (2, 20), (3, 40))
+    found.truncate_from_end(-1)
+    found.truncate_from_start(-1)
+    assert rows(found) == [(0, 0), (2, 20), (3, 40)]
+    found.truncate_from_end(40)
+    assert rows(found) == [(0, 0), (2, 20)]
+    found.truncate_from_start(25)
+    assert rows(found) == [(2, 25)]
+
+
+def test_what_a_follower_asks() -> None:
+    """OffsetForLeaderEpoch: the end of an epoch is the start of the next that is known."""
+    found = cache((2, 20), (5, 50))
+    assert found.end_offset_for(5, 99) == (5, 99)
+    assert found.end_offset_for(3, 99) == (2, 50)
+    assert found.end_offset_for(1, 99) == (1, 20)
+    assert found.end_offset_for(6, 99) == (-1, -1)
+    assert found.end_offset_for(-1, 99) == (-1, -1)
+    assert [found.epoch_for_offset(offset) for offset in (19, 20, 49, 50)] == [None, 2, 2, 5]
+
+
+def test_the_file_follows_every_change(tmp_path: Path) -> None:
+    """A missing file is created, as Kafka does; what does not change is not written."""
+    found = load_leader_epochs(OsDisk(), str(tmp_path))
+    path = tmp_path / "leader-epoch-checkpoint"
+    assert path.read_bytes() == b""
+    found.assign(4, 7)
+    assert path.read_bytes() == b"0\n1\n4 7\n"
+    found.assign(4, 9)
+    assert path.read_bytes() == b"0\n1\n4 7\n"
+    found.clear()
+    assert path.read_bytes() == b"0\n0\n"
+    path.write_bytes(b"0\n2\n0 0\n")
+    with pytest.raises(CorruptCheckpointError):
+        load_leader_epochs(OsDisk(), str(tmp_path))
+    path.write_bytes(b"0\n1\n0 -5\n")
+    with pytest.raises(FormatError, match="negative"):
+        load_leader_epochs(OsDisk(), str(tmp_path))
