@@ -207,7 +207,10 @@ def _files_below(disk: OsDisk, directory: str, seen: set[str]) -> list[str]:
 
 
 def content_parser(args: argparse.Namespace) -> ContentParser | None:
-    """What decodes keys and values, or None for Kafka's StringDecoder. One wins for all files, in Kafka's order."""
+    """What decodes keys and values, or None for Kafka's StringDecoder. One wins for all files, in Kafka's order.
+
+    Raises CannotRun for a decoder that is not to be had.
+    """
     for option, topic in TOPIC_DECODERS.items():
         if getattr(args, option):
             from kcli.protocol.internal_records import decoder_for_topic

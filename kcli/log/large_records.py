@@ -74,7 +74,7 @@ class PieceReader:
         self.position += count
 
     def zigzag(self, most_bytes: int) -> int:
-        """The next zigzag integer of at most `most_bytes` (5 or 10) bytes."""
+        """The next zigzag integer of at most `most_bytes` (5 or 10) bytes. Raises InvalidRecordError where it has more."""
         raw = 0
         for shift in range(0, 7 * most_bytes, 7):
             byte = self.byte()

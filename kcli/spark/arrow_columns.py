@@ -101,7 +101,10 @@ def put_micros(
     validity: memoryview,
     row: int,
 ) -> int:
-    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many did not fit and are null."""
+    """Append timestamps (ms) as microseconds from row `row` of `out` (int64) on -> how many did not fit and are null.
+
+    Raises IndexError where records or rows lie outside their arrays.
+    """
     if first < 0 or count < 0 or row < 0 or first + count > len(timestamps):
         raise IndexError("records outside their columns")
     if row + count > len(out) or row + count > 8 * len(validity):

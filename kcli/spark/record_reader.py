@@ -70,7 +70,7 @@ class RangeWalker:
         self.scanner = RecordScanner()
 
     def fault(self, fault: Fault) -> None:
-        """Fail the job, or count the fault and go on."""
+        """Fail the job (raises CorruptLogError), or count the fault and go on."""
         if self.options.on_corrupt != SKIP:
             raise CorruptLogError(
                 f"{fault}. Option onCorrupt=skip (--on-corrupt skip) goes on without these bytes and lists them; "
