@@ -26,6 +26,7 @@ from kcli.format import limits
 from kcli.log.disk import Disk
 from kcli.log.log_directory import join_path, parent_path
 from kcli.log.planned_file import Content, Extent, PlannedFile, content_size, join_extents, slice_content
+from kcli.log.resynchronise import zeros_follow
 
 REMOVE = "remove"
 RENAME = "rename"
@@ -289,6 +290,9 @@ class PlannedDisk:
         size = content_size(content)
         if real_size is None:
             return [self._change(WRITE, path, size)._replace(content=content)]
+        if real_size == size == 0:
+            # Above all .lock: a process that opens a file and closes it gives back the POSIX lock that it holds on it.
+            return []
         if any(extent.source == source for extent in content) or (not content and path.endswith(".log")):
             dropped = _dropped(content, source, real_size)
             if dropped is not None:
@@ -328,13 +332,6 @@ def is_zeros(disk: Disk, path: str, start: int, end: int) -> bool:
     """Whether bytes [start, end) of a file are zeros, as far as it reaches. Raises OSError."""
     file = disk.open_file(path)
     try:
-        while start < end:
-            chunk = file.read_at(start, min(limits.READ_CHUNK_BYTES, end - start))
-            if not chunk:
-                return True
-            if chunk.count(0) != len(chunk):
-                return False
-            start += len(chunk)
-        return True
+        return zeros_follow(file, start, end)
     finally:
         file.close()

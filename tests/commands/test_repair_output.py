@@ -1,0 +1,168 @@
+"""Protects `kcli verify --repair`: a plan touches nothing, refusals come before any change, codes mean what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kcli.commands.app import main
+from tests.conftest import every_log_set
+from tests.damage import DAMAGES
+
+HOLD_LOCK = (
+    "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f,fcntl.LOCK_EX); print('held',flush=True); sys.stdin.read()"
+)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A log directory with one damaged partition."""
+    for log_set in every_log_set():
+        if (log_set.data / "codec-zstd-0").is_dir():
+            copy = tmp_path / "logs"
+            shutil.copytree(log_set.data / "codec-zstd-0", copy / "codec-zstd-0")
+            shutil.copy(log_set.data / "meta.properties", copy)
+            for path in copy.rglob("*"):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+            DAMAGES["flip_compressed_payload"](copy / "codec-zstd-0", random.Random(2))
+            return copy
+    pytest.skip("neither ../shared nor fixtures/ holds codec-zstd-0")
+
+
+def tree(directory: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(directory.rglob("*"))
+    }
+
+
+def run(*words: str) -> int:
+    return main(["verify", "--repair", *words])
+
+
+def test_a_plan_touches_nothing(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Not even a lock file; and it says how to go on."""
+    before = tree(logs.parent)
+    assert run(str(logs)) == run("--dry-run", str(logs)) == 1
+    assert tree(logs.parent) == before
+    printed = capfd.readouterr().out
+    assert "without bytes" in printed
+    assert "--apply carries it out" in printed
+    assert "lost" in printed
+
+
+def test_what_the_plan_says_is_done_and_then_nothing_is_left(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The same changes, then a sound directory: 1, 0, 0, and `verify` agrees."""
+    assert run(str(logs)) == 1
+    planned = [line for line in capfd.readouterr().out.splitlines() if line.startswith("  ")]
+    assert run("--apply", str(logs)) == 0
+    printed = capfd.readouterr().out
+    assert [line for line in printed.splitlines() if line.startswith("  ")] == planned
+    assert str(logs) + ".quarantine/1" in printed
+    assert run(str(logs)) == 0
+    assert "nothing to repair" in capfd.readouterr().out
+    assert main(["verify", str(logs)]) == 0
+
+
+def test_json_says_the_same(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One object a line, the schema first, the summary last."""
+    assert run("--output", "json", "--like-kafka", str(logs / "codec-zstd-0")) == 1
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert rows[0] == {"type": "schema", "name": "kcli.repair", "version": 1}
+    assert rows[-1]["type"] == "summary"
+    assert rows[-1]["applied"] is False
+    changes = [row for row in rows if row["type"] == "change"]
+    assert len(changes) == rows[-1]["changes"] > 2
+    (cut,) = [row for row in changes if row["path"].endswith(".log")]
+    assert (cut["kind"], cut["dropped"][0][0]) == ("truncate", cut["sizeInBytes"])
+    (directory,) = [row for row in rows if row["type"] == "directory"]
+    assert directory["shutdown"] == "unclean"
+
+
+def test_a_directory_in_use_is_refused(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Java's lock, a POSIX record lock: seen, and nothing touched."""
+    lock = logs / ".lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "held\n"
+        before = tree(logs)
+        assert run(str(logs)) == run("--apply", str(logs)) == 2
+        assert tree(logs) == before
+        holder.stdin.close()
+    assert "is locked" in capfd.readouterr().err
+    assert run("--apply", str(logs)) == 0
+
+
+def test_the_lock_is_held_while_files_change(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process cannot take it meanwhile, and can afterwards."""
+    probe = "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB)"
+    codes = []
+
+    def apply(*_: object) -> None:
+        codes.append(subprocess.run([sys.executable, "-c", probe, str(logs / ".lock")], capture_output=True).returncode)
+
+    monkeypatch.setattr("kcli.inspect.repair.apply_changes", apply)
+    run("--apply", str(logs))
+    assert codes
+    assert all(codes)
+    assert subprocess.run([sys.executable, "-c", probe, str(logs / ".lock")], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("where", ["inside", "inside/deeper", "codec-zstd-0/q"])
+def test_a_quarantine_inside_of_a_log_directory_is_refused(logs: Path, where: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A broker does not start with such a directory."""
+    assert run("--apply", "--quarantine", str(logs / where), str(logs)) == 2
+    assert "lies in the log directory" in capfd.readouterr().err
+    assert not (logs / ".lock").exists()
+
+
+def test_a_quarantine_elsewhere_is_used(logs: Path, tmp_path: Path) -> None:
+    """And numbered, so that one repair does not mix with another."""
+    kept = tmp_path / "kept"
+    (kept / "1").mkdir(parents=True)
+    assert run("--apply", "--quarantine", str(kept), str(logs)) == 0
+    manifest = json.loads((kept / "2/manifest.json").read_text())
+    assert manifest["complete"] is True
+    for entry in manifest["kept"]:
+        assert (kept / "2" / entry["kept_as"]).is_file()
+        if entry["bytes"]:
+            assert (kept / "2" / entry["kept_as"]).stat().st_size == entry["bytes"][1] - entry["bytes"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--repair"], "name what to repair"),
+        (["--repair", "/nonexistent/x"], "no partition to repair"),
+        (["--apply", "/"], "add --repair"),
+        (["--like-kafka", "/"], "add --repair"),
+    ],
+)
+def test_what_cannot_run_says_why(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A sentence and exit code 2."""
+    assert main(["verify", *words]) == 2
+    assert message in capfd.readouterr().err
+
+
+def test_no_permission_is_a_problem_of_one_partition(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Told, and the rest goes on."""
+    if os.geteuid() == 0:
+        (logs / "codec-zstd-0/leader-epoch-checkpoint").unlink()
+        (logs / "codec-zstd-0/leader-epoch-checkpoint").mkdir()
+    else:
+        (logs / "codec-zstd-0").chmod(0)
+    try:
+        assert run(str(logs)) == 1
+    finally:
+        (logs / "codec-zstd-0").chmod(0o755)
+    assert "problem" in capfd.readouterr().out
