@@ -37,9 +37,14 @@ MOST_OF_A_KIND = 50
 
 
 class FindingList:
-    """Collects findings; of one kind in one file only the first MOST_OF_A_KIND are kept, the rest is counted."""
+    """Collects findings; of one kind in one file only the first MOST_OF_A_KIND are kept, the rest is counted.
 
-    def __init__(self) -> None:
+    Where a broker is at work (`is_live`), files come and go, and one that is gone is none.
+    """
+
+    def __init__(self, *, is_live: bool = False) -> None:
+        self.is_live = is_live
+        self.vanished = False  # a file was gone that had been there
         self.findings: list[Finding] = []
         self._counts: dict[tuple[str, str], int] = {}
 
@@ -49,6 +54,15 @@ class FindingList:
         count = self._counts[code, file] = self._counts.get((code, file), 0) + 1
         if count <= MOST_OF_A_KIND:
             self.findings.append(Finding(code, file, position, offset, message))
+
+    def add_unreadable(self, path: str, error: OSError) -> None:
+        """Add a finding for a file that cannot be read."""
+        if isinstance(error, FileNotFoundError):
+            self.vanished = True
+            if not self.is_live:
+                self.add("file-shrank", path, "the file vanished while its directory was read")
+        else:
+            self.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
 
     def extend(self, findings: Iterable[Finding]) -> None:
         """Add findings that another list has collected."""

@@ -121,7 +121,7 @@ class Verifier:
         options = root.options(partition)
         if root.path not in {directory.path for directory in self._directories}:
             # The mark of a clean stop says nothing of a directory that was copied without it.
-            options = options._replace(is_clean=root.is_clean or None)
+            options = options._replace(is_clean=False if root.is_live else options.is_clean or None)
             check_topic_id(self._disk, partition, root, None, self._findings)
         self._jobs.append(Job(partition, options, log_bytes(self._disk, partition)))
 

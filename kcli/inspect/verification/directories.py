@@ -64,7 +64,8 @@ class Root(NamedTuple):
         policy = self.topics.configs.get(partition.topic, {}).get("cleanup.policy", "") if self.topics else ""
         return PartitionOptions(
             is_live=self.is_live,
-            is_clean=self.is_clean,
+            # The metadata log closes after the mark is written, and is always loaded as after a crash.
+            is_clean=False if self.is_live else None if partition.is_metadata_log else self.is_clean,
             is_compacted="compact" in policy,
             recovery_point=checkpoints.recovery_points.get(key) if of_current else None,
             log_start_offset=checkpoints.log_start_offsets.get(key) if of_current else None,
@@ -112,6 +113,8 @@ def check_log_directory(disk: Disk, directory: LogDirectory, root: Root, finding
         if directory.file(FileKind.META_PROPERTIES) is None:
             findings.add("meta-properties-missing", directory.path, "there is no meta.properties in the log directory")
     for path, why in directory.unreadable:
+        if root.is_live and not disk.exists(path):
+            continue
         findings.add("file-unreadable", path, f"the partition's directory cannot be read: {why}")
     for name in directory.other_directories:
         if name != REMOTE_INDEX_CACHE_DIRECTORY:

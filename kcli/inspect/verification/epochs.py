@@ -34,11 +34,12 @@ def check_leader_epochs(
     findings: FindingList,
     *,
     is_live: bool,
+    is_start_known: bool,
 ) -> None:
     """Check the file at `path` (None: there is none) of a partition's `directory`.
 
     `runs` are the batches' epochs in the order of the log, each with the path of its segment. With `is_live` the log's end
-    may have moved on since the file was read.
+    may have moved on since the file was read; without `is_start_known` the log may start later than at `log_start_offset`.
     """
     known = [(log, run) for log, run in runs if run.epoch >= 0]
     if path is None:
@@ -61,6 +62,8 @@ def check_leader_epochs(
         if entry.start_offset > log_end_offset and not is_live:
             message = f"epoch {entry.epoch} starts at offset {entry.start_offset}; the log ends at {log_end_offset}"
             findings.add("leader-epoch-beyond-end", path, message, offset=entry.start_offset)
+    if entries and not is_start_known:
+        log_start_offset = max(log_start_offset, entries[0].start_offset)
     _compare(entries, known, path, log_start_offset, findings, is_live=is_live)
 
 
@@ -69,7 +72,7 @@ def _read(disk: Disk, path: str, findings: FindingList) -> tuple[EpochStart, ...
         entries = decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
         LeaderEpochCache(entries)
     except OSError as error:
-        findings.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
+        findings.add_unreadable(path, error)
     except FormatError as error:
         findings.add("checkpoint-corrupt", path, error.message)
     else:

@@ -53,7 +53,7 @@ class IndexFile:
         try:
             return disk.read_file(self.path, limits.MAX_INDEX_FILE_BYTES)
         except OSError as error:
-            self.findings.add("file-unreadable", self.path, f"the index cannot be read: {error.strerror or error}")
+            self.findings.add_unreadable(self.path, error)
             return None
 
     def _count_entries(self, index: OffsetIndex | TimeIndex, zeros_allowed: bool) -> int:

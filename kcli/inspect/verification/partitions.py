@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcli.format.file_names import DirectoryState, FileKind
+from kcli.inspect.finding_kinds import INFO
 from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.epochs import check_leader_epochs
 from kcli.inspect.verification.facts import EpochRun, PartitionOptions, PartitionResult, SegmentFacts
@@ -31,7 +32,7 @@ from kcli.inspect.verification.small_files import check_metadata_snapshot, check
 from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 from kcli.log.disk import Disk
-from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment
+from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, read_partition
 
 _COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
@@ -50,7 +51,7 @@ class PartitionVerifier:
         self.disk = disk
         self.partition = partition
         self.options = options
-        self.findings = FindingList()
+        self.findings = FindingList(is_live=options.is_live)
         self._on_bytes = on_bytes
         self._read_ahead = read_ahead
         self._facts: list[SegmentFacts] = []
@@ -97,7 +98,7 @@ class PartitionVerifier:
         try:
             facts = self._read_segment(segment)
         except OSError as error:
-            self._add_unreadable(segment.log, error)
+            self.findings.add_unreadable(segment.log, error)
             self.tracker.gap_offset = max(self.tracker.gap_offset, segment.base_offset, self.end_offset)
             return
         index.finish(facts.damaged)
@@ -120,13 +121,6 @@ class PartitionVerifier:
         except OSError:
             self._facts.pop()
             raise
-
-    def _add_unreadable(self, path: str, error: OSError) -> None:
-        if isinstance(error, FileNotFoundError):
-            if not self.options.is_live:
-                self.findings.add("file-shrank", path, "the file vanished while the partition was read")
-            return
-        self.findings.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
 
     def _check_missing_indexes(self, segment: Segment, is_last: bool) -> None:
         if self.options.is_live and is_last:
@@ -260,11 +254,14 @@ class PartitionVerifier:
             self.end_offset,
             self.findings,
             is_live=self.options.is_live,
+            is_start_known=self.options.is_clean is True,
         )
 
     def _check_checkpoints(self) -> None:
         """Hold the checkpoints' words against the log's end; a running broker's are old ones, and never ahead."""
         options, end = self.options, self.end_offset
+        if self.findings.vanished:
+            return
         for code, offset, what in (
             ("recovery-point-beyond-end", options.recovery_point, "recovery point"),
             ("high-watermark-beyond-end", options.high_watermark, "high watermark"),
@@ -321,6 +318,16 @@ def verify_partition(
 ) -> PartitionResult:
     """Verify one partition directory -> what it holds and what is wrong with it.
 
-    `on_bytes` is told of the progress; `read_ahead` gives what was read of a segment elsewhere, or None.
+    `on_bytes` is told of the progress; `read_ahead` gives what was read of a segment elsewhere, or None. Where a broker is at
+    work, only what is found at the same place a second time counts: its files change between one read and the next.
     """
-    return PartitionVerifier(disk, partition, options, on_bytes, read_ahead).run()
+    result = PartitionVerifier(disk, partition, options, on_bytes, read_ahead).run()
+    if not options.is_live or all(finding.severity == INFO for finding in result.findings):
+        return result
+    try:
+        again = PartitionVerifier(disk, read_partition(disk, partition.path), options).run()
+    except OSError:
+        return result._replace(findings=[])  # the partition was deleted meanwhile
+    first = {finding[:-1] for finding in result.findings}
+    lasting = [finding for finding in again.findings if finding.severity == INFO or finding[:-1] in first]
+    return again._replace(findings=lasting)

@@ -48,7 +48,7 @@ def segment_options(partition: PartitionDirectory, segment: Segment, options: Pa
 
 def read_segment(disk: Disk, segment: Segment, options: SegmentOptions, on_bytes: Callable[[int], None]) -> SegmentReading:
     """Verify a segment apart from its partition -> what its partition needs to know of it. Raises OSError."""
-    findings = FindingList()
+    findings = FindingList(is_live=options.is_live)
     steps: list[ProducerStep] = []
 
     def keep(step: ProducerStep) -> None:

@@ -57,7 +57,7 @@ def check_small_file(disk: Disk, path: str, kind: FileKind, findings: FindingLis
     try:
         return decode(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
     except OSError as error:
-        findings.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
+        findings.add_unreadable(path, error)
     except FormatError as error:
         findings.add(code, path, error.message)
     return None
@@ -72,7 +72,7 @@ def check_metadata_snapshot(
     try:
         facts = verifier.run()
     except OSError as error:
-        findings.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
+        findings.add_unreadable(path, error)
         return None
     types = facts.control_types
     missing = []

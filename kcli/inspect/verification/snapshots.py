@@ -24,7 +24,7 @@ def read_snapshot(disk: Disk, path: str, findings: FindingList) -> ProducerSnaps
     try:
         return decode_producer_snapshot(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES))
     except OSError as error:
-        findings.add("file-unreadable", path, f"the snapshot cannot be read: {error.strerror or error}")
+        findings.add_unreadable(path, error)
     except FormatError as error:
         findings.add("snapshot-corrupt", path, error.message, position=error.position)
     return None

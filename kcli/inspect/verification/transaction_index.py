@@ -46,7 +46,7 @@ class TransactionIndexCheck:
             index = TransactionIndex.decode(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES), self.base_offset)
         except OSError as error:
             self._is_readable = False
-            self._add("file-unreadable", f"the transaction index cannot be read: {error.strerror or error}")
+            self.findings.add_unreadable(path, error)
             return
         if index.trailing:
             self._add(
