@@ -29,8 +29,9 @@ Names are those of Spark's Kafka source wherever they mean the same; case does n
     maxPartitionBytes                   bytes of a segment for one task at most       64 MiB
     maxOffsetsPerTrigger                streaming: offsets for one micro-batch        no limit
     failOnDataLoss                      true, false                                   true
-    pushdown                            true where spark.sql.python.filterPushdown.   false
-                                        enabled is
+    pushdown                            true, false: only with spark.sql.python.      false
+                                        filterPushdown.enabled, and only where one
+                                        query uses the DataFrame (kcli.spark.pushdown)
     arrowBatchRows, arrowBatchBytes     what one Arrow batch holds at most            16384, 4 MiB
 
 Precedence as in Spark: a timestamp beats timestamps by partition, these beat offsets. `isolation.level` and `isolationLevel`

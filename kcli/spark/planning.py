@@ -114,11 +114,12 @@ def _resolve(
 
 
 def segment_ranges(
-    wanted: OffsetRange, *, with_transactions: bool, least_timestamp_ms: int | None = None
+    wanted: OffsetRange, *, with_transactions: bool, least_timestamp_ms: int | None = None, with_torn_tail: bool = True
 ) -> list[tuple[Segment, SegmentRange]]:
     """The bytes of each segment that hold the offsets wanted; whole segments unless an end of them lies inside.
 
-    Segments without a record as young as `least_timestamp_ms` are passed over.
+    Segments without a record as young as `least_timestamp_ms` are passed over. A torn batch at the end of the log is left out
+    where `with_torn_tail` is False or a live broker holds the directory; else reading it will tell that it is damaged.
     """
     part = wanted.partition
     ranges: list[tuple[Segment, SegmentRange]] = []
@@ -137,7 +138,7 @@ def segment_ranges(
             if wanted.end < min(next_base, part.log_end_offset):
                 end = seeker.behind_offset(wanted.end - 1)
             elif is_last:
-                end = _sound_end(part, seeker)
+                end = _last_end(part, seeker, with_torn_tail)
             # Kafka's own bounds: the end of the log, and offsets that fit an index of the segment.
             bound = min(bound, segment.base_offset + INT32_MAX + 1, part.log_end_offset if is_last else bound)
         transactions = part.transactions.within(segment.base_offset, next_base) if with_transactions else None
@@ -158,10 +159,10 @@ def segment_ranges(
     return ranges
 
 
-def _sound_end(part: LogPartition, seeker: SegmentSeeker) -> int:
-    """Where reading the last segment ends: before a tail of zeros, and before what a live broker is still writing."""
+def _last_end(part: LogPartition, seeker: SegmentSeeker, with_torn_tail: bool) -> int:
+    """Where reading the last segment ends: before a tail of zeros, and before what is still being written."""
     sound, is_torn = seeker.sound_end()
-    if not is_torn or layout.is_live(part.disk, part.directory.log_directory):
+    if not is_torn or not with_torn_tail or layout.is_live(part.disk, part.directory.log_directory):
         return sound
     return seeker.reader.end_position()
 
@@ -194,12 +195,18 @@ def plan_splits(
     *,
     with_transactions: bool,
     least_timestamp_ms: int | None = None,
+    with_torn_tail: bool = True,
 ) -> list[LogSplit]:
-    """The splits that read the offsets wanted. Raises OSError as the disk does."""
+    """The splits that read the offsets wanted (see `segment_ranges`). Raises OSError as the disk does."""
     ranges = [
         part
         for offsets in wanted
-        for part in segment_ranges(offsets, with_transactions=with_transactions, least_timestamp_ms=least_timestamp_ms)
+        for part in segment_ranges(
+            offsets,
+            with_transactions=with_transactions,
+            least_timestamp_ms=least_timestamp_ms,
+            with_torn_tail=with_torn_tail,
+        )
     ]
     target = split_bytes(sum(part.size_bytes for _, part in ranges), options)
     pieces = [piece for segment, part in ranges for piece in cut_range(disk, segment, part, target)]

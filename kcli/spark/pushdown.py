@@ -9,6 +9,10 @@
     anything else                                    nothing
 
 Each filter is still applied by Spark, so all that is here may be cautious.
+
+This is for DataFrames that one query uses once. Spark 4.3.0 keeps what a query has pushed into a Python source for whatever
+uses the same DataFrame later (or in another branch of the same query), whose other filters then never reach the source: such
+a query lacks rows. So pushing down must be asked for; the options that choose topics, offsets and times have no such trap.
 """
 
 from __future__ import annotations

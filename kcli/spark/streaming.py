@@ -112,7 +112,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost(f"{part.name}: records up to {until} were to be read, and the log ends at {part.log_end_offset}")
             wanted.append(OffsetRange(part, max(first, earliest), until))
         with_transactions = self.options.read_committed or "aborted" in self.schema.fieldNames()
-        return plan_splits(self._disk, wanted, self.options, with_transactions=with_transactions)
+        return plan_splits(self._disk, wanted, self.options, with_transactions=with_transactions, with_torn_tail=False)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split, in a task. Raises CorruptLogError for corrupt bytes where the job is to fail."""

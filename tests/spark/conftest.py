@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +11,15 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
-pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+# Without the extra `spark` there is nothing here to test.
+HAS_SPARK = all(importlib.util.find_spec(name) is not None for name in ("pyspark", "pyarrow"))
+collect_ignore_glob = [] if HAS_SPARK else ["test_*.py"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """All tests with Spark run in one process, so that one JVM serves them."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))

