@@ -12,7 +12,7 @@ from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.sources import SourceDirectory, Sources
 from kcli.inspect.description.topic_sections import Row
 from kcli.state.metadata_image import MetadataImage
-from kcli.state.metadata_values import METADATA_VERSIONS, Endpoint, VersionRange, Voter, is_sensitive_config
+from kcli.state.metadata_values import METADATA_VERSIONS, ConfigResource, Endpoint, VersionRange, Voter, is_sensitive_config
 
 METADATA_VERSION = "metadata.version"
 
@@ -128,11 +128,7 @@ def config_rows(image: MetadataImage, options: DescribeOptions) -> list[Row]:
     """A row a configuration that was set, by resource and name; a sensitive one has no value."""
     rows = []
     for resource, configs in sorted(image.configs.items()):
-        if resource.type == "TOPIC" and not options.wants_topic(resource.name):
-            continue
-        if resource.type == "GROUP" and not options.wants_group(resource.name):
-            continue
-        if resource.type not in ("TOPIC", "GROUP") and (options.topics or options.groups):
+        if not _is_wanted(resource, options):
             continue
         for name, value in sorted(configs.items()):
             is_sensitive = is_sensitive_config(name)
@@ -146,6 +142,15 @@ def config_rows(image: MetadataImage, options: DescribeOptions) -> list[Row]:
                 }
             )
     return rows
+
+
+def _is_wanted(resource: ConfigResource, options: DescribeOptions) -> bool:
+    """With globs for topics or groups, only what is for one of these."""
+    if not options.topics and not options.groups:
+        return True
+    if resource.type == "TOPIC":
+        return bool(options.topics) and options.wants_topic(resource.name)
+    return resource.type == "GROUP" and bool(options.groups) and options.wants_group(resource.name)
 
 
 def acl_rows(image: MetadataImage) -> list[Row]:

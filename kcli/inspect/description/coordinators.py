@@ -54,11 +54,14 @@ def read_groups(disk: Disk, partition: PartitionDirectory, remarks: Remarks) -> 
 
 
 class _GroupReader:
-    """Applies the records of one partition; `waiting` are commits by their keys, undecoded."""
+    """Applies the records of one partition; `waiting` are commits, undecoded: key -> offset, key and value of the record.
+
+    Keys are told apart by what follows their type, which is laid out alike in both.
+    """
 
     def __init__(self, path: str, remarks: Remarks) -> None:
         self.state = GroupState()
-        self.waiting: dict[bytes, tuple[int, bytes | None]] = {}
+        self.waiting: dict[bytes, tuple[int, bytes, bytes | None]] = {}
         self._path = path
         self._remarks = remarks
         self._transactional_keys: set[bytes] = set()
@@ -71,11 +74,12 @@ class _GroupReader:
             key, value = window.key(index), window.value(index)
             kind = b"" if key is None else key[:2]
             if key is not None and kind in _COMMIT_TYPES:
-                if is_transactional and key not in self._transactional_keys:
-                    self._transactional_keys.add(key)
-                    self._apply_one_waiting(key)
-                if key not in self._transactional_keys:
-                    self.waiting[key] = (offset, value)
+                name = key[2:]
+                if is_transactional and name not in self._transactional_keys:
+                    self._transactional_keys.add(name)
+                    self._apply_one_waiting(name)
+                if name not in self._transactional_keys:
+                    self.waiting[name] = (offset, key, value)
                     continue
             elif kind == _CLASSIC_GROUP_TYPE and value is None:
                 self.apply_waiting()
@@ -83,14 +87,14 @@ class _GroupReader:
 
     def apply_waiting(self) -> None:
         """Apply the commits that wait, in the order of their offsets."""
-        for key, (offset, value) in sorted(self.waiting.items(), key=lambda item: item[1][0]):
+        for offset, key, value in sorted(self.waiting.values(), key=lambda record: record[0]):
             self._apply(offset, key, value, NO_PRODUCER_ID)
         self.waiting.clear()
 
-    def _apply_one_waiting(self, key: bytes) -> None:
-        found = self.waiting.pop(key, None)
+    def _apply_one_waiting(self, name: bytes) -> None:
+        found = self.waiting.pop(name, None)
         if found is not None:
-            self._apply(found[0], key, found[1], NO_PRODUCER_ID)
+            self._apply(*found, NO_PRODUCER_ID)
 
     def _apply(self, offset: int, key: bytes | None, value: bytes | None, producer_id: int) -> None:
         record = decoded(OFFSETS, self._path, offset, key, value, self._remarks)

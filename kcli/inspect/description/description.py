@@ -137,8 +137,7 @@ class _Describer:
             self._tell_of_no_metadata()
         elif found.is_bootstrap:
             self.remarks.unknown(
-                f"There is no metadata log, only {found.path}, written when the storage was formatted: features are told, "
-                "nothing else of the cluster."
+                f"The storage was formatted, and no broker has run on it yet: {found.path} tells features, and that is all."
             )
         elif len(found.image.voters) != 1:
             self.remarks.unknown(

@@ -85,7 +85,7 @@ class GroupSections:
         pending: dict[OffsetKey, tuple[int, int]],
     ) -> Row:
         offsets = self._share_offsets(group) if isinstance(group, ShareGroup) else self._offsets(group, committed, pending)
-        lags = [row["lag"] for row in offsets]
+        lags = [row["lag"] for row in offsets if row.get("committedOffset", row.get("startOffset")) is not None]
         return {
             "groupId": group.group_id,
             "kind": group.kind,

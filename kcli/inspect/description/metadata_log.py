@@ -5,7 +5,7 @@
     a snapshot that can be read to its end   it, and the log from its end offset on
     no snapshot, a log from offset 0         the log
     only damaged snapshots                   the newest one, as far as it can be read (a problem), and the log behind it
-    no log, no snapshot                      bootstrap.checkpoint: what `kafka-storage format` wrote, features only
+    no partition at all                      bootstrap.checkpoint: what `kafka-storage format` wrote, features only
 
 All records to the end of the log are applied. Which of the last ones a majority of voters has is stored nowhere: KRaft keeps
 the high watermark in memory. With one voter all are committed; with more, the last ones may be taken back.
@@ -53,7 +53,7 @@ def read_metadata(disk: Disk, sources: Sources, logs: Logs, remarks: Remarks) ->
     if log is not None and (log.directory.segments or log.directory.metadata_snapshots):
         quorum_state = read_small(disk, log.directory.file(FileKind.QUORUM_STATE), decode_quorum_state, remarks)
         return _read_log(disk, log.directory, quorum_state, remarks)
-    for source in sources.directories:
+    for source in sources.directories if not sources.replicas else ():
         path = source.listing.file(FileKind.BOOTSTRAP_CHECKPOINT) if source.listing is not None else None
         if path is not None:
             loaded = _load_snapshot(disk, path)

@@ -5,7 +5,7 @@
     a problem   a file that is damaged, missing in the middle, unreadable  1
     an unknown  no metadata log among the directories: no configs          0
 
-Random bytes can make any number of problems: of one path only the first few are kept, the rest is counted.
+Random bytes can make any number of problems: of one path only the first few are kept, and that there are more.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Remarks:
 
     @property
     def problems(self) -> list[Problem]:
-        """All problems, in the order in which they were met; what was only counted has one of its own."""
+        """All problems, in the order in which they were met; one more for a path that has more."""
         left_out = (
-            Problem(path, f"{count - MOST_OF_A_PATH} more problems of this kind; kcli verify lists them all")
+            Problem(path, "there are more problems; kcli verify lists them")
             for path, count in self._counts.items()
             if count > MOST_OF_A_PATH
         )

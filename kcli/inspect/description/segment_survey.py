@@ -42,7 +42,7 @@ LARGE_BATCH_COST = 8
 COST_PER_RUN = 16_384
 LEAST_COST_PER_SEGMENT = 64
 # How many headers are read at one place behind the beginning of a segment that is too large for its share.
-HEADERS_AT_A_PLACE = 4
+HEADERS_AT_A_PLACE = 2
 _NO_TIMESTAMP = -1
 
 

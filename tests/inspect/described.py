@@ -1,0 +1,135 @@
+"""Helps the tests of describe: a description of a path, its rows by name, and what Kafka's dumps say of the same files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kcli.inspect.description.description import Description, describe
+from kcli.inspect.description.options import SECTIONS, DescribeOptions
+from kcli.log.disk import Disk, OsDisk
+from tests.conftest import LogSet
+
+Row = dict[str, Any]
+_BATCH = re.compile(
+    r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* isControl: (\w+) .*"
+    r"(CreateTime|LogAppendTime|NoTimestampType): (-?\d+) size: (\d+) magic: 2 compresscodec: (\w+)"
+)
+_LEGACY = re.compile(
+    r"offset: (\d+) position: \d+ (CreateTime|LogAppendTime|NoTimestampType): (-?\d+) .*magic: ([01]) compresscodec: (\w+)"
+)
+_LEGACY_SIZE = re.compile(r" size: (\d+) ")
+_RECORD = re.compile(r"\| offset: (\d+) (?:CreateTime|LogAppendTime|NoTimestampType): (-?\d+)")
+
+
+def described(*paths: Path | str, disk: Disk | None = None, **options: Any) -> Description:
+    """All sections of what lies at `paths`, unless `show` names some."""
+    options.setdefault("show", frozenset(SECTIONS))
+    return describe(disk or OsDisk(), [str(path) for path in paths], DescribeOptions(**options))
+
+
+def by_partition(rows: list[Row]) -> dict[str, Row]:
+    return {f"{row['topic']}-{row['partition']}": row for row in rows}
+
+
+class DumpedSegment(NamedTuple):
+    """What Kafka's dump of a segment adds up to; `records` is None where compressed sets of format 0 and 1 hide the number."""
+
+    batches: int
+    records: int | None
+    control_records: int
+    batches_by_codec: dict[str, int]
+    bytes_by_codec: dict[str, int]
+    end_offset: int
+    first_timestamp: int | None
+    max_timestamp: int | None
+
+
+def dumped_segment(given: LogSet, path: str) -> DumpedSegment:
+    """Read Kafka's deep dump of `path`, by nothing but regular expressions."""
+    batches = records = control_records = 0
+    hidden, is_data = False, False
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    end_offset, first, largest = 0, None, -1
+    for line in given.golden(path).decode("utf-8", "replace").split("\n"):
+        if found := _BATCH.match(line):
+            batches += 1
+            is_data = found[4] == "false"
+            end_offset = int(found[2]) + 1
+            largest = max(largest, int(found[6]))
+            if not is_data:
+                control_records += int(found[3])
+            elif int(found[3]):
+                records += int(found[3])
+                counts[found[8]] += 1
+                sizes[found[8]] += int(found[7])
+        elif found := _LEGACY.match(line):
+            batches += 1
+            records += 1
+            is_data = True
+            end_offset = int(found[1]) + 1
+            hidden = hidden or found[5] != "none"
+            largest = max(largest, int(found[3]))
+            counts[found[5]] += 1
+            size = _LEGACY_SIZE.search(line)
+            sizes[found[5]] += int(size[1]) if size else 0
+        elif first is None and is_data and (found := _RECORD.match(line)):
+            first = int(found[2])
+    return DumpedSegment(
+        batches,
+        None if hidden else records,
+        control_records,
+        dict(counts),
+        dict(sizes),
+        end_offset,
+        first if first is not None and first >= 0 else None,
+        largest if largest >= 0 else None,
+    )
+
+
+class ReplacedDisk(OsDisk):
+    """The real disk with the bytes of some files replaced; None for a file that cannot be read."""
+
+    def __init__(self, replaced: dict[str, bytes | None]) -> None:
+        self.replaced = replaced
+
+    def open_file(self, path: str) -> Any:
+        if path not in self.replaced:
+            return super().open_file(path)
+        return _Bytes(path, self._bytes(path))
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        return self._bytes(path)[:limit] if path in self.replaced else super().read_file(path, limit)
+
+    def size(self, path: str) -> int:
+        found = self.replaced.get(path)
+        return super().size(path) if found is None else len(found)
+
+    def _bytes(self, path: str) -> bytes:
+        found = self.replaced[path]
+        if found is None:
+            raise PermissionError(13, "Permission denied", path)
+        return found
+
+
+class _Bytes:
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name = name
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        piece = self._data[position : position + len(buffer)]
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        return self._data[position : position + max(size, 0)]
+
+    def close(self) -> None:
+        pass
