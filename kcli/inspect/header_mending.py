@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import (
     CRC_START,
     HEADER,
@@ -91,7 +92,7 @@ class _Mender:
         while index <= len(self.kept):
             start = self.kept.end[index - 1] if index else 0
             end = self.kept.position[index] if index < len(self.kept) else self.size_bytes
-            if end - start >= HEADER_BYTES:
+            if HEADER_BYTES <= end - start <= INT32_MAX + LOG_OVERHEAD_BYTES:
                 self._mend_stretch(index, start, end)
             index += 1
         self._mend_leader_epochs()

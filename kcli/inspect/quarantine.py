@@ -128,7 +128,13 @@ class Quarantine:
         file = self._disk.open_file(path)
         try:
             self._disk.append(target, b"")
+            first = start
             while start < end:
+                data = min(file.next_data(start), end)
+                if data > start:  # a hole stays one: a sparse file may claim more than there is room for
+                    self._disk.truncate(target, data - first)
+                    start = data
+                    continue
                 chunk = file.read_at(start, min(limits.READ_CHUNK_BYTES, end - start))
                 if not chunk:
                     break

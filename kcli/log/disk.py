@@ -6,7 +6,7 @@
     `Disk`       open_file, list_directory, is_directory, exists, size, mtime_ms, set_mtime_ms, read_file,
                  write_file, append, truncate, rename, remove, make_directory, remove_directory,
                  free_bytes, lock, flush, flush_directory
-    `DiskFile`   name, size, read_into, read_at, close: an open file, read only
+    `DiskFile`   name, size, read_into, read_at, next_data, close: an open file, read only
     ===========  =====================================================================================
 
 `OsDisk` is the real one. Everything in inspect/ and spark/ reads through it, so an object store or a simulated disk can
@@ -46,6 +46,13 @@ class DiskFile(Protocol):
 
     def read_at(self, position: int, size: int) -> bytes:
         """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        ...
+
+    def next_data(self, position: int) -> int:
+        """The first byte from `position` on that is not in a hole of a sparse file, or the size where only holes follow.
+
+        Where holes cannot be told it is `position`.
+        """
         ...
 
     def close(self) -> None:
@@ -197,6 +204,15 @@ class OsFile:
         buffer = bytearray(max(0, min(size, self.size() - position)))
         count = self.read_into(position, memoryview(buffer))
         return bytes(memoryview(buffer)[:count])
+
+    def next_data(self, position: int) -> int:
+        """The first byte from `position` on that is not in a hole of a sparse file, or the size where only holes follow."""
+        if not hasattr(os, "SEEK_DATA"):
+            return position
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            return max(position, self.size()) if error.errno == errno.ENXIO else position
 
     def close(self) -> None:
         """Give the file back; closing twice is no error."""

@@ -42,7 +42,7 @@ from kcli.format.record_batch import (
 )
 from kcli.log.disk import Disk, DiskFile
 from kcli.log.record_windows import RecordScanner, RecordWindow, open_windows
-from kcli.log.resynchronise import find_batch, streamed_crc
+from kcli.log.resynchronise import SearchBudget, find_batch, streamed_crc, zeros_follow
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -139,6 +139,7 @@ class SegmentReader:
         self._buffer = memoryview(bytearray(limits.READ_CHUNK_BYTES))
         self._start = 0  # the file's byte at the start of the buffer
         self._filled = 0
+        self._budget: SearchBudget | None = None
 
     def __enter__(self) -> SegmentReader:
         return self
@@ -188,14 +189,21 @@ class SegmentReader:
                     continue
                 fault = (TRUNCATED, "the file shrank while it was read")
             kind, message = fault
-            search_from = (position if suspect is None else suspect) + 1
             found = None
             if kind != ZEROS and resynchronise:
-                found = find_batch(self.file, search_from, end, legacy=legacy or position == 0)
+                found = self._next_sound(position, suspect, end, legacy=legacy or position == 0)
             yield Damage(position, end if found is None else found, kind, message)
             if found is None:
                 return
             position, suspect = found, None
+
+    def _next_sound(self, position: int, suspect: int | None, end: int, *, legacy: bool) -> int | None:
+        """Where to go on behind damage at `position`; with `suspect`, the batch before, maybe within what that one claims."""
+        if self._budget is None:
+            self._budget = SearchBudget(end)
+        if suspect is not None and self._budget.take(position - suspect):
+            position = suspect
+        return find_batch(self.file, position + 1, end, legacy=legacy, budget=self._budget)
 
     def header_at(self, position: int, end: int | None = None) -> RecordBatch | LegacyBatch:
         """The header of the entry at byte `position`, without the batch.
@@ -240,7 +248,7 @@ class SegmentReader:
             return TRUNCATED, f"{left} bytes are too few for a batch"
         size = int.from_bytes(self._buffer[index + 8 : index + 12], "big", signed=True)
         if size < MIN_ENTRY_SIZE:
-            if size == 0 and self._zeros_to_end(position, end):
+            if size == 0 and zeros_follow(self.file, position, end):
                 return ZEROS, f"the last {end - position} bytes are zeros"
             return BAD_SIZE, f"the batch states a size of {size} bytes, less than the least possible {MIN_ENTRY_SIZE}"
         if size > end - position - LOG_OVERHEAD_BYTES:
@@ -259,17 +267,6 @@ class SegmentReader:
                 f"the batch states {size + LOG_OVERHEAD_BYTES} bytes, less than its header of {HEADER_BYTES}",
             )
         return None
-
-    def _zeros_to_end(self, position: int, end: int) -> bool:
-        zeros = bytes(limits.READ_CHUNK_BYTES)
-        while position < end:
-            chunk = self.file.read_at(position, min(limits.READ_CHUNK_BYTES, end - position))
-            if chunk != zeros[: len(chunk)]:
-                return False
-            if not chunk:
-                return True
-            position += len(chunk)
-        return True
 
     def _legacy_header(self, position: int, index: int) -> LegacyBatch:
         from kcli.format.legacy_message_set import read_legacy_header

@@ -58,16 +58,33 @@ class PlannedFile:
         if isinstance(source, bytes):
             buffer[:] = source[at : at + len(buffer)]
             return len(buffer)
-        file = self._open.get(source)
-        if file is None:
-            file = self._open[source] = self._disk.open_file(source)
-        return file.read_into(at, buffer)
+        return self._file(source).read_into(at, buffer)
 
     def read_at(self, position: int, size: int) -> bytes:
         """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
         buffer = bytearray(max(0, min(size, self.size() - position)))
         count = self.read_into(position, memoryview(buffer))
         return bytes(memoryview(buffer)[:count])
+
+    def next_data(self, position: int) -> int:
+        """The first byte from `position` on that is not in a hole or in zeros, or the size where only those follow."""
+        start = 0
+        for extent in self._content:
+            end = start + extent.end - extent.start
+            if position < end and extent.source is not None:
+                if isinstance(extent.source, bytes):
+                    return max(position, start)
+                at = self._file(extent.source).next_data(max(position - start, 0) + extent.start)
+                if at < extent.end:
+                    return start + at - extent.start
+            start = end
+        return max(position, start)
+
+    def _file(self, path: str) -> DiskFile:
+        file = self._open.get(path)
+        if file is None:
+            file = self._open[path] = self._disk.open_file(path)
+        return file
 
     def close(self) -> None:
         """Give the real files back."""

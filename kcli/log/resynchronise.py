@@ -1,8 +1,9 @@
 """Finding the next sound batch behind damage, in bounded time.
 
 A candidate is a place where a header of format 2 (with `legacy`: a message of format 0 or 1) could begin: a regular
-expression finds them at some 100 MB/s. A candidate whose fields are plausible and whose CRC is right is a batch. Each byte is
-looked at once, and the CRCs that are tried cover at most RESYNC_CRC_FACTOR times the bytes searched.
+expression finds them at some 100 MB/s. A candidate whose fields are plausible and whose CRC is right is a batch. A search
+costs what lies between the damage and the next sound batch: pieces grow as it goes on, holes of sparse files are passed over,
+and bytes that were read in vain, because a length lied, count against a budget of the whole file (SearchBudget).
 """
 
 from __future__ import annotations
@@ -54,39 +55,75 @@ def streamed_crc(file: DiskFile, header: RecordBatch | LegacyBatch) -> int | Non
 _MAGIC_2 = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f][\x00-\x7f])", re.DOTALL)
 # A message of format 0 or 1 seen from its offset on: offset and size not negative, size not below 14, known attributes.
 _MAGIC_0_1 = re.compile(rb"[\x00-\x7f](?=.{7}(?!\x00\x00\x00[\x00-\x0d])[\x00-\x7f].{7}[\x00\x01][\x00-\x0f])", re.DOTALL)
-# How many bytes of candidates one search may run a CRC over, as a multiple of the bytes searched, and at least.
-RESYNC_CRC_FACTOR = 4
-RESYNC_CRC_BYTES = 1024 * 1024 * 1024
+# How many bytes of a file may be read in vain, as a multiple of its size, and at least.
+VAIN_FACTOR = 4
+VAIN_BYTES = 1024 * 1024 * 1024
+_FIRST_SEARCH_BYTES = 16 * 1024
 
 
-def find_batch(file: DiskFile, position: int, end: int, *, legacy: bool = False) -> int | None:
+class SearchBudget:
+    """How many bytes of one file, `size` bytes large, may still be read in vain; without it lies could cost its square."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, size: int) -> None:
+        self.left = max(VAIN_BYTES, VAIN_FACTOR * size)
+
+    def take(self, count: int) -> bool:
+        """Spend `count` bytes -> True, or False where there are not so many left."""
+        if count > self.left:
+            return False
+        self.left -= count
+        return True
+
+
+def find_batch(
+    file: DiskFile, position: int, end: int, *, legacy: bool = False, budget: SearchBudget | None = None
+) -> int | None:
     """The first sound batch (size, magic and CRC) that begins at or behind byte `position` -> its position, or None.
 
-    With `legacy` messages of format 0 and 1 count too. Bounded: each byte is looked at once and the CRCs that are tried
-    cover at most RESYNC_CRC_FACTOR times the bytes searched (at least RESYNC_CRC_BYTES).
+    With `legacy` messages of format 0 and 1 count too. A candidate whose CRC the budget (None: a new one) does not pay for is
+    passed over.
     """
-    budget = max(RESYNC_CRC_BYTES, RESYNC_CRC_FACTOR * (end - position))
-    overlap = HEADER_BYTES
+    budget = budget or SearchBudget(end - position)
+    overlap, wanted = HEADER_BYTES, _FIRST_SEARCH_BYTES
     while position < end - MIN_ENTRY_SIZE:
-        chunk = file.read_at(position, min(limits.READ_CHUNK_BYTES, end - position))
+        chunk = file.read_at(position, min(wanted, end - position))
         if len(chunk) < ENTRY_HEAD_BYTES:
             return None
-        for start in _candidates(chunk, legacy):
-            size = int.from_bytes(chunk[start + 8 : start + 12], "big", signed=True)
-            if not MIN_ENTRY_SIZE <= size <= end - position - start - LOG_OVERHEAD_BYTES or size > budget:
-                continue
-            budget -= size
-            if _is_sound(file, position + start):
-                return position + start
-        if position + len(chunk) >= end:
+        behind = position + len(chunk)
+        if chunk.count(0) == len(chunk):
+            behind = max(behind, file.next_data(behind))
+        else:
+            for start in _candidates(chunk, legacy):
+                size = int.from_bytes(chunk[start + 8 : start + 12], "big", signed=True)
+                if not MIN_ENTRY_SIZE <= size <= end - position - start - LOG_OVERHEAD_BYTES or not budget.take(size):
+                    continue
+                if _is_sound(file, position + start):
+                    budget.left += size
+                    return position + start
+        if behind >= end:
             return None
-        position += max(len(chunk) - overlap, 1)
+        position = max(behind - overlap, position + 1)
+        wanted = min(2 * wanted, limits.READ_CHUNK_BYTES)
     return None
 
 
+def zeros_follow(file: DiskFile, position: int, end: int) -> bool:
+    """True where bytes [position, end) are zeros, as far as the file reaches; holes are not read."""
+    wanted = _FIRST_SEARCH_BYTES
+    while (position := file.next_data(position)) < end:
+        chunk = file.read_at(position, min(wanted, end - position))
+        if chunk.count(0) != len(chunk):
+            return False
+        if not chunk:
+            return True
+        position += len(chunk)
+        wanted = min(2 * wanted, limits.READ_CHUNK_BYTES)
+    return True
+
+
 def _candidates(chunk: bytes, legacy: bool) -> list[int]:
-    if chunk.count(0) == len(chunk):
-        return []
     found = [match.start() - MAGIC_POSITION for match in _MAGIC_2.finditer(chunk, MAGIC_POSITION)]
     if legacy:
         found = sorted({*found, *(match.start() for match in _MAGIC_0_1.finditer(chunk))})
