@@ -133,8 +133,11 @@ def _open_records(batch: LogBatch, header: RecordBatch, scanner: RecordScanner, 
         else:
             yield from _scan_pieces(header, scanner, batch.payload_chunks(), skip_large)
         return
-    from kcli.format.compression import inflate, inflate_stream
+    from kcli.format.compression import CODECS, inflate, inflate_stream
 
+    if header.codec not in CODECS:
+        yield _failed(scanner, 0, f"Unknown compression type id: {header.codec}")
+        return
     if batch.data is not None:
         try:
             inflated = inflate(header.codec, batch.data[HEADER_BYTES:], limit=limits.INFLATE_WINDOW_BYTES)

@@ -89,6 +89,19 @@ def test_damage_ends_nothing(tmp_path: Path) -> None:
     assert seen.result is not None and seen.result.damages == len(seen.damages) and not seen.result.is_sound
 
 
+def test_a_codec_that_nobody_knows(tmp_path: Path) -> None:
+    """Codec 7 is damage of that batch, and no more."""
+    log = PartitionBuilder(tmp_path / "a-0")
+    log.append([(b"a", b"0")])
+    log.append([(b"a", b"1")])
+    log.log[22] |= 7
+    log.flush()
+    seen = dumped(tmp_path / "a-0", keys=["a"])
+    assert seen.offsets == [1]
+    assert {damage.kind for _, damage in seen.damages} == {"bad-crc", "bad-records"}
+    assert any("Unknown compression type id: 7" in damage.message for _, damage in seen.damages)
+
+
 def test_damage_is_seen_by_selections_too(tmp_path: Path) -> None:
     """A batch whose header cannot be trusted is told of even where it is not selected."""
     path, _ = damaged(tmp_path / "a-0")
