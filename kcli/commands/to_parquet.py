@@ -7,9 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell
+from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.spark.parquet_export import ExportOptions, ExportResult
+    from kcli.spark.planning import OffsetRange
 
 ARGUMENTS = "DIR... --out PATH"
 DESCRIPTION = """\
@@ -21,6 +23,7 @@ DIR is a log directory, a partition's directory, a segment or a glob; several ar
 tell, for each partition, the rows written and what was left out. Exit codes: 0 done, 1 damage was found (the
 job failed for it, or it was skipped as asked), 2 could not run. docs/to-parquet.md has columns and options."""
 
+SMALL_INPUT_BYTES = 64 * 1024 * 1024
 _CODECS = ["zstd", "snappy", "gzip", "lz4", "none"]
 
 
@@ -93,9 +96,9 @@ def run(args: argparse.Namespace) -> int:
     from kcli.spark.session import SparkError, start_session
 
     options = _export_options(args)
-    conf = {"spark.driver.memory": args.driver_memory, **_pairs("--conf", args.conf)}
     try:
         wanted = check_export(options)
+        conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **_pairs("--conf", args.conf)}
         spark = start_session(args.master, "kcli to-parquet", conf)
         try:
             options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
@@ -111,6 +114,15 @@ def run(args: argparse.Namespace) -> int:
     for fault in result.report.first_faults:
         sys.stderr.write(f"kcli: {fault}\n")
     return EXIT_FINDINGS if result.report.corrupt else EXIT_OK
+
+
+def _jvm_options(wanted: list[OffsetRange]) -> dict[str, str]:
+    """For little input a JVM that starts fast and compiles lightly: it saves some seconds."""
+    disk = OsDisk()
+    size = sum(disk.size(segment.log) for offsets in wanted for segment in offsets.partition.segments)
+    if size > SMALL_INPUT_BYTES:
+        return {}
+    return {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
 
 
 def _export_options(args: argparse.Namespace) -> ExportOptions:

@@ -28,6 +28,7 @@ from pyspark.sql.types import StringType, StructType
 from kcli.log.disk import OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
+from kcli.spark.left_out import count_left_out
 from kcli.spark.options import OptionError, ReadOptions, parse_options
 from kcli.spark.partitions import find_partitions
 from kcli.spark.planning import OffsetRange, offset_ranges
@@ -105,8 +106,8 @@ def _written_columns(options: ExportOptions, read: ReadOptions) -> list[str]:
 def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
     """Write the Parquet files. Raises ExportError for damage that is to fail the job and for what Spark refuses."""
     spark.dataSource.register(KafkaLogDataSource)
-    table = parse_options(options.source).table
-    with_report = table == tables.RECORDS
+    read = parse_options(options.source)
+    with_report = read.table == tables.RECORDS
     frame = _load(spark, {**options.source, **({"reportColumn": REPORT_COLUMN} if with_report else {})})
     observed = Observation("kcli")
     metrics = [F.count(F.lit(1)).alias("rows")]
@@ -120,6 +121,8 @@ def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
     seen = observed.get
     texts = list(seen.get("reports") or ())
     report = Report.sum(texts)
+    for part in find_partitions(OsDisk(), read) if with_report else ():
+        count_left_out(part, read, report)
     rows = int(seen["rows"]) - len(texts)
     if with_report and rows != sum(report.rows.values()):
         raise ExportError(f"Spark wrote {rows} rows, the tasks reported {sum(report.rows.values())}: a fault in kcli itself")

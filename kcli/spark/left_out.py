@@ -1,0 +1,59 @@
+"""Counting what planning leaves out: records that no task ever sees, for the account at the end of an export.
+
+    left out before any task runs                    counted by
+    -----------------------------------------------  -----------------------------------------------------------------
+    below the log start offset                       the headers of their batches; the batch in which the offset lies is
+    at or above the last stable offset               opened
+    at or above the checkpointed high watermark
+
+Records count as Kafka counts them, control records among them. What the user's own offsets and times leave out is not counted.
+"""
+
+from __future__ import annotations
+
+from kcli.format.record_batch import RecordBatch
+from kcli.log.header_walk import HeaderWalk
+from kcli.log.log_reader import LogBatch
+from kcli.log.record_windows import RecordScanner
+from kcli.log.segment_seek import SegmentSeeker
+from kcli.spark.options import ReadOptions
+from kcli.spark.partitions import LogPartition
+from kcli.spark.report import ABOVE_HIGH_WATERMARK, BELOW_LOG_START, BEYOND_LAST_STABLE, Report
+
+
+def count_left_out(partition: LogPartition, options: ReadOptions, report: Report) -> None:
+    """Add to `report` the records of a partition that the options leave out as a whole. Raises OSError as the disk does."""
+    end = partition.log_end_offset
+    if not options.include_below_log_start and partition.log_start_offset > partition.first_offset:
+        count = count_records(partition, partition.first_offset, partition.log_start_offset)
+        report.leave_out(*partition.key, BELOW_LOG_START, count)
+    cut = end
+    if options.cuts_at_last_stable_offset:
+        cut = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset)
+        report.leave_out(*partition.key, BEYOND_LAST_STABLE, count_records(partition, cut, end) if cut < end else 0)
+    if options.stop_at_high_watermark and partition.high_watermark is not None and partition.high_watermark < cut:
+        mark = max(partition.high_watermark, partition.log_start_offset)
+        report.leave_out(*partition.key, ABOVE_HIGH_WATERMARK, count_records(partition, mark, cut))
+
+
+def count_records(partition: LogPartition, first: int, end: int) -> int:
+    """How many records with offsets in [first, end) the partition's files hold."""
+    count = 0
+    scanner = RecordScanner()
+    for segment in partition.segments_from(first):
+        if segment.base_offset >= end:
+            break
+        with SegmentSeeker(partition.disk, segment) as seeker:
+            walk = HeaderWalk(seeker.reader.file, seeker.first_batch(first), seeker.reader.end_position())
+            for header in walk.headers():
+                if isinstance(header, RecordBatch) and header.base_offset >= end:
+                    break
+                if isinstance(header, RecordBatch) and header.base_offset >= first and header.last_offset < end:
+                    count += header.record_count
+                    continue
+                batch = seeker.reader.batch_at(header.position)
+                if isinstance(batch, LogBatch):
+                    for window in batch.windows(scanner):
+                        offsets = window.columns.offset[: window.count]
+                        count += sum(1 for offset in offsets if first <= offset < end)
+    return count
