@@ -26,7 +26,7 @@ from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import FormatError
 from kcli.inspect.cluster_topics import ClusterTopics, read_cluster_topics
 from kcli.inspect.quarantine import Quarantine
-from kcli.inspect.repair_plan import PartitionPlan, Remark, RepairSettings, plan_partition
+from kcli.inspect.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
 from kcli.log.disk import Disk
 from kcli.log.file_changes import apply_changes
 from kcli.log.indexes import IndexSettings
@@ -38,7 +38,7 @@ from kcli.log.log_directory import (
     read_checkpoints,
     read_partition,
 )
-from kcli.log.planned_disk import REMOVE, Change, PlannedDisk
+from kcli.log.planned_disk import REMOVE, REWRITE, WRITE, Change, PlannedDisk
 
 CLEAN = "clean"
 UNCLEAN = "unclean"
@@ -178,10 +178,21 @@ class LogDirectoryRepair:
         """Plan the repair of one partition and carry it out; the lock must be held. Raises RepairError and OSError."""
         plan = self.plan(partition)
         if plan.changes:
+            self._check_space(plan)
             self._take_mark(quarantine)
             quarantine.announce(plan.changes)
             apply_changes(self.disk, plan.changes, quarantine)
         return plan
+
+    def _check_space(self, plan: PartitionPlan) -> None:
+        """Files are written beside those that they replace, and what goes is kept: both must fit before anything is touched."""
+        needed = sum(change.size_bytes for change in plan.changes if change.kind in (REWRITE, WRITE))
+        needed += sum(end - start for change in plan.changes if change.kind != WRITE for start, end in change.dropped)
+        free = self.disk.free_bytes(plan.directory)
+        if free < needed:
+            raise RepairError(
+                f"{plan.directory}: the repair needs {needed} bytes of disk and {free} are free; nothing was touched"
+            )
 
     def _take_mark(self, quarantine: Quarantine) -> None:
         """Before the first change: a crash from now on must not leave a directory that counts as clean."""

@@ -13,7 +13,7 @@ import pytest
 
 from kcli.inspect.quarantine import Quarantine
 from kcli.inspect.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, LogDirectoryRepair, RootPlan, repair_targets
-from kcli.inspect.repair_plan import PartitionPlan
+from kcli.inspect.repair_plan import PartitionPlan, RepairError
 from kcli.log.disk import OsDisk
 from kcli.log.log_directory import read_log_directory, read_partition, resolve_paths
 from tests.conftest import LogSet, every_log_set
@@ -170,6 +170,22 @@ def test_topics_keep_their_own_index_interval(logs: Path) -> None:
     assert topics is not None
     assert topics.index_settings("many-segments").interval_bytes == 1024
     assert topics.index_settings("orders").interval_bytes == 4096
+
+
+def test_a_full_disk_is_seen_before_anything_is_touched(logs: Path) -> None:
+    """A rewritten segment needs its size once more."""
+
+    class FullDisk(OsDisk):
+        def free_bytes(self, path: str) -> int:
+            return 1000
+
+    damage(logs, "codec-zstd-0", "flip_compressed_payload")
+    before = {path: path.read_bytes() for path in logs.rglob("*") if path.is_file()}
+    session = LogDirectoryRepair(FullDisk(), str(logs))
+    with pytest.raises(RepairError, match="1000 are free"):
+        session.apply(read_partition(OsDisk(), str(logs / "codec-zstd-0")), Quarantine(FullDisk(), str(logs) + ".q", str(logs)))
+    assert {path: path.read_bytes() for path in logs.rglob("*") if path.is_file()} == before
+    assert not Path(str(logs) + ".q").exists()
 
 
 def test_what_paths_stand_for(logs: Path) -> None:
