@@ -192,7 +192,9 @@ class PartitionVerifier:
         if not self.options.is_whole:
             return
         has_producers = any(facts.producer_batches for facts in self._facts)
-        if has_producers and not self.partition.snapshots and not self.options.is_live:
+        # A roll and a clean stop write one; a crash before either has none to lose.
+        should_have = (self.options.is_clean is True or len(self._facts) > 1) and not self.options.is_live
+        if has_producers and should_have and not self.partition.snapshots:
             self.findings.add("snapshot-missing", self.partition.path, "the log has batches of producers and no .snapshot")
         elif has_producers and self.options.is_clean and self.partition.snapshots[-1].base_offset < self.end_offset:
             message = (
