@@ -232,7 +232,12 @@ _TABLE = (
         "A .txnindex ends inside an entry.",
         "It ignores the torn entry; after a crash it rebuilds the file.",
     ),
-    ("txnindex-version", ERROR, "An entry of a .txnindex has a version that does not exist.", _NO_START),
+    (
+        "txnindex-version",
+        ERROR,
+        "An entry of a .txnindex has a version that does not exist.",
+        "It does not start where the first of the version's two bytes is above 0; else it takes the entry for version 0.",
+    ),
     (
         "txnindex-mismatch",
         ERROR,
@@ -295,7 +300,12 @@ _TABLE = (
         "It holds the last stable offset at its first record until the coordinator ends it.",
     ),
     # ------------------------------------------------------------------------------------------------ checkpoints
-    ("checkpoint-corrupt", ERROR, "A checkpoint or another small file cannot be read.", _OFFLINE),
+    (
+        "checkpoint-corrupt",
+        ERROR,
+        "A checkpoint or another small file cannot be read.",
+        _OFFLINE + " Of a word in place of a number it does not start at all.",
+    ),
     (
         "recovery-point-beyond-end",
         ERROR,
