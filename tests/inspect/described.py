@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from kcli.inspect.description.description import Description, describe
 from kcli.inspect.description.options import SECTIONS, DescribeOptions
-from kcli.log.disk import Disk, OsDisk
+from kcli.log.disk import Disk, OsDisk, OsFile
 from tests.conftest import LogSet
 
 Row = dict[str, Any]
@@ -94,42 +95,25 @@ class ReplacedDisk(OsDisk):
     """The real disk with the bytes of some files replaced; None for a file that cannot be read."""
 
     def __init__(self, replaced: dict[str, bytes | None]) -> None:
-        self.replaced = replaced
+        self._directory = TemporaryDirectory()
+        self._places: dict[str, str | None] = {}
+        for number, (path, data) in enumerate(replaced.items()):
+            place = Path(self._directory.name) / str(number)
+            if data is not None:
+                place.write_bytes(data)
+            self._places[path] = None if data is None else str(place)
 
-    def open_file(self, path: str) -> Any:
-        if path not in self.replaced:
-            return super().open_file(path)
-        return _Bytes(path, self._bytes(path))
+    def open_file(self, path: str) -> OsFile:
+        return super().open_file(self._place(path))
 
     def read_file(self, path: str, limit: int) -> bytes:
-        return self._bytes(path)[:limit] if path in self.replaced else super().read_file(path, limit)
+        return super().read_file(self._place(path), limit)
 
     def size(self, path: str) -> int:
-        found = self.replaced.get(path)
-        return super().size(path) if found is None else len(found)
+        return super().size(self._places.get(path) or path)
 
-    def _bytes(self, path: str) -> bytes:
-        found = self.replaced[path]
-        if found is None:
+    def _place(self, path: str) -> str:
+        place = self._places.get(path, path)
+        if place is None:
             raise PermissionError(13, "Permission denied", path)
-        return found
-
-
-class _Bytes:
-    def __init__(self, name: str, data: bytes) -> None:
-        self.name = name
-        self._data = data
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def read_into(self, position: int, buffer: memoryview) -> int:
-        piece = self._data[position : position + len(buffer)]
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-    def read_at(self, position: int, size: int) -> bytes:
-        return self._data[position : position + max(size, 0)]
-
-    def close(self) -> None:
-        pass
+        return place
