@@ -64,6 +64,12 @@ def mend_headers(
     return mender.mends
 
 
+def leader_epoch_mend(position: int, epoch: int) -> Mend:
+    """Give the batch at byte `position` the leader epoch of those beside it."""
+    why = f"the batches beside the one at byte {position} have leader epoch {epoch}"
+    return Mend(position + LEADER_EPOCH_POSITION, epoch.to_bytes(4, "big"), why)
+
+
 class _Mender:
     """Puts headers of one segment right; what it mends joins the batches that stay."""
 
@@ -157,6 +163,4 @@ class _Mender:
     def _set_leader_epoch(self, index: int, epoch: int) -> None:
         if epoch >= 0 and self.kept.magic[index] == MAGIC:
             self.kept.leader_epoch[index] = epoch
-            start = self.kept.position[index]
-            why = f"the batches beside the one at byte {start} have leader epoch {epoch}"
-            self.mends.append(Mend(start + LEADER_EPOCH_POSITION, epoch.to_bytes(4, "big"), why))
+            self.mends.append(leader_epoch_mend(self.kept.position[index], epoch))

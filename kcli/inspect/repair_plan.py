@@ -31,7 +31,7 @@ from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, parse_fi
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
-from kcli.inspect.salvage import Cut, LogSalvager
+from kcli.inspect.salvage import Cut, EpochRun, LogSalvager, SegmentSalvage, mend_epochs_across
 from kcli.inspect.sound_files import keep_sound_files
 from kcli.log.disk import Disk
 from kcli.log.indexes import IndexSettings
@@ -271,22 +271,24 @@ class _Planner:
     def _salvage(self) -> None:
         salvager = LogSalvager(self.planned)
         bases = self._bases()
-        runs: list[tuple[int, int, int]] = []
+        found: list[SegmentSalvage] = []
         next_offset = 0
         for base_offset, next_base in zip_longest(bases, bases[1:]):
             path = self._path(base_offset, FileKind.LOG)
             end_offset = 2**63 - 1 if next_base is None else next_base
-            found = salvager.salvage(path, base_offset, next_offset, end_offset)
-            for mend in found.mends:
+            found.append(salvager.salvage(path, base_offset, next_offset, end_offset))
+            next_offset = max(next_offset, found[-1].next_offset)
+        mend_epochs_across(found)
+        for base_offset, next_base, salvage in zip_longest(bases, bases[1:], found):
+            path = self._path(base_offset, FileKind.LOG)
+            for mend in salvage.mends:
                 self.remarks.append(Remark(path, mend.why))
                 self.planned.explain(path, "what is wrong in the headers of batches follows from the rest of them")
                 self.planned.write_at(path, mend.position, mend.data)
-            self._cut(path, found.cuts, next_base)
-            runs += found.epochs
-            next_offset = max(next_offset, found.next_offset)
-            if found.cuts and not found.kept and next_base is not None:
+            self._cut(path, salvage.cuts, next_base)
+            if salvage.cuts and not salvage.kept and next_base is not None:
                 self._remove_emptied(base_offset)
-        self._check_epochs(runs)
+        self._check_epochs([run for salvage in found for run in salvage.epochs if run.epoch >= 0])
 
     def _cut(self, path: str, cuts: list[Cut], next_base: int | None) -> None:
         if not cuts:
@@ -303,10 +305,9 @@ class _Planner:
             if self.planned.exists(self._path(base_offset, kind)):
                 self._remove(self._path(base_offset, kind), "no batch of the segment is left")
 
-    def _check_epochs(self, runs: list[tuple[int, int, int]]) -> None:
+    def _check_epochs(self, runs: list[EpochRun]) -> None:
         """Write leader-epoch-checkpoint anew where it and the batches contradict each other."""
         path = join_path(self.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
-        runs = [run for run in runs if run[0] >= 0]
         if not self.planned.exists(path):
             why = "it is missing"
         else:
@@ -317,14 +318,15 @@ class _Planner:
                 why = error.message
             else:
                 if cache.entries == entries and all(
-                    cache.epoch_for_offset(first) == epoch == cache.epoch_for_offset(last) for epoch, first, last in runs
+                    cache.epoch_for_offset(run.first_offset) == run.epoch == cache.epoch_for_offset(run.last_offset)
+                    for run in runs
                 ):
                     return
                 why = "the batches have other leader epochs"
         rebuilt = LeaderEpochCache()
-        for epoch, first, _ in runs:
-            if rebuilt.latest_epoch is None or epoch > rebuilt.latest_epoch:
-                rebuilt.assign(epoch, first)
+        for run in runs:
+            if rebuilt.latest_epoch is None or run.epoch > rebuilt.latest_epoch:
+                rebuilt.assign(run.epoch, run.first_offset)
         self.planned.explain(path, why)
         self.planned.write_file(path, encode_leader_epochs(rebuilt.entries) if runs else b"")
 

@@ -11,12 +11,13 @@ Offsets never change to close a hole: consumers have seen them.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import UnreadableMarkerError
 from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
-from kcli.inspect.header_mending import Mend, mend_headers
+from kcli.inspect.header_mending import Mend, leader_epoch_mend, mend_headers
 from kcli.inspect.salvage_batches import Batch, Batches, choose
 from kcli.log.batch_walk import read_marker
 from kcli.log.disk import Disk
@@ -35,17 +36,24 @@ class Cut(NamedTuple):
     why: str
 
 
-class SegmentSalvage(NamedTuple):
-    """What is to be done to one segment. `next_offset` is the offset behind what stays; `kept` how many batches do.
+class EpochRun(NamedTuple):
+    """Batches of one leader epoch that follow each other in a segment: their offsets, the first one's byte, how many."""
 
-    `epochs` is one (leader epoch, first offset, last offset) for each run of batches of one epoch.
-    """
+    epoch: int
+    first_offset: int
+    last_offset: int
+    position: int
+    batches: int
+
+
+class SegmentSalvage(NamedTuple):
+    """What is to be done to one segment. `next_offset` is the offset behind what stays; `kept` how many batches do."""
 
     cuts: list[Cut]
     mends: list[Mend]
     kept: int
     next_offset: int
-    epochs: list[tuple[int, int, int]]
+    epochs: list[EpochRun]
 
 
 class LogSalvager:
@@ -186,12 +194,22 @@ def _why(start: int, end: int, faults: dict[int, str], batches: Batches) -> str:
     return "it holds no batch"
 
 
-def _epoch_runs(kept: Batches) -> list[tuple[int, int, int]]:
-    runs: list[tuple[int, int, int]] = []
+def _epoch_runs(kept: Batches) -> list[EpochRun]:
+    runs: list[EpochRun] = []
     for index in range(len(kept)):
         epoch, first, last = kept.leader_epoch[index], kept.base_offset[index], kept.last_offset[index]
-        if runs and runs[-1][0] == epoch:
-            runs[-1] = (epoch, runs[-1][1], last)
+        if runs and runs[-1].epoch == epoch:
+            runs[-1] = runs[-1]._replace(last_offset=last, batches=runs[-1].batches + 1)
         else:
-            runs.append((epoch, first, last))
+            runs.append(EpochRun(epoch, first, last, kept.position[index], 1))
     return runs
+
+
+def mend_epochs_across(salvages: Sequence[SegmentSalvage]) -> None:
+    """Put right the leader epoch of a batch at a segment's edge that lies between batches of one other epoch."""
+    runs = [(salvage, slot) for salvage in salvages for slot in range(len(salvage.epochs))]
+    for (before, i), (salvage, slot), (behind, j) in zip(runs, runs[1:], runs[2:], strict=False):
+        run, epoch = salvage.epochs[slot], before.epochs[i].epoch
+        if run.batches == 1 and run.epoch != epoch == behind.epochs[j].epoch >= 0:
+            salvage.epochs[slot] = run._replace(epoch=epoch)
+            salvage.mends.append(leader_epoch_mend(run.position, epoch))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcli.format.record_batch import HEADER_BYTES, read_header
-from kcli.inspect.salvage import LogSalvager, SegmentSalvage
+from kcli.inspect.salvage import LogSalvager, SegmentSalvage, mend_epochs_across
 from kcli.inspect.salvage_batches import Batch, Batches, choose
 from kcli.log.disk import OsDisk
 from tests.log_builder import PartitionBuilder
@@ -46,6 +46,10 @@ def salvage(tmp_path: Path, data: bytes, **bounds: int) -> tuple[SegmentSalvage,
     return found, kept + bytes(mended[position:])
 
 
+def runs(found: SegmentSalvage) -> list[tuple[int, int, int]]:
+    return [run[:3] for run in found.epochs]
+
+
 def patched(log: bytes, position: int, data: bytes) -> bytes:
     return log[:position] + data + log[position + len(data) :]
 
@@ -53,7 +57,7 @@ def patched(log: bytes, position: int, data: bytes) -> bytes:
 def test_a_sound_segment_stays_whole(tmp_path: Path, log: bytes) -> None:
     found, left = salvage(tmp_path, log)
     assert (found.cuts, found.mends, left) == ([], [], log)
-    assert (found.kept, found.next_offset, found.epochs) == (12, 36, [(0, 0, 35)])
+    assert (found.kept, found.next_offset, runs(found)) == (12, 36, [(0, 0, 35)])
 
 
 @pytest.mark.parametrize("bad", [0, 5, 11])
@@ -107,9 +111,19 @@ def test_a_crc_with_one_wrong_bit_is_put_right_and_with_two_it_is_not(tmp_path: 
 def test_a_leader_epoch_that_cannot_be_is_put_right(tmp_path: Path, log: bytes, bad: int) -> None:
     """Epochs never go back, so one above those around it is wrong; at the log's end a higher one may be true."""
     found, left = salvage(tmp_path, patched(log, bad * size_of(log) + 12, b"\x00\x00\x00\x08"))
-    assert (left, len(found.mends), found.epochs) == (log, 1, [(0, 0, 35)])
+    assert (left, len(found.mends), runs(found)) == (log, 1, [(0, 0, 35)])
     found, _ = salvage(tmp_path, patched(log, 11 * size_of(log) + 12, b"\x00\x00\x00\x08"))
-    assert (found.mends, found.epochs) == ([], [(0, 0, 32), (8, 33, 35)])
+    assert (found.mends, runs(found)) == ([], [(0, 0, 32), (8, 33, 35)])
+
+
+def test_a_leader_epoch_at_the_edge_of_a_segment_is_put_right(tmp_path: Path, log: bytes) -> None:
+    """The neighbours are in two files."""
+    size = size_of(log)
+    first, _ = salvage(tmp_path, patched(log, 11 * size + 12, b"\x00\x00\x00\x08"))
+    second, _ = salvage(tmp_path, log)
+    mend_epochs_across([first, second])
+    assert [(mend.position, mend.data) for mend in first.mends] == [(11 * size + 12, bytes(4))]
+    assert (runs(first)[-1][0], second.mends) == (0, [])
 
 
 def test_a_length_that_leads_past_a_sound_batch_hides_none(tmp_path: Path, log: bytes) -> None:
