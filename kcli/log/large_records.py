@@ -51,27 +51,44 @@ class PieceReader:
         self.taken = 0
         self._pieces = pieces
 
-    def _next_piece(self) -> None:
-        piece = next(self._pieces, None)
-        if piece is None:
-            raise InvalidRecordError(STATUS_TEXT[NEED_MORE])
-        self.rest, self.position = bytes(piece), 0
+    def is_at_end(self) -> bool:
+        """True where no byte is left."""
+        while self.position >= len(self.rest):
+            piece = next(self._pieces, None)
+            if piece is None:
+                return True
+            self.rest, self.position = bytes(piece), 0
+        return False
 
     def byte(self) -> int:
         """The next byte."""
-        while self.position >= len(self.rest):
-            self._next_piece()
+        self._need_more()
         self.position += 1
         self.taken += 1
         return self.rest[self.position - 1]
 
+    def _need_more(self) -> None:
+        if self.is_at_end():
+            raise InvalidRecordError(STATUS_TEXT[NEED_MORE])
+
+    def walk(self, count: int) -> Iterator[memoryview]:
+        """The next `count` bytes, in the pieces in which they come."""
+        while count > 0:
+            self._need_more()
+            piece = memoryview(self.rest)[self.position : self.position + count]
+            self.position += len(piece)
+            self.taken += len(piece)
+            count -= len(piece)
+            yield piece
+
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes, few, in one."""
+        return b"".join(self.walk(count))
+
     def skip(self, count: int) -> None:
         """Pass over bytes."""
-        self.taken += count
-        while count > len(self.rest) - self.position:
-            count -= len(self.rest) - self.position
-            self._next_piece()
-        self.position += count
+        for _ in self.walk(count):
+            pass
 
     def zigzag(self, most_bytes: int) -> int:
         """The next zigzag integer of at most `most_bytes` (5 or 10) bytes. Raises InvalidRecordError where it has more."""

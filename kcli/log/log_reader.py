@@ -105,15 +105,15 @@ class LogBatch:
             raise CorruptRecordError("the file shrank while it was read", self.position)
         return data
 
-    def payload_chunks(self) -> Iterator[Buffer]:
-        """The bytes behind the header of a batch of magic 2, in pieces of at most READ_CHUNK_BYTES when it is large.
+    def payload_chunks(self, start: int = HEADER_BYTES) -> Iterator[Buffer]:
+        """The batch's bytes from byte `start` on, in pieces of at most READ_CHUNK_BYTES when it is large.
 
-        Raises CorruptRecordError where the file shrank.
+        By default those behind the header of magic 2. Raises CorruptRecordError where the file shrank.
         """
         if self.data is not None:
-            yield self.data[HEADER_BYTES:]
+            yield self.data[start:]
             return
-        position, end = self.position + HEADER_BYTES, self.end_position
+        position, end = self.position + start, self.end_position
         while position < end:
             chunk = self._file.read_at(position, min(limits.READ_CHUNK_BYTES, end - position))
             if not chunk:
@@ -121,12 +121,19 @@ class LogBatch:
             yield chunk
             position += len(chunk)
 
-    def windows(self, scanner: RecordScanner, *, lenient: bool = False, skip_large: bool = False) -> Iterator[RecordWindow]:
+    def windows(
+        self,
+        scanner: RecordScanner,
+        *,
+        lenient: bool = False,
+        skip_large: bool = False,
+        large_bytes: int = limits.INFLATE_WINDOW_BYTES,
+    ) -> Iterator[RecordWindow]:
         """Open the records -> windows of columns; an empty batch gives none. Faults stand in the last window's `error`.
 
-        `lenient` is that of kcli.format.legacy_message_set.iter_records, `skip_large` that of open_windows.
+        `lenient` is that of kcli.format.legacy_message_set.iter_records, `skip_large` and `large_bytes` those of open_windows.
         """
-        return open_windows(self, scanner, lenient=lenient, skip_large=skip_large)
+        return open_windows(self, scanner, lenient=lenient, skip_large=skip_large, large_bytes=large_bytes)
 
 
 class SegmentReader:

@@ -7,18 +7,22 @@ goes through it, opened in windows, so memory stays flat.
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format import batch_scan, limits
+from kcli.format import batch_scan
 from kcli.format.compression import codec_name
 from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError
 from kcli.format.primitives import CorruptRecordError, FormatError, InflationError, InflationLimitError
 from kcli.format.record_batch import CODEC_MASK as CODEC_BITS
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, RecordBatch
 from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.large_messages import LargeMessages, is_large
 from kcli.log.batch_walk import read_marker
 from kcli.log.log_reader import LogBatch
 from kcli.log.record_windows import RecordScanner, RecordWindow
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
 
 _KNOWN_ATTRIBUTES = CODEC_BITS | LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG | DELETE_HORIZON_FLAG
 _LAST_CODEC = 4
@@ -51,7 +55,7 @@ class BatchInspector:
         """Check a batch whose CRC is right, whatever its format -> what it holds. Raises OSError as the disk does."""
         header = batch.header
         if not isinstance(header, RecordBatch):
-            return self._look_at_legacy(batch)
+            return self._look_at_legacy(batch, header)
         nothing = BatchFacts(0, header.base_offset, False)
         if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
             self.add(
@@ -127,17 +131,15 @@ class BatchInspector:
             code = "batch-records"
         self.add(code, batch, f"the records of the batch ({codec_name(batch.header.codec)}) cannot be read: {error.message}")
 
-    def _look_at_legacy(self, batch: LogBatch) -> BatchFacts:
-        header = batch.header
+    def _look_at_legacy(self, batch: LogBatch, header: LegacyBatch) -> BatchFacts:
         if header.base_offset < 0:
             self.add("batch-header", batch, f"the message states offset {header.base_offset}; it cannot be negative")
             return BatchFacts(0, 0, False)
         if header.codec > _LAST_LEGACY_CODEC:
             self.add("batch-codec", batch, f"the message set has codec {header.codec}; 0 to {_LAST_LEGACY_CODEC} are known")
             return BatchFacts(0, header.base_offset, False)
-        if header.size_bytes > limits.MAX_INFLATED_MESSAGE_SET_BYTES:
-            self.add("batch-inflate-limit", batch, f"a message set of {header.size_bytes} bytes is larger than is opened")
-            return BatchFacts(0, header.base_offset, False)
+        if is_large(batch, header):
+            return self._look_at_large_set(batch, header)
         done, first, previous = 0, header.base_offset, -1
         for window in batch.windows(self.scanner):
             records = window.legacy or []
@@ -159,6 +161,31 @@ class BatchInspector:
                 self._add_unreadable(batch, window.error)
                 return BatchFacts(done, first, False)
         return BatchFacts(done, first, True)
+
+    def _look_at_large_set(self, batch: LogBatch, header: LegacyBatch) -> BatchFacts:
+        """A message, or a set, that is not held whole."""
+        messages = LargeMessages(batch, header)
+        first, previous = header.base_offset, -1
+        try:
+            for message in messages.walk():
+                if not message.is_valid and header.codec:
+                    self.add("record-crc", batch, f"message {messages.count - 1} of the set has a wrong CRC")
+                if message.offset <= previous:
+                    self.add(
+                        "record-offset",
+                        batch,
+                        f"message {messages.count - 1} of the set has offset {message.offset}; it must lie above {previous}",
+                    )
+                first = message.offset if messages.count == 1 else first
+                previous = message.offset
+        except FormatError as error:
+            self._add_unreadable(batch, error)
+            return BatchFacts(messages.count, header.base_offset, False)
+        # Of format 1 the offsets inside count from the set's first one, which the wrapper's, the last one's, tells.
+        shift = header.offset - previous if header.magic == 1 and header.codec and header.offset else 0
+        if shift < 0 or (header.magic == 0 and previous > header.offset):
+            self.add("record-offset", batch, f"the set's last message has offset {previous}, the set itself {header.offset}")
+        return BatchFacts(messages.count, first + max(shift, 0), True)
 
     def marker(self, batch: LogBatch) -> EndTransactionMarker | None:
         """The marker in a producer's control batch, or None where there is none or it cannot be read (a finding)."""
