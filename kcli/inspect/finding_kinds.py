@@ -367,7 +367,7 @@ _TABLE = (
         "It starts an empty segment at the log start offset.",
     ),
     # ------------------------------------------------------------------------------------------------ log directories
-    ("partition-duplicate", ERROR, "A partition lies twice in the given log directories.", _NO_START),
+    ("partition-duplicate", ERROR, "A partition lies twice in the log directories of one broker.", _NO_START),
     (
         "partition-metadata-missing",
         ERROR,
@@ -395,11 +395,12 @@ _TABLE = (
     ("meta-properties-missing", WARNING, "A log directory has no meta.properties.", "It does not start on it: not formatted."),
     ("meta-properties-corrupt", ERROR, "meta.properties cannot be read.", _NO_START),
     (
-        "meta-properties-disagree",
-        ERROR,
-        "The log directories are of different clusters or nodes, or two have one directory id.",
-        _NO_START,
+        "meta-properties-differ",
+        INFO,
+        "The given log directories are of different clusters or nodes.",
+        "It does not start with both; each may be sound.",
     ),
+    ("directory-id-twice", ERROR, "Two log directories have one directory id: one is a copy of the other.", _NO_START),
     (
         "metadata-snapshot-incomplete",
         ERROR,

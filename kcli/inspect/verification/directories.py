@@ -187,38 +187,39 @@ def check_topic_id(
 
 
 def check_across(directories: Sequence[LogDirectory], roots: Sequence[Root], findings: FindingList) -> None:
-    """Check several log directories against each other: identities, and partitions that lie twice."""
-    first = next((root for root in roots if root.meta is not None), None)
-    for root in roots:
-        if first is None or first.meta is None or root.meta is None or root is first:
-            continue
-        path = join_path(root.path, FileKind.META_PROPERTIES.value)
-        for what in ("cluster_id", "node_id"):
-            own, other = getattr(root.meta, what), getattr(first.meta, what)
-            if own != other:
-                name = what.replace("_", ".")
-                message = f"{name} is {own}; that of {first.path} is {other}"
-                findings.add("meta-properties-disagree", path, message)
-    _check_directory_ids(roots, findings)
-    seen: dict[tuple[str, int, DirectoryState], str] = {}
-    for directory in directories:
+    """Check several log directories against each other: identities, and partitions that lie twice on one broker."""
+    _check_identities(roots, findings)
+    seen: dict[tuple[str, int, DirectoryState], list[tuple[Root, str]]] = {}
+    for directory, root in zip(directories, roots, strict=True):
         for partition in directory.partitions:
             if partition.state not in (DirectoryState.CURRENT, DirectoryState.FUTURE):
                 continue
-            key = (partition.topic, partition.partition, partition.state)
-            other_path = seen.setdefault(key, partition.path)
-            if other_path != partition.path:
-                message = f"the partition {partition.topic}-{partition.partition} lies in {other_path} as well"
-                findings.add("partition-duplicate", partition.path, message)
+            others = seen.setdefault((partition.topic, partition.partition, partition.state), [])
+            for other, path in others:
+                if _may_be_one_broker(root, other):
+                    message = f"the partition {partition.topic}-{partition.partition} lies in {path} as well"
+                    findings.add("partition-duplicate", partition.path, message)
+                    break
+            others.append((root, partition.path))
 
 
-def _check_directory_ids(roots: Sequence[Root], findings: FindingList) -> None:
-    seen: dict[str, str] = {}
-    for root in roots:
-        if root.meta is None or root.meta.directory_id is None:
-            continue
-        other_path = seen.setdefault(str(root.meta.directory_id), root.path)
-        if other_path != root.path:
-            path = join_path(root.path, FileKind.META_PROPERTIES.value)
-            message = f"directory.id {root.meta.directory_id} is that of {other_path} as well"
-            findings.add("meta-properties-disagree", path, message)
+def _may_be_one_broker(one: Root, other: Root) -> bool:
+    """True unless meta.properties tells that two log directories are of different brokers."""
+    if one.meta is None or other.meta is None:
+        return True
+    return (one.meta.cluster_id, one.meta.node_id) == (other.meta.cluster_id, other.meta.node_id)
+
+
+def _check_identities(roots: Sequence[Root], findings: FindingList) -> None:
+    known = [root for root in roots if root.meta is not None]
+    ids: dict[str, str] = {}
+    for root in known:
+        path = join_path(root.path, FileKind.META_PROPERTIES.value)
+        if root is not known[0] and not _may_be_one_broker(root, known[0]):
+            message = f"the log directory is of another broker than {known[0].path}"
+            findings.add("meta-properties-differ", path, message)
+        directory_id = root.meta.directory_id if root.meta is not None else None
+        if directory_id is not None:
+            other_path = ids.setdefault(str(directory_id), root.path)
+            if other_path != root.path:
+                findings.add("directory-id-twice", path, f"directory.id {directory_id} is that of {other_path} as well")
