@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from kcli.spark.session import spark_session
+from kcli.spark.session import start_session
 
 
 def main(path: str) -> None:
     """Print records, bytes and time span of each topic below `path`."""
-    spark = spark_session("kcli demo", master="local[2]")
+    spark = start_session("local[2]", "kcli demo", {"spark.ui.showConsoleProgress": "false"})
     spark.read.parquet(path).createOrReplaceTempView("records")
     query = """
         SELECT topic, count(*) AS records, count(DISTINCT partition) AS partitions, sum(length(value)) AS value_bytes,

@@ -268,6 +268,9 @@ def _translated(act: Callable[[], Any]) -> Any:
 
 
 def _sentence(error: BaseException) -> str:
-    """The first line of an error of Spark's, without its class of error and SQL state."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line of an error of Spark's that tells something, without its class of error and SQL state."""
+    lines = [line.strip(" :") for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        lines = lines[1:]
+    text = lines[0] if lines else type(error).__name__
     return re.sub(r"^\[[A-Z_.]+\]\s*|\s*SQLSTATE: \w+$", "", text)
