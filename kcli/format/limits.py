@@ -13,6 +13,8 @@ SCAN_WINDOW_RECORDS = 4096
 INFLATE_WINDOW_BYTES = 4 * 1024 * 1024
 # A record larger than this is refused by what must hold a record whole (Kafka's own limit is the int32 of its size).
 MAX_RECORD_BYTES = 2**31 - 1
+# A record larger than this is shown with its sizes only, and not searched for keys: it would have to be held whole, thrice.
+MAX_SHOWN_RECORD_BYTES = 8 * 1024 * 1024
 # What one batch may inflate to before it counts as a bomb; Kafka's own limit is a Java array.
 MAX_INFLATED_BATCH_BYTES = 2**31 - 1
 # The inflated size of a message set inside a wrapper message of format 0 or 1, and how deep wrappers may nest.

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from kcli.format import limits
 from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name, parse_partition_directory
 from kcli.format.primitives import FormatError
 from kcli.inspect.record_contents import decoder_for
@@ -25,6 +26,7 @@ from kcli.inspect.selected_log import (
     Budget,
     Event,
     Limit,
+    Note,
     SelectedRecords,
     Selector,
     segments_in_range,
@@ -60,7 +62,8 @@ _UNFINISHED_STATES = frozenset((FileState.CLEANED, FileState.TEMPORARY, FileStat
 class DumpOptions(NamedTuple):
     """What is shown of logs: batches, records, or `statistics` instead; `max_bytes` bounds how much of each is read.
 
-    `parser` decodes keys and values; None leaves that to the topic's name.
+    Of a record above `max_record_bytes` only the sizes are shown, so that memory stays bounded. `parser` decodes keys and
+    values; None leaves that to the topic's name.
     """
 
     batches: bool = True
@@ -68,6 +71,7 @@ class DumpOptions(NamedTuple):
     statistics: bool = False
     max_bytes: int | None = None
     parser: ContentParser | None = None
+    max_record_bytes: int = limits.MAX_SHOWN_RECORD_BYTES
 
 
 def dump(
@@ -216,13 +220,18 @@ class Dump:
         if self.selection.needs_transactions:
             transactions = self.transactions(_with_segments(self.disk, partition, segments))
         record_filter = RecordFilter(self.selection, transactions)
-        records = self.options.records or self.options.statistics
+        selector = self._selector(record_filter, Budget(self.limit))
         if self.selection.tail is None:
-            return Selector(record_filter, Budget(self.limit), records=records), 0, None
+            return selector, 0, None
         from kcli.inspect.log_tail import find_tail
 
-        found = find_tail(self.disk, segments, Selector(record_filter, Budget(), records=records), self.selection.tail)
-        return Selector(record_filter, Budget(self.limit, found.skip), records=records), found.segment, found.position
+        found = find_tail(self.disk, segments, self._selector(record_filter, Budget()), self.selection.tail)
+        selector.budget.skip = found.skip
+        return selector, found.segment, found.position
+
+    def _selector(self, record_filter: RecordFilter, budget: Budget) -> Selector:
+        records = self.options.records or self.options.statistics
+        return Selector(record_filter, budget, records=records, large_bytes=self.options.max_record_bytes)
 
     def transactions(self, partition: PartitionDirectory) -> AbortedTransactions:
         """The transactions of a partition. Raises OSError as the disk does."""
@@ -278,6 +287,8 @@ class Dump:
         """Tell the renderer, or the statistics, of one event."""
         if isinstance(event, Damage):
             self._damage(path, event)
+        elif isinstance(event, Note):
+            self._note(path, event.message)
         elif isinstance(event, SelectedRecords):
             self.result = self.result._replace(records=self.result.records + len(event.indexes))
             if self.statistics is not None:
@@ -299,12 +310,23 @@ class Dump:
         place = f"byte {damage.position}: {damage.message}"
         if not unfinished:
             self.result = self.result._replace(damages=self.result.damages + 1)
-        if self.statistics is not None or not self.renderer.shows_damage:
-            self.tell(f"{path}: {'unfinished from ' if unfinished else ''}{place}")
-        elif unfinished:
-            self.renderer.note(f"unfinished from {place}")
-        else:
+        if unfinished:
+            self._note(path, f"unfinished from {place}")
+        elif self._shows_damage:
             self.renderer.damage(damage)
+        else:
+            self.tell(f"{path}: {place}")
+
+    def _note(self, path: str, message: str) -> None:
+        if self._shows_damage:
+            self.renderer.note(message)
+        else:
+            self.tell(f"{path}: {message}")
+
+    @property
+    def _shows_damage(self) -> bool:
+        """True where the renderer has a place for damage and notes."""
+        return self.statistics is None and self.renderer.shows_damage
 
     def problem(self, path: str, message: str) -> None:
         """Tell of a path that cannot be opened or read."""
@@ -341,7 +363,7 @@ class Dump:
             else:
                 self.renderer.entries(self._counted(contents.entries))
                 for note in contents.notes:
-                    self.renderer.note(note)
+                    self._note(file.path, note)
                 for position, message in contents.faults:
                     self._damage(file.path, Damage(position, size, UNREADABLE, message))
             self.renderer.end_file()

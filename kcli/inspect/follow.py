@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES
-from kcli.inspect.selected_log import Event, Selector
+from kcli.inspect.selected_log import Event, Note, Selector
 from kcli.log.log_directory import parent_path, read_partition
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 
@@ -35,17 +35,11 @@ if TYPE_CHECKING:
 REMEMBERED_BATCHES = 1024
 
 
-class Note(NamedTuple):
-    """Something that happened to the log and is no damage."""
-
-    message: str
-
-
 class Followed(NamedTuple):
     """An event, and the path of the segment that it is from."""
 
     path: str
-    event: Event | Note
+    event: Event
 
 
 class Follower:

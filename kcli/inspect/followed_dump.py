@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kcli.inspect.dump import LOG_KINDS, Dump, DumpOptions
-from kcli.inspect.follow import Follower, Note, follow
+from kcli.inspect.follow import Follower, follow
 from kcli.inspect.renderers.renderer import DumpResult, Renderer
 from kcli.inspect.selected_log import segments_in_range, start_position
 from kcli.inspect.selection import Range, Selection
@@ -52,10 +52,7 @@ class _FollowedDump:
         try:
             for path, event in follow(followers, wait, dump.is_done, dump.renderer.flush):
                 self._show_file(path)
-                if isinstance(event, Note):
-                    dump.renderer.note(event.message)
-                else:
-                    dump.show(event, path)
+                dump.show(event, path)
         finally:
             for follower in followers:
                 follower.close()

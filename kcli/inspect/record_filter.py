@@ -34,13 +34,16 @@ Indexes = Sequence[int]
 
 
 class RecordFilter:
-    """Tells what a Selection takes of a batch, and of a window of its records. Limits and tails are not its concern."""
+    """Tells what a Selection takes of a batch, and of a window of its records. Limits and tails are not its concern.
+
+    `looks_inside` is True where keys or headers decide; a record whose bytes were left out is then not selected.
+    """
 
     def __init__(self, selection: Selection, transactions: AbortedTransactions | None = None) -> None:
         self.selection = selection
         self.transactions = transactions
         self._keys = frozenset(selection.keys)
-        self._by_content = bool(selection.keys or selection.headers)
+        self.looks_inside = bool(selection.keys or selection.headers)
         self._by_flags = bool(
             selection.producer_ids or selection.transactional or selection.control or selection.needs_transactions
         )
@@ -53,7 +56,7 @@ class RecordFilter:
         if self._by_flags and not self._flags_match(header):
             return NONE
         offsets, times = self.selection.offsets, self.selection.times
-        verdict = SOME if self._by_content else ALL
+        verdict = SOME if self.looks_inside else ALL
         if offsets.first is not None or offsets.end is not None:
             verdict = min(verdict, _offsets_verdict(header, offsets))
         if times.first is not None or times.end is not None:
@@ -88,7 +91,7 @@ class RecordFilter:
         if verdict == ALL:
             return range(window.count)
         columns = window.columns
-        found: Indexes = range(window.count)
+        found: Indexes = range(0 if window.left_out and self.looks_inside else window.count)
         if self.selection.offsets != Range() and _offsets_verdict(header, self.selection.offsets) != ALL:
             found = _within(columns.offset, found, self.selection.offsets)
         if self.selection.times != Range() and _times_verdict(header, self.selection.times) != ALL:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from kcli.format import limits
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.record_filter import ALL, NONE, SOME, Indexes, RecordFilter
@@ -42,8 +43,14 @@ class SelectedRecords(NamedTuple):
     indexes: Indexes
 
 
+class Note(NamedTuple):
+    """Something worth telling of a log that is no damage: one sentence."""
+
+    message: str
+
+
 # A LogBatch comes before its records. Batches and windows are valid until the next event is asked for.
-Event = LogBatch | SelectedRecords | Damage
+Event = LogBatch | SelectedRecords | Damage | Note
 
 
 class Limit:
@@ -81,12 +88,23 @@ class Budget:
 
 
 class Selector:
-    """Turns batches into events. With `records` the selected records are given out behind their batch."""
+    """Turns batches into events. With `records` the selected records are given out behind their batch.
 
-    def __init__(self, record_filter: RecordFilter, budget: Budget, *, records: bool) -> None:
+    Of a record above `large_bytes` the window is `left_out`: it has offset, timestamp and sizes only.
+    """
+
+    def __init__(
+        self,
+        record_filter: RecordFilter,
+        budget: Budget,
+        *,
+        records: bool,
+        large_bytes: int = limits.MAX_SHOWN_RECORD_BYTES,
+    ) -> None:
         self.filter = record_filter
         self.budget = budget
         self._records = records
+        self._large_bytes = large_bytes
         self._scanner = RecordScanner()
 
     def events(self, batch: LogBatch) -> Iterator[Event]:
@@ -103,7 +121,10 @@ class Selector:
             yield Damage(batch.position, batch.end_position, BAD_CRC, message)
         if verdict == NONE or not self._records:
             return
-        for window in batch.windows(self._scanner):
+        for window in self._windows(batch):
+            if window.left_out and self.filter.looks_inside:
+                offset = window.columns.offset[0]
+                yield Note(f"the record at offset {offset} is larger than {self._large_bytes} bytes and was not searched")
             indexes = self.budget.take(self.filter.indexes(batch.header, window, verdict))
             if indexes:
                 if not shown:
@@ -115,6 +136,9 @@ class Selector:
             if self.budget.is_spent():
                 return
 
+    def _windows(self, batch: LogBatch) -> Iterator[RecordWindow]:
+        return batch.windows(self._scanner, skip_large=True, large_bytes=self._large_bytes)
+
     def count(self, batch: LogBatch) -> int:
         """How much of a batch is selected: records, or 1 or 0 where only batches are shown."""
         verdict = self.filter.verdict(batch.header)
@@ -124,13 +148,13 @@ class Selector:
             return int(self.has_any(batch, verdict))
         if verdict == ALL and isinstance(batch.header, RecordBatch) and batch.is_valid:
             return batch.header.record_count
-        return sum(len(self.filter.indexes(batch.header, window, verdict)) for window in batch.windows(self._scanner))
+        return sum(len(self.filter.indexes(batch.header, window, verdict)) for window in self._windows(batch))
 
     def has_any(self, batch: LogBatch, verdict: int) -> bool:
         """True where something of a batch is selected."""
         if verdict != SOME:
             return verdict == ALL
-        return any(len(self.filter.indexes(batch.header, window)) for window in batch.windows(self._scanner))
+        return any(len(self.filter.indexes(batch.header, window)) for window in self._windows(batch))
 
 
 def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segment]:

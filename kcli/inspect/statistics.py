@@ -170,12 +170,15 @@ class Statistics:
         self.headers += sum(header_counts)
         self.records_with_headers += count - header_counts.count(0)
         self._add_times(fixed_timestamp(batch), _chosen(columns.timestamp, indexes), key_sizes, value_sizes)
-        self._add_keys(window, indexes)
+        if not window.left_out:
+            self._add_keys(window, indexes)
 
     def _add_inflation(self, batch: LogBatch, window: RecordWindow, codec: _Codec) -> None:
         """Once all records of a batch were seen, its sizes count for the codec's ratio."""
         header, columns = batch.header, window.columns
         self._seen += window.count
+        if window.left_out:
+            self._inflated += max(columns.key_size[0], 0) + max(columns.value_size[0], 0)
         self._inflated += columns.end - columns.record_position[0]
         if isinstance(header, RecordBatch) and self._seen == header.record_count:
             codec.compressed_bytes += header.size_bytes - HEADER_BYTES

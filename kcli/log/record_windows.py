@@ -36,10 +36,10 @@ class RecordWindow:
     `first_index` is the index of the first within the batch. `error` says what is wrong with the record behind the last one
     of this window (or with the bytes behind the last record), or is None; with an error no window follows. `leftover` is
     True where bytes are left behind the last record: then Kafka withholds that record too. `legacy` holds the records of
-    formats 0 and 1 as objects, else None.
+    formats 0 and 1 as objects, else None. `left_out` is True where the bytes of the one record were passed over.
     """
 
-    __slots__ = ("buffer", "columns", "count", "error", "first_index", "leftover", "legacy")
+    __slots__ = ("buffer", "columns", "count", "error", "first_index", "left_out", "leftover", "legacy")
 
     def __init__(self, buffer: Buffer, columns: RecordColumns, count: int, first_index: int) -> None:
         self.buffer = buffer
@@ -48,6 +48,7 @@ class RecordWindow:
         self.first_index = first_index
         self.error: FormatError | None = None
         self.leftover = False
+        self.left_out = False
         self.legacy: list[LegacyRecord] | None = None
 
     def key(self, index: int) -> bytes | None:
@@ -103,12 +104,17 @@ class RecordScanner:
 
 
 def open_windows(
-    batch: LogBatch, scanner: RecordScanner, *, lenient: bool = False, skip_large: bool = False
+    batch: LogBatch,
+    scanner: RecordScanner,
+    *,
+    lenient: bool = False,
+    skip_large: bool = False,
+    large_bytes: int = limits.INFLATE_WINDOW_BYTES,
 ) -> Iterator[RecordWindow]:
     """Open the records of a batch -> windows of columns; an empty batch gives none. Faults stand in the last one's `error`.
 
-    `lenient` is that of kcli.format.legacy_message_set.iter_records. With `skip_large` a record above INFLATE_WINDOW_BYTES
-    that comes in pieces has a window of its own whose keys, values and headers must not be asked for.
+    `lenient` is that of kcli.format.legacy_message_set.iter_records. With `skip_large` a record above `large_bytes` (at
+    least INFLATE_WINDOW_BYTES) has a window of its own, `left_out`, whose key, value and headers must not be asked for.
     """
     header = batch.header
     if isinstance(header, RecordBatch):
@@ -116,7 +122,7 @@ def open_windows(
             return iter((_failed(scanner, 0, f"the batch states {header.record_count} records"),))
         if header.record_count == 0:
             return iter(())
-        return _open_records(batch, header, scanner, skip_large)
+        return _open_records(batch, header, scanner, max(large_bytes, limits.INFLATE_WINDOW_BYTES) if skip_large else None)
     return _open_legacy(batch, header, scanner, lenient)
 
 
@@ -126,12 +132,14 @@ def _failed(scanner: RecordScanner, first_index: int, message: str) -> RecordWin
     return window
 
 
-def _open_records(batch: LogBatch, header: RecordBatch, scanner: RecordScanner, skip_large: bool) -> Iterator[RecordWindow]:
+def _open_records(
+    batch: LogBatch, header: RecordBatch, scanner: RecordScanner, large_bytes: int | None
+) -> Iterator[RecordWindow]:
     if header.codec == 0:
         if batch.data is not None:
             yield from _scan_whole(header, scanner, batch.data, HEADER_BYTES)
         else:
-            yield from _scan_pieces(header, scanner, batch.payload_chunks(), skip_large)
+            yield from _scan_pieces(header, scanner, batch.payload_chunks(), large_bytes)
         return
     from kcli.format.compression import CODECS, inflate, inflate_stream
 
@@ -145,13 +153,13 @@ def _open_records(batch: LogBatch, header: RecordBatch, scanner: RecordScanner, 
             pass  # larger than is held at once: inflate it in pieces
         except InflationError as error:
             # What inflates before the fault is still worth showing.
-            yield from _scan_pieces(header, scanner, _until_fault(batch, header.codec, error), skip_large)
+            yield from _scan_pieces(header, scanner, _until_fault(batch, header.codec, error), large_bytes)
             return
         else:
             yield from _scan_whole(header, scanner, inflated, 0)
             return
     pieces = inflate_stream(header.codec, batch.payload_chunks(), window=limits.READ_CHUNK_BYTES)
-    yield from _scan_pieces(header, scanner, pieces, skip_large)
+    yield from _scan_pieces(header, scanner, pieces, large_bytes)
 
 
 def _until_fault(batch: LogBatch, codec: int, error: InflationError) -> Iterator[bytes]:
@@ -180,7 +188,7 @@ def _scan_whole(header: RecordBatch, scanner: RecordScanner, buffer: Buffer, pos
 
 
 def _scan_pieces(
-    header: RecordBatch, scanner: RecordScanner, pieces: Iterator[Buffer], skip_large: bool
+    header: RecordBatch, scanner: RecordScanner, pieces: Iterator[Buffer], large_bytes: int | None
 ) -> Iterator[RecordWindow]:
     """Windows over records whose bytes come in pieces; the rest of one piece is carried into the next."""
     done = 0
@@ -189,7 +197,7 @@ def _scan_pieces(
     exhausted = False
     while done < header.record_count and error is None:
         end = record_end(rest, 0) if rest else None
-        if skip_large and end is not None and end > limits.INFLATE_WINDOW_BYTES:
+        if large_bytes is not None and end is not None and end > large_bytes:
             window, rest = _skip_large(header, scanner, rest, pieces, done)
             yield window
             done += window.count
@@ -242,6 +250,7 @@ def _skip_large(
     """The window of one large record that begins at rest[0], without its bytes -> it, the bytes behind the record."""
     source = PieceReader(rest, 0, pieces)
     window = RecordWindow(b"", scanner.columns, 1, done)
+    window.left_out = True
     try:
         scan_large_record(header, source, scanner.columns)
     except InvalidRecordError as fault:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from kcli.inspect.dump import DumpOptions
+from kcli.inspect.dump import DumpOptions, dump
+from kcli.inspect.renderers.csv_rows import CsvRows
+from kcli.inspect.renderers.human_text import HumanText
+from kcli.inspect.renderers.json_lines import JsonLines
+from kcli.inspect.selection import Selection, parse_selection
 from kcli.log.disk import OsDisk, OsFile
 from tests.conftest import every_log_set
-from tests.inspect.seen import dumped
+from tests.inspect.seen import Seen, dumped
 from tests.log_builder import PartitionBuilder
 
 
@@ -174,10 +179,6 @@ def test_single_files_know_their_partition(tmp_path: Path) -> None:
 
 def test_relative_paths_know_their_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """From within a partition's directory the topic is known by the absolute path, and its records are decoded."""
-    from kcli.inspect.dump import dump
-    from kcli.inspect.selection import Selection
-    from tests.inspect.seen import Seen
-
     monkeypatch.chdir(every_log_set()[0].data / "__consumer_offsets-0")
     seen = Seen()
     name = "00000000000000000000.log"
@@ -215,3 +216,32 @@ def test_a_partition_without_segments(tmp_path: Path, selection: dict) -> None:
     (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n0\n")
     seen = dumped(tmp_path / "t-0", **selection)
     assert seen.result is not None and seen.result.is_sound and not seen.offsets
+
+
+@pytest.mark.parametrize("codec", [0, 1, 4])
+def test_records_too_large_to_hold(tmp_path: Path, codec: int) -> None:
+    """A record above the limit has offset, time and sizes; what stands before and behind it in its batch is whole."""
+    log = PartitionBuilder(tmp_path / "a-0")
+    records = [(b"small", b"1"), (b"k", bytes(12_000_000)), (b"small", b"2")]
+    log.append(records, codec=codec)
+    log.append([(b"k", b"3")])
+    log.flush()
+    path = log.path(".log")
+    out: dict[str, bytearray] = {"json": bytearray(), "csv": bytearray(), "text": bytearray()}
+    renderers = [JsonLines(out["json"].extend), CsvRows(out["csv"].extend), HumanText(out["text"].extend)]
+    for renderer in renderers:
+        dump([str(path)], Selection(), renderer, DumpOptions(), OsDisk(), tell=print)
+    assert max(map(len, out.values())) < 20_000
+    rows = [json.loads(line) for line in out["json"].splitlines() if line.startswith(b'{"type":"record"')]
+    assert [row.get("value") for row in rows] == ["1", None, "2", "3"]
+    assert [(row["valueSize"], row.get("contentsLeftOut")) for row in rows[:2]] == [(1, None), (12_000_000, True)]
+    assert "contentsLeftOut" not in rows[3] and "key" not in rows[1]
+    assert b",leftOut," in out["csv"] and b"too large to be shown" in out["text"]
+
+    seen = Seen()
+    dump([str(path)], parse_selection(keys=["k"]), seen, DumpOptions(), OsDisk(), tell=print)
+    assert seen.offsets == [3]
+    assert [note for _, note in seen.notes if "offset 1 " in note and "was not searched" in note]
+    assert dumped(path, tail=3, options=DumpOptions(max_record_bytes=16_000_000)).offsets == [1, 2, 3]
+    report = dumped(path, options=DumpOptions(statistics=True)).report
+    assert report is not None and report["valueSize"]["max"] == 12_000_000 and report["records"] == 4

@@ -46,6 +46,7 @@ def test_all_fields_are_documented(tmp_path: Path) -> None:
     """Every given file, and what sound files do not show: damage, notes, problems, odd paths, statistics, version 1."""
     log = PartitionBuilder(tmp_path / "odd-0")
     log.append([(b"\xff", b"\xff")])
+    log.append([(b"k", bytes(9_000_000))], codec=4)
     log.log += b"garbage, but more of it than a header takes, so that it is seen"
     log.flush()
     internal = PartitionBuilder(tmp_path / "__consumer_offsets-0")

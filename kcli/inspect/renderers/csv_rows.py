@@ -11,7 +11,8 @@
     keySize, valueSize            bytes, -1 for null
     sequence                      -1 where the batch has none
     key, value                    text, or base64, as the next column says
-    keyEncoding, valueEncoding    utf8, base64, json (an internal topic's or control record's, decoded), empty for null
+    keyEncoding, valueEncoding    utf8, base64, json (an internal topic's or control record's, decoded), empty for null,
+                                  leftOut for a record too large to be shown
     headers                       JSON: [{"key":"a","value":"b"}, ...]; keyBase64, valueBase64 for what is not UTF-8
 
 Batches, files that are no logs, and damage have no place in rows: damage is told elsewhere (`shows_damage` is False).
@@ -54,6 +55,8 @@ COLUMNS = (
     "valueEncoding",
     "headers",
 )
+# The encoding of a key and value that were too large to be shown.
+LEFT_OUT = "leftOut"
 
 
 class CsvRows:
@@ -87,7 +90,8 @@ class CsvRows:
             sizes = columns.key_size[index], columns.value_size[index]
             return _row((*before, offset, timestamp, *middle, *sizes, sequence, *self._payload(selected, index)))
 
-        if self._contents and (self._is_control(selected.batch) or (self._file is not None and self._file.decoder is not None)):
+        decoder = None if self._file is None else self._file.decoder
+        if selected.window.left_out or (self._contents and (self._is_control(selected.batch) or decoder is not None)):
             for index in selected.indexes:
                 self._out.put(row(index))
         else:
@@ -109,6 +113,8 @@ class CsvRows:
 
     def _payload(self, selected: SelectedRecords, index: int) -> tuple[str, str, str, str, str]:
         """Key, its encoding, value, its encoding, headers."""
+        if selected.window.left_out:
+            return "", LEFT_OUT, "", LEFT_OUT, ""
         if not self._contents:
             return "", "", "", "", ""
         window = selected.window

@@ -105,8 +105,9 @@ class HumanText:
         for index in selected.indexes:
             timestamp = columns.timestamp[index] if fixed is None else fixed
             time = _NO_TIME if timestamp == -1 else self._format_time(timestamp).ljust(24)
-            if not self._contents:
+            if not self._contents or window.left_out:
                 text = f"key {columns.key_size[index]} B  value {columns.value_size[index]} B"
+                text += "  too large to be shown" if window.left_out else ""
             elif is_control:
                 text = self._control(decode_control(window.key(index), window.value(index)), window, index)
             else:

@@ -91,7 +91,7 @@ class JsonLines:
         header = selected.batch.header
         is_control = isinstance(header, RecordBatch) and header.is_control
         decoder = None if self._file is None else self._file.decoder
-        if self._contents and (is_control or decoder is not None):
+        if self._contents and (is_control or decoder is not None) and not selected.window.left_out:
             self._put("".join(self._decoded_lines(selected, decode_control if is_control else None)))
         else:
             self._plain_lines(selected)
@@ -99,7 +99,8 @@ class JsonLines:
     def _plain_lines(self, selected: SelectedRecords) -> None:
         """Lines of records whose keys and values are shown as they are."""
         head, middle = self._constant_members(selected.batch)
-        window, columns, contents = selected.window, selected.window.columns, self._contents
+        window, columns = selected.window, selected.window.columns
+        contents = self._contents and not window.left_out
         fixed, base_sequence, base_offset = fixed_timestamp(selected.batch), *sequences(selected.batch)
 
         def line(index: int) -> bytes:
@@ -113,9 +114,14 @@ class JsonLines:
             if contents:
                 key, value = bytes_member("key", window.key(index)), bytes_member("value", window.value(index))
                 text = f'{text},{key},{value},"headers":{headers_array(window.headers(index))}'
+            elif window.left_out:
+                text += ',"contentsLeftOut":true'
             return f"{text}}}\n".encode("utf-8", "replace")
 
-        put_plain_rows(self._out, selected, _row_form(head, middle), contents, line)
+        if window.left_out:
+            self._out.put(line(0))
+        else:
+            put_plain_rows(self._out, selected, _row_form(head, middle), contents, line)
 
     def _decoded_lines(
         self, selected: SelectedRecords, control: Callable[[bytes | None, bytes | None], Contents] | None
