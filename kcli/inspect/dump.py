@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format import limits
 from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name, parse_partition_directory
 from kcli.format.primitives import FormatError
+from kcli.inspect.log_start import segments_in_range, start_position
 from kcli.inspect.record_contents import decoder_for
 from kcli.inspect.record_filter import RecordFilter
 from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, Renderer
@@ -29,8 +30,6 @@ from kcli.inspect.selected_log import (
     Note,
     SelectedRecords,
     Selector,
-    segments_in_range,
-    start_position,
     walk,
 )
 from kcli.inspect.selection import Selection

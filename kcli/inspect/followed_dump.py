@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from kcli.inspect.dump import LOG_KINDS, Dump, DumpOptions
 from kcli.inspect.follow import Follower, follow
+from kcli.inspect.log_start import segments_in_range, start_position
 from kcli.inspect.renderers.renderer import DumpResult, Renderer
-from kcli.inspect.selected_log import segments_in_range, start_position
 from kcli.inspect.selection import Range, Selection
 from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, Target, parent_path, read_partition, resolve_paths
 

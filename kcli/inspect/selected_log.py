@@ -1,34 +1,20 @@
-"""Walking the segments of a partition, or a single file, and giving out what a Selection takes of them.
+"""Walking a log and giving out what a Selection takes of it: batches, their selected records, damage.
 
-    what is skipped                          how it is known
-    ---------------------------------------  ----------------------------------------------------------------
-    segments before and behind the offsets   their names
-    a segment's start, by offset             `.index`: the batch that an entry points at ends with its offset
-    a segment's start, by time               `.timeindex`: the batch that an entry names has its timestamp
-    everything behind the offsets            two batches in a row begin behind them (one flipped bit is not believed)
-
-An index that is missing, unsorted or wrong is not used: the segment is scanned from its start. The end of a range of times
-skips nothing, since producers' timestamps may go back. Damage is reported wherever the walk comes by, also of batches that
-are not selected: their headers cannot be trusted.
+The walk ends where two batches in a row begin behind the offsets asked for (one flipped bit is not believed); where it may
+begin is for kcli.inspect.log_start to say. Damage is reported wherever the walk comes by, also of batches that are not
+selected: their headers cannot be trusted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from kcli.format import limits
-from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.record_filter import ALL, NONE, SOME, Indexes, RecordFilter
-from kcli.inspect.selection import Range, Selection
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner, RecordWindow
-
-if TYPE_CHECKING:
-    from kcli.log.disk import Disk
-    from kcli.log.log_directory import Segment
-    from kcli.log.segment_seek import SegmentSeeker
 
 # Kinds of Damage inside a batch, beside those of kcli.log.log_reader.
 BAD_CRC = "bad-crc"
@@ -155,51 +141,6 @@ class Selector:
         if verdict != SOME:
             return verdict == ALL
         return any(len(self.filter.indexes(batch.header, window)) for window in self._windows(batch))
-
-
-def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segment]:
-    """The segments, sorted by base offset, that may hold one of the offsets, told by their names."""
-    ends = (*(segment.base_offset for segment in segments[1:]), INT64_MAX + 1)
-    return [
-        segment
-        for segment, next_base in zip(segments, ends, strict=False)
-        if (offsets.first is None or next_base > offsets.first) and (offsets.end is None or segment.base_offset < offsets.end)
-    ]
-
-
-def start_position(disk: Disk, segment: Segment, selection: Selection) -> int:
-    """A byte at which a batch of the segment begins, nothing before which is selected: 0 where the indexes do not help.
-
-    Raises OSError as the disk does.
-    """
-    first_offset, first_time = selection.offsets.first, selection.times.first
-    by_offset = first_offset is not None and first_offset > segment.base_offset
-    if not by_offset and first_time is None:
-        return 0
-    from kcli.log.segment_seek import SegmentSeeker
-
-    with SegmentSeeker(disk, segment) as seeker:
-        position = seeker.hint(first_offset) if by_offset and first_offset is not None else 0
-        if first_time is not None:
-            position = max(position, _position_of_time(disk, seeker, first_time))
-    return position
-
-
-def _position_of_time(disk: Disk, seeker: SegmentSeeker, first_time_ms: int) -> int:
-    """The byte of a batch up to which, itself included, every timestamp lies before the time, as `.timeindex` knows."""
-    from kcli.log.header_walk import HeaderWalk
-    from kcli.log.segment_seek import load_time_index
-
-    index = load_time_index(disk, seeker.segment)
-    entry = index.lookup(first_time_ms - 1) if index is not None else None
-    if entry is None or entry.timestamp < 0:
-        return 0
-    walk = HeaderWalk(seeker.reader.file, seeker.hint(entry.offset), seeker.reader.end_position())
-    for header in walk.headers():
-        if header.last_offset >= entry.offset:
-            sound = header.base_offset <= entry.offset and header.max_timestamp == entry.timestamp
-            return header.position if sound else 0
-    return 0
 
 
 def walk(reader: SegmentReader, position: int, selector: Selector) -> Iterator[Event]:

@@ -267,3 +267,32 @@ def test_one_flipped_base_offset_does_not_end_the_walk(tmp_path: Path) -> None:
     log.log[positions[1]] = 0x7F
     log.flush()
     assert dumped(tmp_path / "topic-0", offset="..4").offsets == [0, 2, 3]
+
+
+def test_times_skip_whole_segments(tmp_path: Path) -> None:
+    """Closed segments that end before the time cost two reads of entries and one of headers, not an index or a scan."""
+    log = PartitionBuilder(tmp_path / "topic-0")
+    for _ in range(20):
+        for _ in range(50):
+            log.append([(b"k", b"v" * 6000)] * 4)
+        log.roll()
+    log.append([(b"k", b"v")])
+    log.flush()
+    disk = CountingDisk()
+    first = BASE_TIMESTAMP + 10 * (log.offset - 3)
+    assert dumped(tmp_path / "topic-0", disk=disk, time=f"{first}..").offsets == [3998, 3999, 4000]
+    assert disk.read < 20 * 64 * 1024 + 2 * 1024 * 1024
+
+
+@pytest.mark.parametrize("late", [5, 60, 95, 99])
+def test_a_late_timestamp_is_not_skipped(tmp_path: Path, late: int) -> None:
+    """One record far ahead of its time, wherever in its segment, is found behind a time that all others lie before."""
+    log = PartitionBuilder(tmp_path / "topic-0", index_every=7)
+    for slot in range(100):
+        log.append([(b"k", b"v" * 900)], timestamp=BASE_TIMESTAMP + (10**9 if slot == late else slot))
+    log.roll()
+    log.append([(b"k", b"v")], timestamp=BASE_TIMESTAMP + 200)
+    log.flush()
+    assert dumped(tmp_path / "topic-0", time=f"{BASE_TIMESTAMP + 10**8}..").offsets == [late]
+    assert dumped(tmp_path / "topic-0", time=f"{BASE_TIMESTAMP + 150}..").offsets == [late, 100]
+    assert dumped(tmp_path / "topic-0", time=f"{BASE_TIMESTAMP + 10**9 + 1}..").offsets == []
