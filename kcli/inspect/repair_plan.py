@@ -154,7 +154,9 @@ class _Planner:
         path = self._path(base_offset, FileKind.LOG)
         dropped = [change.dropped for change in changes if change.path == path]
         disk = self.planned.disk
-        return not dropped or any(not is_zeros(disk, path, *part) for parts in dropped for part in parts)
+        if not dropped or not disk.exists(path):
+            return True
+        return any(not is_zeros(disk, path, *part) for parts in dropped for part in parts)
 
     def _path(self, base_offset: int, kind: FileKind, state: FileState = FileState.CURRENT) -> str:
         return join_path(self.directory, segment_file_name(base_offset, kind, state))

@@ -19,7 +19,7 @@ from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.inspect.header_mending import Mend, leader_epoch_mend, mend_headers
 from kcli.inspect.salvage_batches import Batch, Batches, choose
-from kcli.log.batch_walk import read_marker
+from kcli.log.batch_walk import first_offset, read_marker
 from kcli.log.disk import Disk
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
@@ -165,7 +165,7 @@ class LogSalvager:
 def _row(batch: LogBatch) -> Batch:
     header = batch.header
     epoch = header.partition_leader_epoch if isinstance(header, RecordBatch) else -1
-    return Batch(batch.position, batch.end_position, header.base_offset, header.last_offset, epoch, header.magic)
+    return Batch(batch.position, batch.end_position, first_offset(batch), header.last_offset, epoch, header.magic)
 
 
 def _cuts(kept: Batches, faults: dict[int, str], batches: Batches, first_offset: int, size_bytes: int) -> list[Cut]:

@@ -58,3 +58,13 @@ def read_marker(batch: LogBatch, scanner: RecordScanner) -> EndTransactionMarker
     if timestamp is None:
         timestamp = window.columns.timestamp[0]
     return decode_marker(window.key(0), window.value(0), timestamp)
+
+
+def first_offset(batch: LogBatch) -> int:
+    """The offset of the first record; that of a compressed set of format 0 or 1 shows only inside. Raises FormatError."""
+    header = batch.header
+    if isinstance(header, RecordBatch) or not header.codec:
+        return header.base_offset
+    from kcli.format.legacy_message_set import iter_records
+
+    return next((record.offset for record in iter_records(header, batch.read_whole())), header.base_offset)

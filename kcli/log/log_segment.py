@@ -26,7 +26,7 @@ from kcli.format.file_names import FileKind, FileState, segment_file_name
 from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex, TransactionIndex
 from kcli.format.primitives import INT32_MAX, CorruptIndexError, CorruptRecordError, FormatError, InvalidRecordError
 from kcli.format.record_batch import RecordBatch
-from kcli.log.batch_walk import is_valid_for_kafka, read_marker, walk_batches
+from kcli.log.batch_walk import first_offset, is_valid_for_kafka, read_marker, walk_batches
 from kcli.log.disk import Disk
 from kcli.log.indexes import (
     IndexAppender,
@@ -181,7 +181,7 @@ class LogSegment:
         previous_last = -1
         for batch in self._batches_to_find(start):
             with refusing(self, batch):
-                base_offset = _first_offset(batch)
+                base_offset = first_offset(batch)
             found = OffsetPosition(base_offset, batch.position, batch.header.size_bytes)
             if base_offset == offset:
                 return found
@@ -325,13 +325,3 @@ def refusing(segment: LogSegment, batch: LogBatch, passing: type[FormatError] | 
         raise
     except FormatError as error:
         raise LogRefusedError(error.message, segment.log_path, batch.position, batch.end_position) from error
-
-
-def _first_offset(batch: LogBatch) -> int:
-    """The offset of the first record; that of a compressed set of format 0 or 1 shows only inside."""
-    header = batch.header
-    if isinstance(header, RecordBatch) or not header.codec:
-        return header.base_offset
-    from kcli.format.legacy_message_set import iter_records
-
-    return next((record.offset for record in iter_records(header, batch.read_whole())), header.base_offset)
