@@ -8,7 +8,7 @@ objects and sentences.
     its fault is SOUND           it is empty; or it is not compressed, has as many records as it states and no byte more, their
                                  offsets go up within [base offset, last offset], their largest timestamp is maxTimestamp
     its fault is UNOPENED        it is compressed: the caller inflates it and calls `check_records`
-    its fault is LOOK            anything else; a caller that adds a row of format 0 or 1 marks it LEGACY
+    its fault is LOOK            it has attributes without meaning, or anything else; (LEGACY marks rows of format 0 and 1)
 
 kcli.format.batch_passes goes over the columns in the same way: as long as all is usual.
 
@@ -306,7 +306,9 @@ def scan_batches(
         base_sequences[index] = read_int32(buffer, position + 53)
         record_counts[index] = record_count
         fault = SOUND
-        if record_count == 0:
+        if attributes > 127:
+            fault = LOOK
+        elif record_count == 0:
             if size != 49:
                 fault = LOOK
         elif attributes & 7:

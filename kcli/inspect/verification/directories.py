@@ -4,11 +4,11 @@ what                                       sound where
 -----------------------------------------  -------------------------------------------------------------------------
 .lock                                      held: a broker runs; its moving parts are then not looked at
 .kafka_cleanshutdown                       there after a clean stop
-meta.properties                            there; of one cluster and one node, with a directory id of its own
+meta.properties                            there; with a directory id of its own
 checkpoints                                readable; every partition that they name has a directory
 names                                      each directory is a partition's, each file one of Kafka's
 partition.metadata                         there in a KRaft cluster, with the topic id of the metadata log beside it
-partitions                                 each only once (but for a replica that moves: -future)
+partitions                                 on one broker each only once (but for a replica that moves: -future)
 """
 
 from __future__ import annotations
