@@ -51,7 +51,7 @@ def test_every_table_has_rows_of_the_given_directory_or_says_none() -> None:
                 assert isinstance(cell(row), str), (table.title, name)
     assert "\nmembers: none\n" in text and "\ndelegation tokens: none" in text
     columns = {name for table in TABLES for name, _ in table.columns}
-    assert columns >= LEFT_COLUMNS - {"log directory", "node", "directory id", "stopped"}
+    assert columns >= LEFT_COLUMNS - {"node", "directory id", "stopped"}
 
 
 def test_members_tasks_and_tokens_have_their_columns() -> None:
@@ -101,6 +101,18 @@ def test_offsets_stand_where_they_differ_from_the_end() -> None:
     orders_line = next(line for line in lines if line.startswith("  orders-0 "))
     end = head.index("last stable") + len("last stable")
     assert open_line[end - 11 : end].strip() == "0" and orders_line[end - 11 : end].strip() == ""
+
+
+def test_the_log_directory_stands_where_there_are_several(tmp_path: Path) -> None:
+    for disk in ("disk1", "disk2"):
+        builder = PartitionBuilder(tmp_path / disk / f"orders-{disk[-1]}")
+        builder.append([(b"k", b"v")])
+        builder.flush()
+    show = frozenset(("partitions",))
+    both = "\n".join(description_lines(described(tmp_path / "disk1", tmp_path / "disk2", show=show).report, overview=False))
+    one = "\n".join(description_lines(described(tmp_path / "disk1", show=show).report, overview=False))
+    assert f"orders-2   {tmp_path}/disk2 " in both and "log directory" in both
+    assert "orders-1" in one and "log directory" not in one
 
 
 def test_colours_are_for_those_who_ask() -> None:

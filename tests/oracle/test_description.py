@@ -84,10 +84,12 @@ _TOOLS = {
 
 
 class Seen(NamedTuple):
-    """What the tools printed, by the names in _TOOLS; the groups of LiveGroups, by id; and kcli's report of the same."""
+    """What the tools printed, by the names in _TOOLS; the groups of LiveGroups, by id; and kcli's report of the
+    directory while the broker was running, and behind it."""
 
     tools: dict[str, str]
     live: dict[str, Row]
+    running: dict[str, Any]
     report: dict[str, Any]
 
 
@@ -121,9 +123,10 @@ def seen(kafka_peer: Peer, shared: Path, tmp_path_factory: pytest.TempPathFactor
         assert ran.exit_code == 0, ran.stderr[-2000:]
         live = [json.loads(line) for line in ran.stdout.decode().splitlines()]
         tools = {name: ask(script, bootstrap, *tool) for name, tool in _TOOLS.items()}
+        running = described(data).report
     finally:
         subprocess.run([script, "stop", str(home)], check=True, timeout=TOOL_SECONDS)
-    yield Seen(tools, {group["groupId"]: group for group in live}, described(data).report)
+    yield Seen(tools, {group["groupId"]: group for group in live}, running, described(data).report)
 
 
 def ask(script: str, bootstrap: str, tool: str, *arguments: str) -> str:
@@ -152,6 +155,30 @@ def test_offsets(seen: Seen) -> None:
     assert len(ends) > 30 and {name: row["logEndOffset"] for name, row in rows.items()} == ends
     assert {name: row["logStartOffset"] for name, row in rows.items()} == starts
     assert {name: row["highWatermark"] for name, row in rows.items()} == ends
+
+
+def test_a_running_brokers_directory(seen: Seen) -> None:
+    """Its indexes are preallocated, its producers not yet in a snapshot: the same is told, and that it is running."""
+    assert seen.running["cluster"][0]["logDirectories"][0]["isLive"]
+    assert any("A broker is running on" in sentence for sentence in seen.running["unknowns"])
+    rows, ends = by_partition(seen.running["partitions"]), numbers(seen.tools["ends"])
+    assert {name: rows[name]["logEndOffset"] for name in ends} == ends
+    for section in ("groups", "members", "transactions", "openTransactions", "configs", "acls"):
+        told, later = ([_less(row) for row in report[section]] for report in (seen.running, seen.report))
+        assert told == later, section
+
+
+def _less(row: Row) -> Row:
+    """A row without what only a checkpoint tells: it follows some seconds later."""
+    return {name: _less_high_watermarks(value) for name, value in row.items()}
+
+
+def _less_high_watermarks(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_less_high_watermarks(inner) for inner in value]
+    if isinstance(value, dict):
+        return {name: inner for name, inner in value.items() if name != "highWatermark"}
+    return value
 
 
 def test_committed_offsets_and_lag(seen: Seen) -> None:

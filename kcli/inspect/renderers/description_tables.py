@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 from kcli.inspect.instants import format_instant
 from kcli.inspect.quantities import format_bytes
 from kcli.inspect.renderers.terminal_text import escape
+from kcli.log.log_directory import parent_path
 
+# A column that is left out where it says the same of every row.
+LOG_DIRECTORY = "log directory"
 Row = dict[str, Any]
 Cell = Callable[[Row], str]
 Column = tuple[str, Cell]
@@ -107,6 +110,10 @@ def _topic_partitions(row: Row) -> str:
     return str(here) if total is None or total == here else f"{here} of {total}"
 
 
+def _log_directory(row: Row) -> str:
+    return escape(parent_path(row["path"]))
+
+
 def _not_current(row: Row) -> str:
     return "" if row["state"] == "current" else escape(row["state"])
 
@@ -180,7 +187,7 @@ _SURVEY: tuple[Column, ...] = (
     ("largest time", _time("maxTimestamp")),
 )
 DIRECTORIES: tuple[Column, ...] = (
-    ("log directory", _text("path")),
+    (LOG_DIRECTORY, _text("path")),
     ("node", _text("nodeId")),
     ("directory id", _text("directoryId")),
     ("partitions", _number("partitions")),
@@ -221,6 +228,7 @@ TABLES = (
         _section("partitions"),
         (
             ("partition", _partition),
+            (LOG_DIRECTORY, _log_directory),
             ("state", _not_current),
             ("leader", _text("leader")),
             ("on nodes", _ids("replicas")),
@@ -414,7 +422,7 @@ TABLES = (
 # All other columns hold numbers and times, which stand to the right.
 LEFT_COLUMNS = frozenset(
     (
-        *("log directory", "node", "directory id", "stopped", "endpoints", "rack", "directory ids", "topic", "id", "remark"),
+        *(LOG_DIRECTORY, "node", "directory id", "stopped", "endpoints", "rack", "directory ids", "topic", "id", "remark"),
         *("partition", "state", "on nodes", "in sync", "codecs", "beside it", "group", "kind", "metadata", "member"),
         *("instance", "client", "host", "assigned", "transactional id", "partitions written to", "hanging", "resource"),
         *("name", "value", "principal", "permission", "operation", "pattern", "user", "mechanism", "entity", "quota"),

@@ -2,7 +2,7 @@
 
 An overview has one row a topic, a group, a transactional id, and counts of what is set (configurations, ACLs ...); of each
 table at most OVERVIEW_ROWS rows. Asked for by --show, a section is told whole. What is not known has a dash; a column that no
-row fills is left out.
+row fills is left out, as is the log directory where there is only one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kcli.inspect.quantities import format_count
-from kcli.inspect.renderers.description_tables import DIRECTORIES, LEFT_COLUMNS, TABLES, Column, Row, Table
+from kcli.inspect.renderers.description_tables import DIRECTORIES, LEFT_COLUMNS, LOG_DIRECTORY, TABLES, Column, Row, Table
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape
 from kcli.inspect.renderers.text_table import table_lines
@@ -62,7 +62,8 @@ class _Text:
     def _table(self, table: Table, rows: list[Row], most: int) -> Iterator[str]:
         yield self._title(table.title) + ("" if rows else ": none")
         if rows:
-            yield from self._lines(table.columns, rows[:most])
+            columns = [column for column in table.columns if column[0] != LOG_DIRECTORY or len(set(map(column[1], rows))) > 1]
+            yield from self._lines(columns, rows[:most])
         if len(rows) > most:
             yield f"  {len(rows) - most:,} more: --show {table.option}"
 
