@@ -5,7 +5,7 @@
     key, value, headers                   compiled loops copy bytes              by the byte
     offset                                a slice of the scanner's column        one memcpy a window
     timestamp, sequence, sizes            compiled loops                         some ns a record
-    what is the same for a whole batch    remembered as runs (value, rows)       one step a batch, built at the end
+    what is the same for a whole batch    at the end, from the runs of rows      one step a batch
 
 Buffers are new for each batch: whoever has one may keep it.
 """
@@ -22,7 +22,6 @@ from kcli.format.java_text import decode_utf8
 from kcli.format.legacy_message_set import LegacyBatch
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import RecordBatch
-from kcli.log.record_windows import RecordWindow
 from kcli.spark.arrow_columns import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
@@ -39,15 +38,15 @@ from kcli.spark.arrow_columns import (
 CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE = 0, 1, -1
 
 # The room that a column's data begins with; pages that are never written cost nothing.
-_KEY_BYTES = 64 * 1024
-_VALUE_BYTES = 4 * 1024 * 1024
+_KEY_BYTES = 1024 * 1024
+_VALUE_BYTES = 6 * 1024 * 1024
 
 
 class Rows(NamedTuple):
     """Records [first, first + length) of a window of a batch, and what is known of them beyond the batch."""
 
     header: RecordBatch | LegacyBatch
-    window: RecordWindow
+    window: Any  # RecordWindow, None once the rows are copied
     first: int
     length: int
     topic: str
@@ -75,6 +74,14 @@ class Column:
         """Start anew with empty buffers."""
         raise NotImplementedError
 
+    def finish_runs(self, runs: list[Rows], count: int) -> pa.Array:
+        """The column of `count` rows, which came in these runs."""
+        raise NotImplementedError
+
+
+class RecordColumn(Column):
+    """A column whose values are the records' own: filled window by window."""
+
     def add(self, rows: Rows, row: int) -> None:
         """Fill `rows.length` rows from row `row` on."""
         raise NotImplementedError
@@ -82,6 +89,15 @@ class Column:
     def finish(self, count: int) -> pa.Array:
         """The column of `count` rows."""
         raise NotImplementedError
+
+    def finish_runs(self, runs: list[Rows], count: int) -> pa.Array:
+        """The column of `count` rows, which were added before."""
+        return self.finish(count)
+
+    @property
+    def data_bytes(self) -> int:
+        """How many bytes of keys, values or headers the column holds."""
+        return 0
 
 
 class _Bits:
@@ -123,7 +139,7 @@ def _offsets(capacity: int) -> tuple[pa.Buffer, memoryview]:
     return buffer, offsets
 
 
-class BinaryColumn(Column):
+class BinaryColumn(RecordColumn):
     """key or value."""
 
     def begin(self) -> None:
@@ -131,6 +147,7 @@ class BinaryColumn(Column):
         self.bits = _Bits(self.capacity)
         self.offsets_buffer, self.offsets = _offsets(self.capacity)
         self.data = _Data(_KEY_BYTES if self.name == "key" else _VALUE_BYTES)
+        self.used = 0
 
     def add(self, rows: Rows, row: int) -> None:
         """Copy the records' bytes."""
@@ -139,10 +156,18 @@ class BinaryColumn(Column):
             positions, sizes = columns.key_position, columns.key_size
         else:
             positions, sizes = columns.value_position, columns.value_size
-        self.data.reserve(self.offsets[row], binary_bytes(sizes, first, count))
+        self.used = self.offsets[row]
+        if self.used + len(rows.window.buffer) > len(self.data.view):
+            self.data.reserve(self.used, binary_bytes(sizes, first, count))
         self.bits.nulls += put_binary(
             rows.window.buffer, positions, sizes, first, count, self.data.view, self.offsets, self.bits.view, row
         )
+        self.used = self.offsets[row + count]
+
+    @property
+    def data_bytes(self) -> int:
+        """How many bytes of keys or values the column holds."""
+        return self.used
 
     def finish(self, count: int) -> pa.Array:
         """The column of `count` rows."""
@@ -150,7 +175,7 @@ class BinaryColumn(Column):
         return pa.Array.from_buffers(self.type, count, buffers, self.bits.nulls)
 
 
-class HeadersColumn(Column):
+class HeadersColumn(RecordColumn):
     """headers: a list of key and value for each record, null for none."""
 
     def begin(self) -> None:
@@ -205,6 +230,11 @@ class HeadersColumn(Column):
         )
         self.used_children = self.lists[row + count]
 
+    @property
+    def data_bytes(self) -> int:
+        """How many bytes of header keys and values the column holds."""
+        return int(self.key_offsets[self.used_children] + self.value_offsets[self.used_children])
+
     def finish(self, count: int) -> pa.Array:
         """The column of `count` rows."""
         children = self.used_children
@@ -228,7 +258,7 @@ class HeadersColumn(Column):
         )
 
 
-class OffsetColumn(Column):
+class OffsetColumn(RecordColumn):
     """offset."""
 
     def begin(self) -> None:
@@ -246,7 +276,7 @@ class OffsetColumn(Column):
         return pa.Array.from_buffers(self.type, count, [None, self.buffer], 0)
 
 
-class TimestampColumn(Column):
+class TimestampColumn(RecordColumn):
     """timestamp: that of the record, or of the batch where the broker's clock gave it."""
 
     def begin(self) -> None:
@@ -267,7 +297,7 @@ class TimestampColumn(Column):
         return pa.Array.from_buffers(self.type, count, [self.bits.finish(), self.buffer], self.bits.nulls)
 
 
-class IntColumn(Column):
+class IntColumn(RecordColumn):
     """A 32-bit number of each record: sequence, keySize, valueSize, recordSize; -1 where there is none."""
 
     def begin(self) -> None:
@@ -298,31 +328,26 @@ class IntColumn(Column):
 
 
 class RunColumn(Column):
-    """A column that is the same for a whole batch, remembered as runs."""
+    """A column that is the same for a whole batch: made at the end, from the runs of rows that the builder remembers."""
 
     def begin(self) -> None:
-        """Start anew without runs."""
-        self.runs: list[tuple[Any, int]] = []
+        """Nothing to start."""
 
-    def add(self, rows: Rows, row: int) -> None:
-        """Remember one run."""
-        value = _OF_BATCH[self.name](rows)
-        if self.runs and self.runs[-1][0] == value:
-            value, before = self.runs.pop()
-            self.runs.append((value, before + rows.length))
-        else:
-            self.runs.append((value, rows.length))
-
-    def finish(self, count: int) -> pa.Array:
-        """The column of `count` rows."""
+    def finish_runs(self, runs: list[Rows], count: int) -> pa.Array:
+        """The column of `count` rows, which came in these runs."""
+        value_of = _OF_BATCH[self.name]
+        values = [value_of(run) for run in runs]
+        if values.count(values[0]) == len(values):
+            return pa.repeat(pa.scalar(values[0], self.type), count)
         code = "i" if pa.types.is_int32(self.type) else "q" if pa.types.is_int64(self.type) else None
         if code is not None:
             numbers = array(code)
-            for value, run in self.runs:
-                numbers += array(code, (value,)) * run
+            for value, run in zip(values, runs, strict=True):
+                numbers += array(code, (value,)) * run.length
             return pa.Array.from_buffers(self.type, count, [None, pa.py_buffer(numbers)], 0)
-        parts = [pa.repeat(pa.scalar(value, self.type), run) for value, run in self.runs]
-        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else pa.array([], self.type)
+        return pa.concat_arrays(
+            [pa.repeat(pa.scalar(value, self.type), run.length) for value, run in zip(values, runs, strict=True)]
+        )
 
 
 class NullColumn(Column):
@@ -331,10 +356,7 @@ class NullColumn(Column):
     def begin(self) -> None:
         """Nothing to start."""
 
-    def add(self, rows: Rows, row: int) -> None:
-        """Nothing to fill."""
-
-    def finish(self, count: int) -> pa.Array:
+    def finish_runs(self, runs: list[Rows], count: int) -> pa.Array:
         """The column of `count` nulls."""
         return pa.nulls(count, self.type)
 
@@ -380,7 +402,7 @@ _OF_BATCH: dict[str, Any] = {
     "isControl": _field("is_control", False),
 }
 
-_OF_RECORD: dict[str, type[Column]] = {
+_OF_RECORD: dict[str, type[RecordColumn]] = {
     "key": BinaryColumn,
     "value": BinaryColumn,
     "headers": HeadersColumn,

@@ -199,10 +199,9 @@ def read_records(
                 report.leave_out(part.topic, part.partition, reason, batch.header.record_count)
                 continue
             for rows in _wanted(walker, part, batch):
-                if not builder.has_room(rows):
-                    yield builder.finish()
-                builder.add(rows)
                 given += rows.length
+                if builder.add(rows):
+                    yield builder.finish()
         if given:
             report.rows[part.topic, part.partition] += given
     if builder.rows:
