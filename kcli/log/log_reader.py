@@ -27,6 +27,7 @@ from kcli.format import limits
 from kcli.format.primitives import (
     Buffer,
     CorruptRecordError,
+    InvalidRecordError,
     crc32c,
 )
 from kcli.format.record_batch import (
@@ -97,9 +98,16 @@ class LogBatch:
         return self.header.position + self.header.size_bytes
 
     def read_whole(self) -> bytes:
-        """All bytes of the batch, however large. Raises CorruptRecordError where the file shrank."""
+        """All bytes of the batch.
+
+        Raises InvalidRecordError above MAX_RECORD_BYTES, CorruptRecordError where the file shrank.
+        """
         if self.data is not None:
             return bytes(self.data)
+        if self.header.size_bytes > limits.MAX_RECORD_BYTES:
+            raise InvalidRecordError(
+                f"a message of {self.header.size_bytes} bytes is larger than is held at once ({limits.MAX_RECORD_BYTES})"
+            )
         data = self._file.read_at(self.position, self.header.size_bytes)
         if len(data) != self.header.size_bytes:
             raise CorruptRecordError("the file shrank while it was read", self.position)
@@ -250,6 +258,8 @@ class SegmentReader:
         """What keeps the bytes at `position` from being an entry -> (kind, sentence), or None."""
         left = min(end - position, self._filled - index)
         if left <= ENTRY_HEAD_BYTES:
+            if left < min(end - position, HEADER_BYTES):
+                return TRUNCATED, "the file shrank while it was read"
             if not any(self._buffer[index : index + left]):
                 return ZEROS, f"the last {end - position} bytes are zeros"
             return TRUNCATED, f"{left} bytes are too few for a batch"

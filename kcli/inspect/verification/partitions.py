@@ -183,14 +183,14 @@ class PartitionVerifier:
 
     def _finish_snapshots(self) -> None:
         self._reach(self.end_offset)
+        if not self.options.is_whole:
+            return
         for file in self._ahead:
             if self.options.is_live:
                 continue
             if read_snapshot(self.disk, file.path, self.findings) is not None:
                 message = f"the snapshot is of offset {file.base_offset}; the log ends at {self.end_offset}"
                 self.findings.add("snapshot-beyond-end", file.path, message, offset=file.base_offset)
-        if not self.options.is_whole:
-            return
         has_producers = any(facts.producer_batches for facts in self._facts)
         # A roll and a clean stop write one; a crash before either has none to lose.
         should_have = (self.options.is_clean is True or len(self._facts) > 1) and not self.options.is_live
