@@ -391,7 +391,7 @@ def test_too_many_batches_behind_the_snapshot_leave_the_stable_offset_open(
 ) -> None:
     from kcli.inspect.description import partition_log
 
-    builder = large_partition(tmp_path, 50)
+    builder = large_partition(tmp_path, 200)
     next(iter((tmp_path / "large-0").glob("*.snapshot"))).unlink()
     monkeypatch.setattr(partition_log, "PRODUCER_COST_PER_RUN", 20)
     report = described(tmp_path / "large-0").report

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from kcli.format.kafka_uuid import Uuid
     from kcli.format.legacy_message_set import LegacyBatch
 
-# What the headers behind producer snapshots may cost one run without --deep (see segment_survey).
+# What the headers behind producer snapshots may cost a run without --deep (see segment_survey), all partitions together.
 PRODUCER_COST_PER_RUN = 16_384
 
 
@@ -67,7 +67,7 @@ class Logs:
         self.sources = sources
         self.remarks = remarks
         self.deep = deep
-        self.producer_cost_left = INT64_MAX if deep else PRODUCER_COST_PER_RUN
+        self.producer_budget = HeaderBudget(None if deep else PRODUCER_COST_PER_RUN, len(sources.replicas))
         self._logs: dict[str, PartitionLog] = {}
 
     def of(self, replica: Replica) -> PartitionLog:
@@ -241,8 +241,23 @@ class PartitionLog:
         if end_offset is None:
             return None
         producers, offset = self._snapshot(end_offset)
-        if offset >= end_offset:
-            return producers
+        budget = self._logs.producer_budget
+        limit, cost = budget.share(), 0
+        try:
+            for header, seeker, scanner in self._behind(offset) if offset < end_offset else ():
+                cost += header_cost(header.size_bytes)
+                if limit is not None and cost > limit:
+                    self._too_many()
+                    return None
+                self._apply(header, producers, seeker, scanner)
+        except OSError as error:
+            self._remarks.unreadable(error.filename or self.directory.path, error)
+        finally:
+            budget.spend(cost)
+        return producers
+
+    def _behind(self, offset: int) -> Iterator[tuple[RecordBatch, SegmentSeeker, RecordScanner]]:
+        """The headers from `offset` on, in all segments; one that cannot be read is a problem."""
         segments = self.directory.segments
         first = max((slot for slot, segment in enumerate(segments) if segment.base_offset <= offset), default=0)
         scanner = RecordScanner(16)
@@ -250,17 +265,11 @@ class PartitionLog:
             try:
                 with SegmentSeeker(self._disk, segment) as seeker:
                     for header in self._headers_behind(seeker, offset):
-                        self._apply(header, producers, seeker, scanner)
-                        self._logs.producer_cost_left -= header_cost(header.size_bytes)
-                        if self._logs.producer_cost_left < 0:
-                            self._too_many()
-                            return None
+                        yield header, seeker, scanner
             except (OSError, FormatError) as error:
                 self._unreadable(segment, error)
-        return producers
 
     def _too_many(self) -> None:
-        self._logs.producer_cost_left = 0
         self._remarks.unknown(
             "Behind the last producer snapshot of some partitions lie more batches than are read in passing: their "
             "producers, open transactions and last stable offsets are not told; --deep reads all headers."
