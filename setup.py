@@ -6,6 +6,7 @@ fails is reported and left out: `kcli --version` says which of the two runs. KCL
 
 import os
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -24,12 +25,14 @@ class OptionalBuildExt(build_ext):
     """Builds what it can; a module that cannot be compiled stays plain Python."""
 
     def run(self):
+        """Build every module, or say why not."""
         try:
             super().run()
         except Exception as error:
             self._report(error)
 
     def build_extension(self, extension):
+        """Build one module, or say why not."""
         try:
             super().build_extension(extension)
         except Exception as error:
@@ -42,7 +45,7 @@ class OptionalBuildExt(build_ext):
 
 def extensions():
     """The modules to compile, or none where Cython or the wish for it is missing."""
-    modules = [path for path in COMPILED_MODULES if os.path.exists(path)]
+    modules = [path for path in COMPILED_MODULES if Path(path).exists()]
     if os.environ.get("KCLI_PURE_PYTHON") == "1" or not modules:
         return []
     try:

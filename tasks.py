@@ -49,7 +49,7 @@ def fingerprint() -> str:
 
 def ensure_installed() -> None:
     """Make .venv and install kcli with its extras, unless that is done."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older one should read why it fails
         sys.exit(f"kcli needs Python 3.11 or later; this is {sys.version.split()[0]}")
     if STAMP.exists() and STAMP.read_text() == fingerprint():
         return

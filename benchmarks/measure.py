@@ -44,7 +44,7 @@ def run_once(command: Sequence[str]) -> Run:
 
 
 def side_by_side(commands: dict[str, Sequence[str]], runs: int) -> dict[str, Figure]:
-    """Run the commands in turn, `runs` times after one warm-up each -> the medians by name. Raises RuntimeError on a failure."""
+    """Run the commands in turn, `runs` times after a warm-up -> the medians by name. Raises RuntimeError on a failure."""
     found: dict[str, list[Run]] = {name: [] for name in commands}
     for number in range(runs + 1):
         for name, command in commands.items():
