@@ -126,7 +126,10 @@ def put_micros(
 
 
 def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
-    """Append sizes, -1 for null, from row `row` of `out` (int32) on."""
+    """Append sizes, -1 for null, from row `row` of `out` (int32) on.
+
+    Raises IndexError where records or rows lie outside their arrays.
+    """
     if first < 0 or count < 0 or row < 0 or first + count > len(sizes) or row + count > len(out):
         raise IndexError("records outside their columns, or too little room for the rows")
     index = 0
@@ -136,7 +139,10 @@ def put_sizes(sizes: array, first: int, count: int, out: memoryview, row: int) -
 
 
 def put_distances(positions: array, first: int, count: int, end: int, out: memoryview, row: int) -> None:  # type: ignore[type-arg]
-    """Append how far each position lies before the next one, the last before `end`, from row `row` of `out` (int32) on."""
+    """Append how far each position lies before the next one, the last before `end`, from row `row` of `out` (int32) on.
+
+    Raises IndexError where records or rows lie outside their arrays.
+    """
     if first < 0 or count < 0 or row < 0 or first + count > len(positions) or row + count > len(out):
         raise IndexError("records outside their columns, or too little room for the rows")
     index = 0
@@ -160,6 +166,8 @@ def put_sequences(
     """Append the producer's sequence of each record from row `row` of `out` (int32) on; all -1 where the batch has none.
 
     A sequence is the batch's first one and the offset's distance from the batch's; it wraps from 2**31 - 1 to 0.
+
+    Raises IndexError where records or rows lie outside their arrays.
     """
     if first < 0 or count < 0 or row < 0 or first + count > len(offsets) or row + count > len(out):
         raise IndexError("records outside their columns, or too little room for the rows")
@@ -176,7 +184,10 @@ def put_sequences(
 
 
 def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[type-arg]
-    """How many of the first `count` offsets, which ascend, lie below `limit`."""
+    """How many of the first `count` offsets, which ascend, lie below `limit`.
+
+    Raises IndexError where records or rows lie outside their arrays.
+    """
     if count > len(offsets):
         raise IndexError("records outside their columns")
     low = 0
@@ -191,7 +202,10 @@ def count_below(offsets: array, count: int, limit: int) -> int:  # type: ignore[
 
 
 def header_totals(counts: array, first: int, count: int) -> int:  # type: ignore[type-arg]
-    """How many headers the records have. Their bytes are fewer than those of the window they were scanned from."""
+    """How many headers the records have. Their bytes are fewer than those of the window they were scanned from.
+
+    Raises IndexError where records or rows lie outside their arrays.
+    """
     if first < 0 or count < 0 or first + count > len(counts):
         raise IndexError("records outside their columns")
     total = 0
@@ -204,7 +218,10 @@ def header_totals(counts: array, first: int, count: int) -> int:  # type: ignore
 
 
 def read_size(source: Buffer, position: int, out: array) -> int:  # type: ignore[type-arg]
-    """Decode a varint that the scanner has been over into out[0] -> the position behind it."""
+    """Decode a varint that the scanner has been over into out[0] -> the position behind it.
+
+    Raises IndexError where records or rows lie outside their arrays.
+    """
     raw = 0
     shift = 0
     while shift < 35:
