@@ -112,6 +112,7 @@ class _Planner:
         self.holes: list[Hole] = []
         self.like_kafka = settings.like_kafka or base_name(directory) == f"{METADATA_TOPIC}-0"
         self.single_cuts = 0
+        self.misleading: set[str] = set()
 
     def plan(self) -> PartitionPlan:
         if not self.like_kafka:
@@ -196,7 +197,9 @@ class _Planner:
         self.remarks.append(Remark(path, f"a broker does not load the log: {refusal.message}"))
         if name.state is FileState.SWAP and name.kind is FileKind.LOG and name.base_offset is not None:
             index = self._path(name.base_offset, FileKind.INDEX, FileState.SWAP)
-            if self.planned.exists(index):
+            # Once: looking for the segment's end makes a new one, which leads nowhere.
+            if self.planned.exists(index) and index not in self.misleading:
+                self.misleading.add(index)
                 self._remove(index, "it leads to bytes of its segment that are no batch")
                 return
         position, end = refusal.position, refusal.end_position

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import UnreadableMarkerError
-from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
+from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.inspect.header_mending import Mend, leader_epoch_mend, mend_headers
 from kcli.inspect.salvage_batches import Batch, Batches, choose
@@ -137,8 +137,12 @@ class LogSalvager:
 
     def _records_fault(self, batch: LogBatch) -> str | None:
         header = batch.header
+        if isinstance(header, RecordBatch) and header.record_count == 0 and header.size_bytes > HEADER_BYTES:
+            return "the batch states no records and has bytes of them"
         last = header.base_offset - 1 if isinstance(header, RecordBatch) else -1
-        for window in batch.windows(self._scanner):
+        for window in batch.windows(self._scanner, skip_large=True):
+            if isinstance(window.error, RecordTooLargeError):
+                return None  # too large to look into, which is no fault of its own
             if window.error is not None:
                 return f"the records of the batch cannot be read: {window.error.message}"
             offsets = window.columns.offset
@@ -171,23 +175,24 @@ def _row(batch: LogBatch) -> Batch:
 def _cuts(kept: Batches, faults: dict[int, str], batches: Batches, first_offset: int, size_bytes: int) -> list[Cut]:
     """The stretches between the batches that stay."""
     cuts: list[Cut] = []
+    faulty = sorted(faults)
     position, offset = 0, first_offset
     for index in range(len(kept) + 1):
         is_last = index == len(kept)
         start = size_bytes if is_last else kept.position[index]
         if start > position:
             behind = None if is_last else kept.base_offset[index]
-            cuts.append(Cut(position, start, offset, behind, _why(position, start, faults, batches)))
+            index_of_first = bisect_left(faulty, position)
+            is_faulty = index_of_first < len(faulty) and faulty[index_of_first] < start
+            why = faults[faulty[index_of_first]] if is_faulty else _why_not_kept(position, batches)
+            cuts.append(Cut(position, start, offset, behind, why))
         if not is_last:
             position, offset = kept.end[index], kept.last_offset[index] + 1
     return cuts
 
 
-def _why(start: int, end: int, faults: dict[int, str], batches: Batches) -> str:
-    """What is wrong with a stretch: the first fault in it, else its offsets."""
-    found = [faults[position] for position in sorted(faults) if start <= position < end]
-    if found:
-        return found[0]
+def _why_not_kept(start: int, batches: Batches) -> str:
+    """What is wrong with a stretch without a fault: its offsets."""
     index = bisect_left(batches.position, start)
     if index < len(batches):
         return f"the batch of offsets {batches.base_offset[index]} to {batches.last_offset[index]} contradicts those around it"
