@@ -9,8 +9,8 @@ INPUTS is what `benchmarks.make_inputs` made. For each of its four partitions, i
     live         with --live: a real Kafka on 127.0.0.1:PORT serves the segment to a consumer (confluent-kafka) that writes zstd
                  Parquet by pyarrow, one process, as is usual; PORT and PORT + 1 must be free. It runs once for each input.
 
-Rounds alternate, the best of each counts. All inputs are read once before, so that nobody waits for a disk. Also told: how
-long inflating the segment's batches alone takes on two cores (half of the time on one).
+Rounds alternate, the best of each counts. All inputs are read once before, so that nobody waits for a disk. Also told: the
+CPU time of both, which other work on the machine disturbs less, and of inflating the segment's batches alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import warm
+
 FLOOR, OURS, LIVE = "floor", "to-parquet", "live"
+CPU = " cpu"
 CONSUMER_BATCH = 10_000
 STEP_SECONDS = 300
 
@@ -39,14 +42,27 @@ def seconds(act: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def warm(*paths: Path) -> None:
+def cpu_seconds() -> float:
+    """The CPU time that this process and all below it (Spark's JVM, its Python workers) have used so far."""
+    ticks: dict[int, tuple[int, int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue  # it has ended
+        ticks[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    family = {os.getpid()}
+    while more := {pid for pid, (parent, _) in ticks.items() if parent in family} - family:
+        family |= more
+    return sum(ticks[pid][1] for pid in family) / os.sysconf("SC_CLK_TCK")
+
+
+def warm_all(*paths: Path) -> None:
     """Read files once, so that they lie in the page cache."""
     for path in paths:
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
             if file.is_file():
-                with file.open("rb") as opened:
-                    while opened.read(1 << 24):
-                        pass
+                warm(file)
 
 
 def inflate_seconds(segment: Path) -> float:
@@ -76,7 +92,7 @@ def measure(spark: Any, source: Path, work: Path, rounds: int, columns: str) -> 
     plain = work / "plain"
     options = {"paths": str(source), "minPartitions": "2", **choice}
     spark.read.format(FORMAT).options(**options).load().write.option("compression", "none").parquet(str(plain))
-    warm(plain, source)
+    warm_all(plain, source)
     best: dict[str, float] = {}
     rows = set()
 
@@ -89,9 +105,12 @@ def measure(spark: Any, source: Path, work: Path, rounds: int, columns: str) -> 
     for _ in range(rounds):
         for name, act in ((FLOOR, floor), (OURS, ours)):
             out = work / "out"
+            before = cpu_seconds()
             taken = seconds(lambda act=act, out=out: act(out))
+            used = cpu_seconds() - before
             best[name] = min(taken, best.get(name, taken))
-            print(f"    {name:<12}{taken:8.2f} s", file=sys.stderr, flush=True)
+            best[name + CPU] = min(used, best.get(name + CPU, used))
+            print(f"    {name:<12}{taken:8.2f} s, {used:6.2f} s of CPU", file=sys.stderr, flush=True)
             shutil.rmtree(out)
     assert rows == {spark.read.parquet(str(plain)).count()}, "the two did not write the same rows"
     shutil.rmtree(plain)
@@ -131,7 +150,7 @@ def run_live(inputs: dict[str, Path], records: dict[str, int], work: Path, port:
             (broker / "data" / checkpoint).write_text(f"0\n{len(inputs)}\n{lines}")
         subprocess.run(start, check=True, timeout=STEP_SECONDS, stdout=subprocess.DEVNULL)
         for name in inputs:
-            warm(broker / "data" / f"{name}-0")
+            warm_all(broker / "data" / f"{name}-0")
             taken[name] = seconds(lambda name=name: consume(name, records[name], port, work / "live.parquet"))
             print(f"    {name}: live {taken[name]:8.2f} s", file=sys.stderr, flush=True)
     finally:
@@ -192,14 +211,15 @@ def consume(topic: str, records: int, port: int, out: Path) -> None:
 def table(results: dict[str, dict[str, float]], records: dict[str, int]) -> str:
     """The results as a Markdown table."""
     lines = [
-        "| input | records | floor, s | to-parquet, s | x floor | inflating alone, s | live, s | live / to-parquet |",
-        "|---|---|---|---|---|---|---|---|",
+        "| input | records | floor, s | to-parquet, s | x floor | CPU, s | x floor | inflating, s | live, s | live / ours |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, found in results.items():
         live = found.get(LIVE)
         lines.append(
             f"| {name} | {records[name]:,} | {found[FLOOR]:.2f} | {found[OURS]:.2f} | {found[OURS] / found[FLOOR]:.2f} | "
-            f"{found['inflate'] / 2:.2f} | " + (f"{live:.1f} | {live / found[OURS]:.1f} |" if live else "- | - |")
+            f"{found[FLOOR + CPU]:.1f}, {found[OURS + CPU]:.1f} | {found[OURS + CPU] / found[FLOOR + CPU]:.2f} | "
+            f"{found['inflate']:.2f} | " + (f"{live:.1f} | {live / found[OURS]:.1f} |" if live else "- | - |")
         )
     return "\n".join(lines)
 

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         wanted = check_export(options)
         conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **_pairs("--conf", args.conf)}
-        spark = start_session(args.master, "kcli to-parquet", conf)
+        spark = start_session(args.master, "kcli to-parquet", conf, log_level="OFF")
         try:
             options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
             result = export(spark, options)

@@ -53,7 +53,7 @@ def count_records(partition: LogPartition, first: int, end: int) -> int:
                     continue
                 batch = seeker.reader.batch_at(header.position)
                 if isinstance(batch, LogBatch):
-                    for window in batch.windows(scanner):
+                    for window in batch.windows(scanner, skip_large=True):
                         offsets = window.columns.offset[: window.count]
                         count += sum(1 for offset in offsets if first <= offset < end)
     return count

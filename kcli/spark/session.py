@@ -119,10 +119,18 @@ def session_conf(master: str, app_name: str, conf: Mapping[str, str]) -> dict[st
     return {**settings, **conf}
 
 
-def start_session(master: str = "local[*]", app_name: str = "kcli", conf: Mapping[str, str] | None = None) -> Any:
+def start_session(
+    master: str = "local[*]",
+    app_name: str = "kcli",
+    conf: Mapping[str, str] | None = None,
+    *,
+    log_level: str = "ERROR",
+) -> Any:
     """Start a session, or take the one that runs -> pyspark.sql.SparkSession.
 
-    `conf` are settings of Spark that beat ours. Raises SparkError where pyspark or Java is missing or the JVM does not start.
+    `conf` are settings of Spark that beat ours; `log_level` says what Spark prints on stderr, failed tasks with their stack
+    traces for example (OFF: nothing; what fails reaches the caller as an exception all the same).
+    Raises SparkError where pyspark or Java is missing or the JVM does not start.
     """
     try:
         from pyspark.sql import SparkSession
@@ -147,7 +155,7 @@ def start_session(master: str = "local[*]", app_name: str = "kcli", conf: Mappin
         session = builder.getOrCreate()
     except Exception as error:
         raise SparkError(f"Spark did not start with master {master}: {first_line(error)}") from error
-    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setLogLevel(log_level)
     return session
 
 

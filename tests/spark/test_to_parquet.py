@@ -1,0 +1,219 @@
+"""`kcli to-parquet`: what is written, the account at the end, corrupt bytes, decoding, modes, and what it refuses."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from kcli.commands import to_parquet
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
+from kcli.spark.parquet_export import ExportError, ExportOptions, check_export, export
+from kcli.spark.report import Report
+from tests.log_builder import PartitionBuilder
+from tests.spark.source import rows_of
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    to_parquet.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.fixture
+def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Run the command in the tests' session -> (exit code, stdout, stderr)."""
+
+    def started(*_: object, log_level: str) -> Any:
+        spark.sparkContext.setLogLevel(log_level)
+        return spark
+
+    monkeypatch.setattr("kcli.spark.session.start_session", started)
+    monkeypatch.setattr(spark, "stop", lambda: None, raising=False)
+
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        capfdbinary.readouterr()
+        code = to_parquet.run(parse(*map(str, words)))
+        out, err = capfdbinary.readouterr()
+        return code, out.decode(), err.decode()
+
+    return call
+
+
+def build(root: Path) -> PartitionBuilder:
+    """Transactions, JSON, text and other bytes in two partitions; records below the log start offset."""
+    other = PartitionBuilder(root / "text-1")
+    other.append([(b"a", b"plain"), (b"b", "grün".encode()), (None, b"\xff\xfe"), (b"c", None)])
+    other.flush()
+    log = PartitionBuilder(root / "events-0")
+    for number in range(10):
+        log.append([(b"k%d" % number, json.dumps({"id": number, "name": f"n{number}"}).encode())])
+    log.append([(b"x", b'{"id": "many", "name": "x"}'), (b"y", b"not json"), (b"z", None)])  # 10..12
+    log.append([(b"t", b'{"id": 13}')] * 2, producer=1, transactional=True)  # 13..14
+    log.end_transaction(1, commit=False)  # 15
+    log.append([(b"t", b'{"id": 16, "more": [1, 2]}')], producer=1, transactional=True)  # 16
+    log.end_transaction(1, commit=True)  # 17
+    log.flush()
+    (root / "log-start-offset-checkpoint").write_text("0\n1\nevents 0 3\n")
+    return log
+
+
+# ------------------------------------------------------------------------------------------------------------ no Spark
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"partition_by": ("nothing",)}, "cannot partition by nothing"),
+        ({"partition_by": ("date",), "source": {"columns": "offset"}}, "without the column timestamp"),
+        ({"decode_value": "json", "source": {"columns": "key"}}, "no column value"),
+        ({"source": {"subscribe": "nope"}}, "no partition of the topic nope"),
+        ({"source": {"startingOffsets": "x"}}, "startingOffsets must be"),
+        ({"source": {"subscribePattern": "nope"}}, "no partition is chosen"),
+    ],
+)
+def test_checked_before_spark_starts(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    """Wrong options and paths are told at once, not after a JVM has started."""
+    build(tmp_path)
+    source = {"paths": str(tmp_path), **options.pop("source", {})}
+    with pytest.raises(ExportError, match=says):
+        check_export(ExportOptions(out="x", source=source, **options))
+
+
+def test_words_that_make_no_sense(tmp_path: Path) -> None:
+    """NAME=VALUE, times: one sentence that quotes what was typed."""
+    for words in (("--option", "novalue"), ("--starting-time", "yesterday")):
+        with pytest.raises(CannotRun, match=r"novalue|yesterday"):
+            to_parquet._export_options(parse(str(tmp_path), "--out", "x", *words))
+
+
+def test_reports_add_up() -> None:
+    """Reports of tasks sum, in any order, to one account."""
+    reports = []
+    for number in range(3):
+        report = Report()
+        report.rows["t", 0] += 5 + number
+        report.leave_out("t", 0, "control", number)
+        report.corrupt["t", 1] += 1
+        report.corrupt_bytes["t", 1] += 10
+        report.corrupt_files.add(f"file-{number}")
+        report.first_faults.append(f"fault {number}")
+        reports.append(report.to_json())
+    total = Report.sum(reports)
+    assert total.rows == {("t", 0): 18}
+    assert total.left_out == {("t", 0, "control"): 3}
+    assert (total.corrupt, total.corrupt_bytes) == ({("t", 1): 3}, {("t", 1): 30})
+    assert total.corrupt_files == {"file-0", "file-1", "file-2"}
+    assert len(total.first_faults) == 3
+
+
+# ---------------------------------------------------------------------------------------------------------- with Spark
+
+
+@pytest.mark.spark
+def test_the_account(run: Run, tmp_path: Path) -> None:
+    """Every partition with its rows, and every record that is not among them with the reason."""
+    build(tmp_path / "logs")
+    code, out, _ = run(tmp_path / "logs", "--out", tmp_path / "out", "--isolation", "read_committed")
+    assert code == EXIT_OK
+    assert out.splitlines() == [
+        "events-0: 11 rows; 2 records of aborted transactions left out; 3 records below the log start offset left out; "
+        "2 control records left out",
+        "text-1: 4 rows",
+        f"15 rows written to {tmp_path / 'out'}",
+    ]
+    written = pq.read_table(tmp_path / "out")
+    assert written.num_rows == 15
+    expected = rows_of(tmp_path / "logs", isolation_level="read_committed", columns="topic,offset,value")
+    assert sorted(written.select(["topic", "offset", "value"]).to_pylist(), key=str) == sorted(expected, key=str)
+    first = next((tmp_path / "out").glob("*.parquet"))
+    footer = pq.ParquetFile(first)
+    assert footer.metadata.row_group(0).column(0).compression == "ZSTD"
+    assert str(footer.schema_arrow.field("timestamp").type) == "timestamp[us, tz=UTC]"
+
+
+@pytest.mark.spark
+def test_directories_and_modes(run: Run, tmp_path: Path) -> None:
+    """Hive-style directories by topic, date and partition; error, ignore, append and overwrite."""
+    build(tmp_path / "logs")
+    words = (tmp_path / "logs", "--out", tmp_path / "out", "--partition-by", "topic,date,partition", "--topic", "text")
+    assert run(*words)[0] == EXIT_OK
+    (file,) = (tmp_path / "out").rglob("*.parquet")
+    assert file.parent.relative_to(tmp_path / "out").as_posix() == "topic=text/date=2023-11-14/partition=1"
+    code, _, err = run(*words)
+    assert code == EXIT_CANNOT_RUN and "already exists" in err
+    assert len(list((tmp_path / "out").rglob("*.parquet"))) == 1
+    assert run(*words, "--mode", "append")[0] == EXIT_OK
+    assert pq.read_table(tmp_path / "out").num_rows == 8
+    assert run(*words, "--mode", "overwrite", "--compression", "snappy")[0] == EXIT_OK
+    assert pq.read_table(tmp_path / "out").num_rows == 4
+
+
+@pytest.mark.spark
+def test_decoding(run: Run, tmp_path: Path) -> None:
+    """Text and JSON become columns; what does not decode keeps its bytes and is counted."""
+    build(tmp_path / "logs")
+    code, out, _ = run(tmp_path / "logs", "--out", tmp_path / "utf8", "--decode-value", "utf8", "--decode-key", "utf8")
+    assert code == EXIT_OK and "1 rows did not decode" in out
+    rows = {row["offset"]: row for row in pq.read_table(tmp_path / "utf8").to_pylist() if row["topic"] == "text"}
+    assert [rows[i]["value"] for i in range(4)] == ["plain", "grün", None, None]
+    assert [rows[i]["valueBytes"] for i in range(4)] == [None, None, b"\xff\xfe", None]
+    assert [rows[i]["key"] for i in range(4)] == ["a", "b", None, "c"]
+
+    words = (tmp_path / "logs", "--topic", "events", "--decode-value", "json")
+    code, out, _ = run(*words, "--out", tmp_path / "given", "--value-schema", "id bigint, name string")
+    assert code == EXIT_OK and "2 rows did not decode" in out
+    rows = {row["offset"]: row for row in pq.read_table(tmp_path / "given").to_pylist()}
+    assert rows[5]["value"] == {"id": 5, "name": "n5"} and rows[5]["valueBytes"] is None
+    assert rows[10]["valueBytes"] == b'{"id": "many", "name": "x"}'
+    assert rows[11]["valueBytes"] == b"not json"
+    assert rows[12]["value"] is None and rows[12]["valueBytes"] is None
+
+    assert run(*words, "--out", tmp_path / "inferred")[0] == EXIT_OK
+    value = pq.read_schema(next((tmp_path / "inferred").glob("*.parquet"))).field("value").type
+    assert {value.field(i).name for i in range(value.num_fields)} == {"id", "name", "more"}
+    code, _, err = run(*words, "--out", tmp_path / "bad", "--value-schema", "id bigger than")
+    assert code == EXIT_CANNOT_RUN and "is no schema" in err
+
+
+@pytest.mark.spark
+def test_corrupt_bytes(run: Run, tmp_path: Path) -> None:
+    """A corrupt batch fails the job with file and byte and leaves nothing; skipped, it stands in a table beside and is told."""
+    log = build(tmp_path / "logs")
+    path = log.path(".log")
+    data = bytearray(path.read_bytes())
+    at = data.index(b'"n7"')
+    data[at] ^= 1
+    path.write_bytes(data)
+    words = (tmp_path / "logs", "--out", tmp_path / "out")
+    code, _, err = run(*words)
+    assert code == EXIT_FINDINGS
+    assert f"{path}: byte " in err and "CRC" in err and "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+    code, out, err = run(*words, "--on-corrupt", "skip")
+    assert code == EXIT_FINDINGS
+    assert "events-0: 12 rows; " in out and "1 corrupt places skipped" in out
+    assert f"1 corrupt places are listed in {tmp_path / 'out'}.corrupt" in out
+    assert f"{path}: byte " in err
+    (listed,) = pq.read_table(f"{tmp_path / 'out'}.corrupt").to_pylist()
+    assert (listed["segment"], listed["kind"], listed["baseOffset"]) == (str(path), "bad-crc", 7)
+    offsets = {row["offset"] for row in pq.read_table(tmp_path / "out").to_pylist() if row["topic"] == "events"}
+    assert 7 not in offsets and {6, 8} <= offsets
+
+
+@pytest.mark.spark
+def test_another_table(spark: Any, tmp_path: Path) -> None:
+    """Tables other than records are written as well, and counted."""
+    build(tmp_path / "logs")
+    options = ExportOptions(str(tmp_path / "out"), {"paths": str(tmp_path / "logs"), "table": "batches"})
+    result = export(spark, options)
+    assert result.rows == pq.read_table(tmp_path / "out").num_rows == 16
+    shutil.rmtree(tmp_path / "out")
