@@ -26,6 +26,9 @@ from kcli.format.primitives import Buffer, FormatError, InflationLimitError
 
 CODECS: dict[int, str] = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 _CODEC_IDS = {name: codec for codec, name in CODECS.items()}
+# A block of a few bytes costs a hundred times its size as an object of its own.
+_TINY_PIECE_BYTES = 4 * 1024
+_JOINED_PIECE_BYTES = 64 * 1024
 
 
 def codec_name(codec: int) -> str:
@@ -108,11 +111,28 @@ def deflate(codec: int, data: Buffer, *, level: int | None = None, magic: int = 
 
 
 def _pieces(codec: int, source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
-    """The inflated bytes in pieces as the codec makes them, counted against `limit`."""
+    """The inflated bytes in pieces as the codec makes them, tiny ones joined, counted against `limit`."""
     codec_name(codec)
     room = limit
-    for piece in codec_streams.INFLATERS[codec](source, min(window, limit + 1), limit, magic):
-        room -= len(piece)
-        if room < 0:
-            raise InflationLimitError(f"the {CODECS[codec]} bytes inflate to more than the limit of {limit} bytes")
-        yield piece
+    joined = bytearray()
+    try:
+        for piece in codec_streams.INFLATERS[codec](source, min(window, limit + 1), limit, magic):
+            room -= len(piece)
+            if room < 0:
+                raise InflationLimitError(f"the {CODECS[codec]} bytes inflate to more than the limit of {limit} bytes")
+            if len(piece) < _TINY_PIECE_BYTES:
+                joined += piece
+                if len(joined) < _JOINED_PIECE_BYTES:
+                    continue
+                piece = b""
+            if joined:
+                yield joined
+                joined = bytearray()
+            if piece:
+                yield piece
+    except FormatError:
+        if joined:
+            yield joined
+        raise
+    if joined:
+        yield joined

@@ -40,6 +40,7 @@ from kcli.format.primitives import (
     FixedLayout,
     InflationLimitError,
     InvalidRecordError,
+    RecordTooLargeError,
 )
 
 HEAD = FixedLayout("MessageHead", offset="int64", size="int32", crc="uint32", magic="int8", attributes="int8")
@@ -203,6 +204,10 @@ def _entries(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
         size = int.from_bytes(head[8:], "big", signed=True)
         if size < MIN_MESSAGE_BYTES:
             raise CorruptRecordError(f"Record size is less than the minimum record overhead ({MIN_MESSAGE_BYTES})")
+        if size > limits.MAX_RECORD_BYTES:
+            raise RecordTooLargeError(
+                f"a message of {size} bytes in the set is larger than is held at once ({limits.MAX_RECORD_BYTES})"
+            )
         entry = source.peek(ENTRY_OVERHEAD_BYTES + size)
         if len(entry) < ENTRY_OVERHEAD_BYTES + size:
             return

@@ -11,8 +11,9 @@ READ_CHUNK_BYTES = 1024 * 1024
 SCAN_WINDOW_RECORDS = 4096
 # How many inflated bytes are held at a time when a batch is opened in windows.
 INFLATE_WINDOW_BYTES = 4 * 1024 * 1024
-# A record larger than this is refused by what must hold a record whole (Kafka's own limit is the int32 of its size).
-MAX_RECORD_BYTES = 2**31 - 1
+# A record larger than this is refused by what must hold a record whole, keys and values shown or copied (Kafka's own limit is
+# the int32 of its size; its brokers take 1 MB unless told otherwise). A few hundred compressed bytes may claim 2 GiB.
+MAX_RECORD_BYTES = 64 * 1024 * 1024
 # A record larger than this is shown with its sizes only, and not searched for keys: it would have to be held whole, thrice.
 MAX_SHOWN_RECORD_BYTES = 8 * 1024 * 1024
 # What one batch may inflate to before it counts as a bomb; Kafka's own limit is a Java array.

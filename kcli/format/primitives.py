@@ -56,6 +56,10 @@ class InvalidRecordError(FormatError):
     """A batch whose records do not parse (Kafka: InvalidRecordException)."""
 
 
+class RecordTooLargeError(InvalidRecordError):
+    """A record of more than MAX_RECORD_BYTES, where it would have to be held whole; it may well be sound."""
+
+
 class CorruptIndexError(FormatError):
     """An index file that cannot be right (Kafka: CorruptIndexException)."""
 

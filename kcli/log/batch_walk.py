@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError, decode_marker
-from kcli.format.primitives import CorruptRecordError, InvalidRecordError
+from kcli.format.primitives import CorruptRecordError, InvalidRecordError, RecordTooLargeError
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES, RecordBatch
 from kcli.log.log_reader import BAD_SIZE, ZEROS, Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
@@ -61,10 +61,16 @@ def read_marker(batch: LogBatch, scanner: RecordScanner) -> EndTransactionMarker
 
 
 def first_offset(batch: LogBatch) -> int:
-    """The offset of the first record; that of a compressed set of format 0 or 1 shows only inside. Raises FormatError."""
+    """The offset of the first record; that of a compressed set of format 0 or 1 shows only inside. Raises FormatError.
+
+    Of a set too large to open it is the last one's.
+    """
     header = batch.header
     if isinstance(header, RecordBatch) or not header.codec:
         return header.base_offset
     from kcli.format.legacy_message_set import iter_records
 
-    return next((record.offset for record in iter_records(header, batch.read_whole())), header.base_offset)
+    try:
+        return next((record.offset for record in iter_records(header, batch.read_whole())), header.base_offset)
+    except RecordTooLargeError:
+        return header.base_offset

@@ -27,7 +27,7 @@ from kcli.format import limits
 from kcli.format.primitives import (
     Buffer,
     CorruptRecordError,
-    InvalidRecordError,
+    RecordTooLargeError,
     crc32c,
 )
 from kcli.format.record_batch import (
@@ -100,12 +100,12 @@ class LogBatch:
     def read_whole(self) -> bytes:
         """All bytes of the batch.
 
-        Raises InvalidRecordError above MAX_RECORD_BYTES, CorruptRecordError where the file shrank.
+        Raises RecordTooLargeError above MAX_RECORD_BYTES, CorruptRecordError where the file shrank.
         """
         if self.data is not None:
             return bytes(self.data)
         if self.header.size_bytes > limits.MAX_RECORD_BYTES:
-            raise InvalidRecordError(
+            raise RecordTooLargeError(
                 f"a message of {self.header.size_bytes} bytes is larger than is held at once ({limits.MAX_RECORD_BYTES})"
             )
         data = self._file.read_at(self.position, self.header.size_bytes)

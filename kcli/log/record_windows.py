@@ -19,7 +19,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kcli.format import limits
-from kcli.format.primitives import Buffer, FormatError, InflationError, InflationLimitError, InvalidRecordError
+from kcli.format.primitives import (
+    Buffer,
+    FormatError,
+    InflationError,
+    InflationLimitError,
+    InvalidRecordError,
+    RecordTooLargeError,
+)
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT, RecordColumns, is_compiled, scan_records
 from kcli.format.records import Header, read_headers
@@ -119,16 +126,16 @@ def open_windows(
     header = batch.header
     if isinstance(header, RecordBatch):
         if header.record_count < 0:
-            return iter((_failed(scanner, 0, f"the batch states {header.record_count} records"),))
+            return iter((_failed(scanner, 0, InvalidRecordError(f"the batch states {header.record_count} records")),))
         if header.record_count == 0:
             return iter(())
         return _open_records(batch, header, scanner, max(large_bytes, limits.INFLATE_WINDOW_BYTES) if skip_large else None)
     return _open_legacy(batch, header, scanner, lenient)
 
 
-def _failed(scanner: RecordScanner, first_index: int, message: str) -> RecordWindow:
+def _failed(scanner: RecordScanner, first_index: int, error: FormatError) -> RecordWindow:
     window = RecordWindow(b"", scanner.columns, 0, first_index)
-    window.error = InvalidRecordError(message)
+    window.error = error
     return window
 
 
@@ -144,7 +151,7 @@ def _open_records(
     from kcli.format.compression import CODECS, inflate, inflate_stream
 
     if header.codec not in CODECS:
-        yield _failed(scanner, 0, f"Unknown compression type id: {header.codec}")
+        yield _failed(scanner, 0, InvalidRecordError(f"Unknown compression type id: {header.codec}"))
         return
     if batch.data is not None:
         try:
@@ -203,6 +210,10 @@ def _scan_pieces(
             done += window.count
             if window.error is not None or done == header.record_count:
                 return
+        elif end is not None and end > limits.MAX_RECORD_BYTES:
+            why = f"it states {end} bytes, more than are held at once ({limits.MAX_RECORD_BYTES})"
+            yield _failed(scanner, done, RecordTooLargeError(f"record {done} of {header.record_count}: {why}"))
+            return
         else:
             rest, exhausted, error = _gather(rest, pieces, end or 0)
         position = 0
@@ -287,7 +298,11 @@ def _open_legacy(batch: LogBatch, header: LegacyBatch, scanner: RecordScanner, l
     records: list[LegacyRecord] = []
     error: FormatError | None = None
     done = 0
-    messages = iter_records(header, batch.read_whole(), lenient=lenient)
+    try:
+        messages = iter_records(header, batch.read_whole(), lenient=lenient)
+    except FormatError as fault:
+        yield _failed(scanner, 0, fault)
+        return
     while error is None:
         try:
             record = next(messages, None)

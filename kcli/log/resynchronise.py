@@ -58,7 +58,7 @@ _MAGIC_0_1 = re.compile(rb"[\x00-\x7f](?=.{7}(?!\x00\x00\x00[\x00-\x0d])[\x00-\x
 # How many bytes of a file may be read in vain, as a multiple of its size, and at least.
 VAIN_FACTOR = 4
 VAIN_BYTES = 1024 * 1024 * 1024
-_FIRST_SEARCH_BYTES = 16 * 1024
+_FIRST_SEARCH_BYTES = 4 * 1024
 
 
 class SearchBudget:

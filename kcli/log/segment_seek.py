@@ -191,7 +191,7 @@ class SegmentSeeker:
 def _first_at(batch: LogBatch, scanner: RecordScanner, timestamp_ms: int, from_offset: int) -> int | None:
     header = batch.header
     fixed = header.log_append_time_ms if isinstance(header, RecordBatch) else None
-    for window in batch.windows(scanner):
+    for window in batch.windows(scanner, skip_large=True):
         columns = window.columns
         for index in range(window.count):
             timestamp = columns.timestamp[index] if fixed is None else fixed

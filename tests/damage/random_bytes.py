@@ -12,11 +12,16 @@
     varint    four to ten bytes with their high bits set, then one that ends them
     random    a run of random bytes
     ========  ==========================================================================================
+
+`reseal(name, data)` then makes the checksums fit, so that the lie gets behind them.
 """
 
 from __future__ import annotations
 
 import random
+import struct
+
+import crc32c
 
 WAYS = ("flip", "flip", "flip", "byte", "cut", "zero", "splice", "int", "varint", "random")
 _HEAD_BYTES = 80
@@ -57,3 +62,19 @@ def _spoil(data: bytearray, way: str, at: int, rng: random.Random) -> None:
             data[at : at + 10] = b"\xff" * rng.choice((4, 5, 9, 10)) + bytes([rng.randrange(128)])
         case _:
             data[at : at + 64] = rng.randbytes(rng.randint(1, 64))
+
+
+def reseal(name: str, data: bytes) -> bytes:
+    """Give every batch of format 2 in a log, or a producer snapshot, the CRC that fits its bytes; other files as they are."""
+    sealed = bytearray(data)
+    if name.endswith(".snapshot") and len(data) > 6:
+        struct.pack_into(">I", sealed, 2, crc32c.crc32c(data[6:]))
+    position = 0
+    while name.endswith((".log", ".checkpoint")) and position + 61 <= len(data):
+        size_bytes = 12 + struct.unpack_from(">i", data, position + 8)[0]
+        if size_bytes < 61 or position + size_bytes > len(data):
+            break
+        if data[position + 16] == 2:
+            struct.pack_into(">I", sealed, position + 17, crc32c.crc32c(data[position + 21 : position + size_bytes]))
+        position += size_bytes
+    return bytes(sealed)
