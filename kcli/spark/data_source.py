@@ -15,7 +15,6 @@ filters is given out for option pushdown=true only. Filters serve to read less; 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -95,5 +94,5 @@ def read_split(partition: InputPartition, schema: StructType, options: ReadOptio
     """The rows of one split as Arrow batches; none for the empty partition that Spark makes where there are no splits."""
     from kcli.spark.tables import read_table
 
-    ranges: list[Any] = partition.ranges if isinstance(partition, LogSplit) else []
-    return read_table(OsDisk(), ranges, arrow_schema(schema), options)
+    split = partition if isinstance(partition, LogSplit) else LogSplit([], 0)
+    return read_table(OsDisk(), split, arrow_schema(schema), options)

@@ -103,6 +103,7 @@ class ReadOptions(NamedTuple):
     arrow_batch_rows: int = arrow_batches.DEFAULT_MAX_ROWS
     arrow_batch_bytes: int = arrow_batches.DEFAULT_MAX_BYTES
     report_column: str | None = None
+    report_path: str | None = None
 
     @property
     def read_committed(self) -> bool:
@@ -302,6 +303,7 @@ _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "arrowBatchRows": ("arrow_batch_rows", _positive),
     "arrowBatchBytes": ("arrow_batch_bytes", _size),
     "reportColumn": ("report_column", _text),
+    "reportPath": ("report_path", _text),
 }
 _OPTIONS = {name.lower(): entry for name, entry in _TABLE.items()}
 _NAMES = {name.lower(): name for name in _TABLE}

@@ -1,8 +1,8 @@
 """Records to Parquet: one pass of Spark over the log directories, and an account of it at the end.
 
-    log directories -> source kafka-log -> [observe] -> decode key and value -> partition columns -> Parquet
+    log directories -> source kafka-log ------------> decode key and value -> partition columns -> Parquet
                                               |
-                                              +-- the tasks' reports (kcli.spark.report), rows that are not written
+                                              +-- the tasks' reports (kcli.spark.report)
 
 Rows map one to one from the source to the files, and a task whose attempt failed or was repeated reports once, so what the
 tasks report to have given out is what was written. Where corrupt bytes were passed over (onCorrupt=skip), the files
@@ -18,7 +18,9 @@ that they are in are read once more, as the table `corrupt`, into a directory be
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -33,6 +35,7 @@ from kcli.spark.options import OptionError, ReadOptions, parse_options
 from kcli.spark.partitions import find_partitions
 from kcli.spark.planning import OffsetRange, offset_ranges
 from kcli.spark.report import Report
+from kcli.spark.session import is_here
 
 REPORT_COLUMN = "_kcli_report"
 CORRUPT_SUFFIX = ".corrupt"
@@ -107,32 +110,45 @@ def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
     """Write the Parquet files. Raises ExportError for damage that is to fail the job and for what Spark refuses."""
     spark.dataSource.register(KafkaLogDataSource)
     read = parse_options(options.source)
-    with_report = read.table == tables.RECORDS
-    frame = _load(spark, {**options.source, **({"reportColumn": REPORT_COLUMN} if with_report else {})})
-    observed = Observation("kcli")
-    if with_report:
-        # Each observed metric costs some 0.1 us a row: the one that is needed, no more.
-        frame = frame.observe(observed, F.collect_list(REPORT_COLUMN).alias("reports"))
-        frame = frame.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
-    else:
-        frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
-    frame, decoded = _decode(spark, frame, options)
-    _write(spark, frame, options, options.out)
-    seen = observed.get
-    report = Report.sum(seen.get("reports") or ())
-    for part in find_partitions(OsDisk(), read) if with_report else ():
+    if read.table != tables.RECORDS:
+        return _export_table(spark, options)
+    with tempfile.TemporaryDirectory(prefix="kcli-reports-") as folder:
+        if is_here(spark.sparkContext.master):
+            frame, observed = _load(spark, {**options.source, "reportPath": folder}), None
+        else:
+            frame = _load(spark, {**options.source, "reportColumn": REPORT_COLUMN})
+            observed = Observation("kcli")
+            frame = frame.observe(observed, F.collect_list(REPORT_COLUMN).alias("reports"))
+            frame = frame.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
+        frame, decoded = _decode(spark, frame, options)
+        was_written = _write(spark, frame, options, options.out)
+        if observed is not None:
+            texts = observed.get["reports"] if was_written else ()
+        else:
+            texts = [path.read_text("utf-8") for path in sorted(Path(folder).glob("*.json"))]
+    report = Report.sum(texts)
+    for part in find_partitions(OsDisk(), read) if was_written else ():
         count_left_out(part, read, report)
-    rows = sum(report.rows.values()) if with_report else int(seen["rows"])
-    undecoded = int(decoded.get["undecoded"]) if decoded is not None else 0
+    rows = sum(report.rows.values())
+    undecoded = int(decoded.get["undecoded"]) if decoded is not None and was_written else 0
     corrupt_path = _write_corrupt(spark, options, report) if report.corrupt_files else None
     return ExportResult(report, rows, undecoded, corrupt_path)
+
+
+def _export_table(spark: SparkSession, options: ExportOptions) -> ExportResult:
+    """Write one of the tables beside records."""
+    observed = Observation("kcli")
+    frame = _load(spark, options.source).observe(observed, F.count(F.lit(1)).alias("rows"))
+    rows = int(observed.get["rows"]) if _write(spark, frame, options, options.out) else 0
+    return ExportResult(Report(), rows, 0, None)
 
 
 def _load(spark: SparkSession, source: dict[str, str]) -> DataFrame:
     return _translated(lambda: spark.read.format(FORMAT).options(**source).load())
 
 
-def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: str) -> None:
+def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: str) -> bool:
+    """Write the frame -> False where something was there and the mode is to leave it."""
     if DATE in options.partition_by and DATE not in frame.columns:
         frame = frame.withColumn(DATE, F.to_date("timestamp"))
     writer = frame.write.mode(options.mode).option("compression", _CODEC_NAMES.get(options.compression, options.compression))
@@ -141,12 +157,15 @@ def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: s
         spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "32")
         writer = writer.partitionBy(*options.partition_by)
     existed = _exists(spark, out)
+    if existed and options.mode == "ignore":
+        return False
     try:
         _translated(lambda: writer.parquet(out))
     except ExportError:
         if not existed:
             _remove_if_empty(spark, out)
         raise
+    return True
 
 
 def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report) -> str:

@@ -17,7 +17,7 @@ next range begins: a flipped bit there must not move records out of what is read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from kcli.spark.arrow_columns import count_below
 from kcli.spark.column_builders import Rows
 from kcli.spark.options import SKIP, ReadOptions
 from kcli.spark.report import ABORTED, CONTROL, OPEN_TRANSACTION, Report
-from kcli.spark.splits import SegmentRange
+from kcli.spark.splits import LogSplit, SegmentRange
 
 BAD_CRC = "bad-crc"
 BAD_OFFSETS = "bad-offsets"
@@ -178,10 +178,8 @@ def is_aborted(part: SegmentRange, header: RecordBatch | LegacyBatch) -> bool:
     )
 
 
-def read_records(
-    disk: Disk, ranges: Iterable[SegmentRange], schema: pa.Schema, options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges as Arrow batches of `schema`; the report as a last row where one is asked for.
+def read_records(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The records of a split as Arrow batches of `schema`; the report as a last row or in a file, where one is asked for.
 
     Raises CorruptLogError for corrupt bytes where the job is to fail, OSError as the disk does.
     """
@@ -190,7 +188,7 @@ def read_records(
     builder = ArrowBatchBuilder(
         schema, max_rows=options.arrow_batch_rows, max_bytes=options.arrow_batch_bytes, report=options.report_column
     )
-    for part in ranges:
+    for part in split.ranges:
         given = 0
         for batch in walker.batches(part):
             reason = walker.left_out(part, batch)
@@ -208,6 +206,8 @@ def read_records(
         yield builder.finish()
     if options.report_column is not None:
         yield report_row(schema, options.report_column, report)
+    if options.report_path is not None:
+        disk.write_file(f"{options.report_path}/{split.number}.json", report.to_json().encode())
 
 
 def _wanted(walker: RangeWalker, part: SegmentRange, batch: LogBatch) -> Iterator[Rows]:

@@ -1,8 +1,15 @@
 """What tasks tell of their work beside the rows: how many they gave out, what they left out and why, what was corrupt.
 
-A task cannot answer to anyone but through its rows. So where a column for it is asked for (option `reportColumn`), each
-task ends with one more row, in which all columns are null but that one: a report as JSON. `kcli to-parquet` collects these
-rows with an observation while the others are written, and so needs no second pass over the data.
+A task cannot answer to anyone but through its rows, or a file:
+
+    option          each task ends with                                       for
+    --------------  --------------------------------------------------------  --------------------------------------------
+    `reportPath`    a file DIR/<split>.json                                   executors on this machine
+    `reportColumn`  one more row, in which all columns are null but that one  any other; `kcli to-parquet` takes these rows
+                                                                              out while the others are written, which costs
+                                                                              a tenth of a microsecond a row
+
+So neither needs a second pass over the data. A task that is repeated writes the same file again; of rows Spark sees to it.
 """
 
 from __future__ import annotations

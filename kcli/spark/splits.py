@@ -46,11 +46,12 @@ class SegmentRange(NamedTuple):
 
 
 class LogSplit(InputPartition):  # type: ignore[misc]
-    """The ranges that one task reads, one after the other."""
+    """The ranges that one task reads, one after the other; `number` tells it from the other splits of the read."""
 
-    def __init__(self, ranges: list[SegmentRange]) -> None:
+    def __init__(self, ranges: list[SegmentRange], number: int) -> None:
         super().__init__(None)
         self.ranges = ranges
+        self.number = number
 
     def __repr__(self) -> str:
         return f"LogSplit({', '.join(f'{part.file}[{part.position}:{part.end_position}]' for part in self.ranges)})"
@@ -63,10 +64,10 @@ def pack(ranges: list[SegmentRange], split_bytes: int) -> list[LogSplit]:
     size = 0
     for part in ranges:
         if held and size + part.cost_bytes > split_bytes:
-            splits.append(LogSplit(held))
+            splits.append(LogSplit(held, len(splits)))
             held, size = [], 0
         held.append(part)
         size += part.cost_bytes
     if held:
-        splits.append(LogSplit(held))
+        splits.append(LogSplit(held, len(splits)))
     return splits

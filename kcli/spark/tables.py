@@ -90,19 +90,19 @@ def _files(part: LogPartition, table: str) -> Iterator[SegmentRange]:
             yield SegmentRange(part.topic, part.partition, path, 0, 0, size, 0, INT64_END)
 
 
-def read_table(disk: Disk, ranges: list[SegmentRange], schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of some ranges as Arrow batches of `schema`.
+def read_table(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a split as Arrow batches of `schema`.
 
     Raises CorruptLogError for corrupt bytes where the job is to fail, OSError as the disk does.
     """
     if options.table == tables.RECORDS:
-        yield from read_records(disk, ranges, schema, options)
+        yield from read_records(disk, split, schema, options)
         return
     walker = RangeWalker(disk, options)
     make = _ROWS[options.table]
     at_once = CORRUPT_ROWS_AT_ONCE if options.table == tables.CORRUPT else ROWS_AT_ONCE
     rows: list[Row] = []
-    for part in ranges:
+    for part in split.ranges:
         for row in make(walker, part):
             rows.append({"topic": part.topic, "partition": part.partition, **row})
             if len(rows) == at_once:
