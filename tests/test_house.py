@@ -37,7 +37,7 @@ WORLD = {
     "multiprocessing": ("kcli/commands/", "kcli/inspect/verification/workers.py"),
     "signal": ("kcli/commands/", "kcli/inspect/verification/workers.py"),
     "shutil": ("kcli/commands/", "kcli/spark/session.py"),
-    "tempfile": ("kcli/commands/", "kcli/spark/session.py"),
+    "tempfile": ("kcli/commands/", "kcli/spark/session.py", "kcli/spark/parquet_export.py"),
     "pyspark": ("kcli/spark/", "pyspark_kcli/", "kcli/commands/to_parquet.py"),
     "pyarrow": ("kcli/spark/", "pyspark_kcli/", "kcli/commands/to_parquet.py"),
 }
