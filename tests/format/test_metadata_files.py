@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.java_text import quote
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.metadata_files import (
     CleanShutdown,
     MetaProperties,
