@@ -22,7 +22,7 @@ entry count in the CRC and are otherwise ignored, by Kafka and here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kcli.format.primitives import INT32_MAX, Buffer, CorruptSnapshotError, FixedLayout, crc32c
@@ -86,6 +86,17 @@ class ProducerSnapshot(NamedTuple):
 
 def decode_producer_snapshot(data: Buffer) -> ProducerSnapshot:
     """Decode and check the bytes of a whole file. Raises CorruptSnapshotError with Kafka's own words."""
+    end = check_producer_snapshot(data)
+    return ProducerSnapshot(tuple(iter_producer_entries(data, end)), bytes(memoryview(data)[end:]))
+
+
+def iter_producer_entries(data: Buffer, end: int) -> Iterator[ProducerEntry]:
+    """The entries of a file that was checked, whose last one ends at byte `end`, one by one."""
+    return (ProducerEntry(*raw) for raw in ENTRY.struct.iter_unpack(memoryview(data)[HEADER.size : end]))
+
+
+def check_producer_snapshot(data: Buffer) -> int:
+    """Check the bytes of a whole file -> where its entries end. Raises CorruptSnapshotError with Kafka's own words."""
     view = memoryview(data)
     version = int.from_bytes(view[:2], "big", signed=True) if len(view) >= 2 else None
     if version is not None and version != VERSION:
@@ -108,8 +119,7 @@ def decode_producer_snapshot(data: Buffer) -> ProducerSnapshot:
         raise CorruptSnapshotError(
             f"Snapshot is corrupt (CRC is no longer valid). Stored crc: {stored_crc}. Computed crc: {computed_crc}", 2
         )
-    entries = tuple(ProducerEntry(*raw) for raw in ENTRY.struct.iter_unpack(view[HEADER.size : end]))
-    return ProducerSnapshot(entries, bytes(view[end:]))
+    return end
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry], trailing: bytes = b"") -> bytes:

@@ -179,7 +179,7 @@ _TABLE = (
         "A segment has no .index.",
         "It recovers the segment: reads it whole, cuts it at the first bad batch, and builds its indexes anew.",
     ),
-    ("index-size", WARNING, "An .index ends inside an entry.", _RECOVERED),
+    ("index-size", WARNING, "An .index ends inside an entry, or is larger than any segment needs.", _RECOVERED),
     (
         "index-order",
         ERROR,
@@ -206,7 +206,7 @@ _TABLE = (
     ),
     ("index-orphan", WARNING, "An index has no .log beside it.", "It removes the file."),
     ("timeindex-missing", WARNING, "A segment has no .timeindex.", "It creates an empty one; searches by time read the log."),
-    ("timeindex-size", WARNING, "A .timeindex ends inside an entry.", _RECOVERED),
+    ("timeindex-size", WARNING, "A .timeindex ends inside an entry, or is larger than any segment needs.", _RECOVERED),
     ("timeindex-order", ERROR, "The entries of a .timeindex do not go up.", _RECOVERED),
     (
         "timeindex-mismatch",

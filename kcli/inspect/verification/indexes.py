@@ -16,16 +16,21 @@ from __future__ import annotations
 
 import operator
 from array import array
+from collections.abc import Callable
 from itertools import islice
 
-from kcli.format import batch_passes, limits
+from kcli.format import batch_passes
 from kcli.format.batch_scan import LEGACY, BatchColumns
 from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
 from kcli.inspect.findings import FindingList
-from kcli.log.disk import Disk
+from kcli.log.disk import Disk, DiskFile
+from kcli.log.resynchronise import zeros_follow
 
 # How far entries lie apart is up to index.interval.bytes, 4096 unless it is set; a segment larger than this should have some.
 LARGEST_WITHOUT_ENTRIES = 256 * 1024
+# How much of an index is read at a time, and looked at: a segment of 2 GiB with an entry every 512 bytes needs no more.
+PIECE_ENTRIES = 64 * 1024
+MOST_BYTES = 32 * 1024 * 1024
 
 
 class IndexFile:
@@ -40,6 +45,7 @@ class IndexFile:
         self.findings = findings
         self.slot = 0
         self.slots = 0
+        self.total = 0
         self._scratch = array("q", (0, 0))
         self._scratch[1] = -(2**63)
         self._last_offset = -1  # of the rows that went by
@@ -49,30 +55,59 @@ class IndexFile:
         position = None if slot is None else slot * self.entry_bytes
         self.findings.add(f"{self.code}-{what}", self.path, message, position=position, offset=offset)
 
-    def _read(self, disk: Disk) -> bytes | None:
+    def _load(self, disk: Disk, take: Callable[[bytes], None]) -> bool:
+        """Give the file's whole entries to `take`, in pieces and up to the zeros that end it -> False where it cannot be read.
+
+        Sets `total`, all entries; those that were not taken are zeros, or too many for any segment (a finding).
+        """
         try:
-            return disk.read_file(self.path, limits.MAX_INDEX_FILE_BYTES)
+            file = disk.open_file(self.path)
         except OSError as error:
             self.findings.add_unreadable(self.path, error)
-            return None
+            return False
+        try:
+            self.total, rest = divmod(file.size(), self.entry_bytes)
+            if rest:
+                text = f"the file ends with {rest} bytes of an entry of {self.entry_bytes} bytes"
+                self.add("size", text, self.total)
+            self._load_entries(file, take)
+        except OSError as error:
+            self.findings.add_unreadable(self.path, error)
+            return False
+        finally:
+            file.close()
+        return True
 
-    def _count_entries(self, index: OffsetIndex | TimeIndex, zeros_allowed: bool) -> int:
-        """How many entries are in use; findings for what stands behind them."""
-        if index.trailing:
-            self.add(
-                "size",
-                f"the file ends with {len(index.trailing)} bytes of an entry of {self.entry_bytes} bytes",
-                len(index),
-            )
-        used = index.used_entries
-        if used == 1 < len(index) and index.relative_offsets[0] == 0 and self._is_zero(0):
+    def _load_entries(self, file: DiskFile, take: Callable[[bytes], None]) -> None:
+        position, end = 0, self.total * self.entry_bytes
+        while position < end:
+            data = file.read_at(position, min(PIECE_ENTRIES * self.entry_bytes, end - position))
+            if len(data) < self.entry_bytes:
+                return
+            if position and data.count(0) == len(data) and zeros_follow(file, position, end):
+                return
+            if position >= MOST_BYTES:
+                left = self.total - position // self.entry_bytes
+                message = f"the file has {end} bytes, more than any segment needs; the last {left} entries were not looked at"
+                self.add("size", message, position // self.entry_bytes)
+                self.total -= left
+                return
+            take(data)
+            position += len(data)
+
+    def _count_entries(self, offsets: array[int], zeros_allowed: bool) -> int:
+        """How many entries are in use, of which the relative `offsets` were taken; a finding for zeros behind them."""
+        try:
+            used = offsets.index(0, 1)
+        except ValueError:
+            used = len(offsets)
+        if used == 1 < self.total and offsets[0] == 0 and self._is_zero(0):
             used = 0
-        rest = len(index) - used
-        if rest and not any(index.relative_offsets[used:]):
-            if not zeros_allowed:
-                self.add("zero-tail", f"{rest} entries of zeros stand behind the {used} that are in use", used)
-            return used
-        return len(index)
+        if used < len(offsets) and any(offsets[used:]):
+            return len(offsets)
+        if used < self.total and not zeros_allowed:
+            self.add("zero-tail", f"{self.total - used} entries of zeros stand behind the {used} that are in use", used)
+        return used
 
     def _is_zero(self, slot: int) -> bool:
         raise NotImplementedError
@@ -89,14 +124,16 @@ class OffsetIndexCheck(IndexFile):
         self._offsets, self._positions = array("i"), array("i")
         self._is_empty = False
         self._awaited: tuple[int, int] | None = None  # an entry's slot, and the offset that a batch has yet to end with
-        data = self._read(disk)
-        if data is None:
+        if not self._load(disk, self._take):
             return
-        index = OffsetIndex.decode(data, base_offset)
-        self._offsets, self._positions = index.relative_offsets, index.positions
-        self._is_empty = not len(index)
-        self.slots = self._rising(self._count_entries(index, zeros_allowed))
+        self._is_empty = self.total == 0
+        self.slots = self._rising(self._count_entries(self._offsets, zeros_allowed))
         del self._offsets[self.slots :], self._positions[self.slots :]
+
+    def _take(self, data: bytes) -> None:
+        piece = OffsetIndex.decode(data, self.base_offset)
+        self._offsets += piece.relative_offsets
+        self._positions += piece.positions
 
     def _is_zero(self, slot: int) -> bool:
         return self._positions[slot] == 0
@@ -215,14 +252,16 @@ class TimeIndexCheck(IndexFile):
         self._timestamps, self._offsets = array("q"), array("i")
         self._damaged = False
         self._readable = False
-        data = self._read(disk)
-        if data is None:
+        if not self._load(disk, self._take):
             return
-        index = TimeIndex.decode(data, base_offset)
-        self._timestamps, self._offsets = index.timestamps, index.relative_offsets
         self._readable = True
-        self.slots = self._rising(self._count_entries(index, zeros_allowed))
+        self.slots = self._rising(self._count_entries(self._offsets, zeros_allowed))
         del self._timestamps[self.slots :], self._offsets[self.slots :]
+
+    def _take(self, data: bytes) -> None:
+        piece = TimeIndex.decode(data, self.base_offset)
+        self._timestamps += piece.timestamps
+        self._offsets += piece.relative_offsets
 
     def _is_zero(self, slot: int) -> bool:
         return self._timestamps[slot] == 0
@@ -313,8 +352,6 @@ def _first_not_rising(column: array[int], used: int, *, strictly: bool) -> int |
     """The first of `used` numbers that is below 0 or not above the one before it, or None."""
     if used and column[0] < 0:
         return 0
-    head = column[:used].tolist()
     goes_back = operator.ge if strictly else operator.gt
-    if not any(map(goes_back, head, islice(head, 1, None))):
-        return None
-    return next(slot for slot in range(1, used) if goes_back(head[slot - 1], head[slot]))
+    backs = map(goes_back, islice(column, used), islice(column, 1, used))
+    return next((slot for slot, back in enumerate(backs, 1) if back), None) if any(backs) else None

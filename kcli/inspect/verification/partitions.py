@@ -86,7 +86,7 @@ class PartitionVerifier:
             file = self._ahead.pop(0)
             snapshot = read_snapshot(self.disk, file.path, self.findings)
             if snapshot is not None and file.base_offset == base and base > 0:
-                self.tracker.load(snapshot.entries)
+                self.tracker.load(snapshot.entries())
                 self.tracker.knows_all = True
 
     def _verify_segment(self, segment: Segment) -> None:

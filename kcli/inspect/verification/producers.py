@@ -21,6 +21,7 @@ within their expiry (a day by default) may be unknown to a snapshot; the records
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kcli.format.end_transaction_marker import EndTransactionMarker
@@ -93,7 +94,7 @@ class ProducerTracker:
         self._open: dict[int, int] = {}  # producer -> where its open transaction begins
         self._records: dict[int, int] = {}  # producer -> how many records its open transaction has
 
-    def load(self, entries: tuple[ProducerEntry, ...]) -> None:
+    def load(self, entries: Iterable[ProducerEntry]) -> None:
         """Begin with what a snapshot tells."""
         for entry in entries:
             self.producers[entry.producer_id] = entry

@@ -11,18 +11,35 @@ a producer without a batch             the log began later, or offsets are missi
 
 from __future__ import annotations
 
-from kcli.format import limits
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from kcli.format.primitives import FormatError
-from kcli.format.producer_snapshot import ENTRY, HEADER, ProducerEntry, ProducerSnapshot, decode_producer_snapshot
+from kcli.format.producer_snapshot import ENTRY, HEADER, ProducerEntry, check_producer_snapshot, iter_producer_entries
 from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.producers import ProducerTracker
 from kcli.log.disk import Disk
 
+# A larger file is refused: it would name 700,000 producers.
+MOST_SNAPSHOT_BYTES = 32 * 1024 * 1024
 
-def read_snapshot(disk: Disk, path: str, findings: FindingList) -> ProducerSnapshot | None:
+
+class Snapshot(NamedTuple):
+    """A producer snapshot that was checked; its entries, of which there may be many, come one by one."""
+
+    data: bytes
+    end: int
+
+    def entries(self) -> Iterator[ProducerEntry]:
+        """The entries in the order of the file."""
+        return iter_producer_entries(self.data, self.end)
+
+
+def read_snapshot(disk: Disk, path: str, findings: FindingList) -> Snapshot | None:
     """Read a producer snapshot -> it, or None where it cannot be read (a finding)."""
     try:
-        return decode_producer_snapshot(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES))
+        data = disk.read_file(path, MOST_SNAPSHOT_BYTES)
+        return Snapshot(data, check_producer_snapshot(data))
     except OSError as error:
         findings.add_unreadable(path, error)
     except FormatError as error:
@@ -37,9 +54,12 @@ class SnapshotCheck:
         self.tracker = tracker
         self.findings = findings
 
-    def compare(self, path: str, offset: int, snapshot: ProducerSnapshot) -> None:
+    def compare(self, path: str, offset: int, snapshot: Snapshot) -> None:
         """Hold the snapshot of `offset` against the tracker, which has seen every batch below it."""
-        for slot, entry in enumerate(snapshot.entries):
+        open_transactions = self.tracker.open_transactions()
+        unnamed = {txn.producer_id for txn in open_transactions}
+        for slot, entry in enumerate(snapshot.entries()):
+            unnamed.discard(entry.producer_id)
             why = self._difference(entry, offset)
             if why is not None:
                 position = HEADER.size + slot * ENTRY.size
@@ -50,9 +70,8 @@ class SnapshotCheck:
                     position=position,
                     offset=offset,
                 )
-        named = {entry.producer_id for entry in snapshot.entries}
-        for txn in self.tracker.open_transactions():
-            if txn.producer_id not in named and txn.records and txn.first_offset < offset:
+        for txn in open_transactions:
+            if txn.producer_id in unnamed and txn.records and txn.first_offset < offset:
                 self.findings.add(
                     "snapshot-mismatch",
                     path,

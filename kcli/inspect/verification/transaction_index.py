@@ -14,16 +14,21 @@ the entry with the last of the records and keeps the marker for a while.
 
 from __future__ import annotations
 
-from kcli.format import limits
-from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, TransactionIndex
-from kcli.inspect.findings import FindingList
+from collections.abc import Iterator
+
+from kcli.format.index_entries import ABORTED_TXN, AbortedTxn
+from kcli.inspect.findings import MOST_OF_A_KIND, FindingList
 from kcli.log.disk import Disk
+
+# A larger file is refused: it would tell of a million transactions that one segment aborted.
+MOST_BYTES = 32 * 1024 * 1024
 
 
 class TransactionIndexCheck:
     """The `.txnindex` of one segment; `path` is None where the segment has none, `log_path` is its log.
 
-    Told of each abort marker in the order of the log, then `finish` is called.
+    Told of each abort marker in the order of the log, then `finish` is called. Entries are decoded one by one, as markers
+    reach them.
     """
 
     def __init__(self, disk: Disk, path: str | None, log_path: str, base_offset: int, findings: FindingList) -> None:
@@ -32,7 +37,9 @@ class TransactionIndexCheck:
         self.base_offset = base_offset
         self.findings = findings
         self.tail_may_be_missing = False  # of a segment that a running broker writes to
-        self._entries: dict[int, tuple[int, AbortedTxn]] = {}  # by last offset -> slot, entry
+        self._entries: Iterator[tuple[int, AbortedTxn]] = iter(())  # slot, entry
+        self._next: tuple[int, AbortedTxn] | None = None
+        self._passed: list[tuple[int, AbortedTxn]] = []  # entries that no marker belongs to
         self._is_readable = True
         if path is not None:
             self._read(disk, path)
@@ -43,19 +50,22 @@ class TransactionIndexCheck:
 
     def _read(self, disk: Disk, path: str) -> None:
         try:
-            index = TransactionIndex.decode(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES), self.base_offset)
+            data = disk.read_file(path, MOST_BYTES)
         except OSError as error:
             self._is_readable = False
             self.findings.add_unreadable(path, error)
             return
-        if index.trailing:
-            self._add(
-                "txnindex-size",
-                f"the file ends with {len(index.trailing)} bytes of an entry of {ABORTED_TXN.size} bytes",
-                len(index),
-            )
+        slots, rest = divmod(len(data), ABORTED_TXN.size)
+        if rest:
+            self._add("txnindex-size", f"the file ends with {rest} bytes of an entry of {ABORTED_TXN.size} bytes", slots)
+        self._entries = self._sound_entries(memoryview(data)[: len(data) - rest])
+        self._next = next(self._entries, None)
+
+    def _sound_entries(self, data: memoryview) -> Iterator[tuple[int, AbortedTxn]]:
+        """The entries of version 0 whose last offsets go up; the others are findings."""
         last = self.base_offset - 1
-        for slot, txn in enumerate(index.aborted):
+        for slot, raw in enumerate(ABORTED_TXN.struct.iter_unpack(data)):
+            txn = AbortedTxn(*raw)
             if txn.version != 0:
                 self._add("txnindex-version", f"entry {slot} has version {txn.version}; 0 is known", slot)
             elif txn.last_offset <= last:
@@ -67,7 +77,18 @@ class TransactionIndexCheck:
                 )
             else:
                 last = txn.last_offset
-                self._entries[txn.last_offset] = (slot, txn)
+                yield slot, txn
+
+    def _take(self, last_offset: int) -> tuple[int, AbortedTxn] | None:
+        """The entry that ends at an offset, None where there is none; those before it have no marker."""
+        while self._next is not None and self._next[1].last_offset < last_offset:
+            if len(self._passed) <= MOST_OF_A_KIND:
+                self._passed.append(self._next)
+            self._next = next(self._entries, None)
+        if self._next is None or self._next[1].last_offset != last_offset:
+            return None
+        found, self._next = self._next, next(self._entries, None)
+        return found
 
     def expect(self, txn: AbortedTxn, position: int, records: int, *, is_exact: bool, is_damaged: bool) -> None:
         """Hold the entry of an aborted transaction, of which `records` are left, against what the batches tell.
@@ -75,7 +96,7 @@ class TransactionIndexCheck:
         `position` is the marker's byte in the log; `is_exact` says that nothing of the partition is missing, `is_damaged`
         that markers may be.
         """
-        found = self._entries.pop(txn.last_offset, None)
+        found = self._take(txn.last_offset)
         if found is None:
             if records and self._is_readable and not self.tail_may_be_missing:
                 where = "there is no .txnindex" if self.path is None else "the .txnindex has no entry of it"
@@ -101,15 +122,16 @@ class TransactionIndexCheck:
 
     def allow(self, last_offset: int, producer_id: int, *, is_known: bool) -> None:
         """An abort marker of a transaction without a record: it may have an entry, unless that `is_known` to be wrong."""
-        found = self._entries.pop(last_offset, None)
+        found = self._take(last_offset)
         if found is not None and (is_known or found[1].producer_id != producer_id):
             self._add_mismatch(*found, f"the marker at offset {last_offset}, of producer {producer_id}, ends no transaction")
 
     def finish(self, damaged: list[tuple[int, int]]) -> None:
         """Say which entries no marker belongs to; not those whose last offset lies in a `damaged` range [from, to)."""
-        for last_offset, (slot, entry) in self._entries.items():
-            if not any(start <= last_offset < end for start, end in damaged):
-                self._add_mismatch(slot, entry, f"no transaction was aborted at offset {last_offset}")
+        self._take(2**63)
+        for slot, entry in self._passed:
+            if not any(start <= entry.last_offset < end for start, end in damaged):
+                self._add_mismatch(slot, entry, f"no transaction was aborted at offset {entry.last_offset}")
 
     def _add_mismatch(self, slot: int, entry: AbortedTxn, why: str) -> None:
         self._add("txnindex-mismatch", f"entry {slot} is {entry}; {why}", slot, entry.last_offset)
