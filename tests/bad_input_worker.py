@@ -203,6 +203,7 @@ def run_case(number: int, seed: int, path: Path, stdout: int) -> list[str]:
 def main(seed: int, first: int, count: int, megabytes: int = DEFAULT_MEGABYTES) -> None:
     """Run cases [first, first + count)."""
     resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+    os.environ["KCLI_TRACEBACK"] = "1"  # else a fault of kcli's own would end as a sentence, too
     report = os.fdopen(os.dup(1), "w", buffering=1)
     files = fixture_files()
     with tempfile.TemporaryFile() as out:

@@ -111,7 +111,7 @@ def check_producer_snapshot(data: Buffer) -> int:
         raise _schema_error(
             f"Tried to allocate a collection of size {count}, but there are only {left} bytes remaining.", CRC_START
         )
-    end = HEADER.size + count * ENTRY.size
+    end: int = HEADER.size + count * ENTRY.size
     if end > len(view):
         raise _schema_error("null", len(view))
     computed_crc = crc32c(view[CRC_START:])
