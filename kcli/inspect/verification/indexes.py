@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from array import array
 from collections.abc import Callable
-from itertools import islice
+from itertools import compress, count, islice
 
 from kcli.format import batch_passes
 from kcli.format.batch_scan import LEGACY, BatchColumns
@@ -354,4 +354,4 @@ def _first_not_rising(column: array[int], used: int, *, strictly: bool) -> int |
         return 0
     goes_back = operator.ge if strictly else operator.gt
     backs = map(goes_back, islice(column, used), islice(column, 1, used))
-    return next((slot for slot, back in enumerate(backs, 1) if back), None) if any(backs) else None
+    return next(compress(count(1), backs), None)
