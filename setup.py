@@ -16,6 +16,7 @@ COMPILED_MODULES = [
     "kcli/format/batch_scan.py",
     "kcli/format/batch_passes.py",
     "kcli/inspect/record_lines.py",
+    "kcli/inspect/batch_lines.py",
     "kcli/inspect/record_rows.py",
     "kcli/spark/arrow_columns.py",
 ]

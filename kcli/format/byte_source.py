@@ -60,6 +60,13 @@ class ByteSource:
         self._position = min(start + at_most, len(self._view))
         return self._view[start : self._position]
 
+    def skip(self, count: int) -> int:
+        """Pass over `count` bytes without holding them -> how many there were."""
+        left = count
+        while left > 0 and (passed := len(self.take_some(left))):
+            left -= passed
+        return count - left
+
     def give_back(self, count: int) -> None:
         """Undo the last `count` bytes of the last take."""
         self._position -= count

@@ -205,6 +205,8 @@ def _entries(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
         if size < MIN_MESSAGE_BYTES:
             raise CorruptRecordError(f"Record size is less than the minimum record overhead ({MIN_MESSAGE_BYTES})")
         if size > limits.MAX_RECORD_BYTES:
+            if source.skip(ENTRY_OVERHEAD_BYTES + size) < ENTRY_OVERHEAD_BYTES + size:
+                return
             raise RecordTooLargeError(
                 f"a message of {size} bytes in the set is larger than is held at once ({limits.MAX_RECORD_BYTES})"
             )

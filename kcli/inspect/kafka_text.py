@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from kcli.format.compression import CODECS
+from kcli.format import limits
+from kcli.format.compression import CODECS, inflate
 from kcli.format.java_text import decode_utf8
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import Buffer, FormatError, crc32c
 from kcli.format.record_batch import RecordBatch, increment_sequence
 from kcli.format.record_scan import is_compiled
+from kcli.inspect import batch_lines
 from kcli.inspect.record_lines import first_gap, put_record_lines
 from kcli.inspect.text_buffer import TextBuffer
 from kcli.log.disk import Disk
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 INT32_MAX = 2**31 - 1
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
+# So many batches at most are printed one by one before the compiled way is tried again.
+MOST_STEPS = 64
 KAFKA_END_BYTES = 17  # so many bytes or fewer are the end of the log to Kafka, not an entry
 
 
@@ -131,26 +135,85 @@ class LogDumper:
         self._scanner = RecordScanner()
         self._fast = options.parser is None and is_compiled()
         self._deep = options.deep_iteration or options.print_data_log
+        self._stretches = is_compiled() and (options.parser is None or not self._deep)
         self.summary = Summary()
 
     def dump(self, path: str) -> None:
         """Print one file, from its batches on. Raises OSError where it cannot be opened or read."""
-        options = self._options
-        end = options.max_bytes if options.max_bytes < INT32_MAX else None
+        end = min(self._options.max_bytes, self._disk.size(path))
         with SegmentReader(self._disk, path, end=end) as reader:
             self._consecutive = _Consecutive(self.summary, path, self._absolute)
-            for item in reader.batches(lenient=True):
-                if isinstance(item, Damage):
-                    self._damage(path, item, reader)
-                    continue
-                if not self._batch_line(item):
-                    self._report.damage(path, item.position, f"unknown compression type {item.header.codec}")
-                    continue
-                if not item.is_valid:
-                    message = f"the stored CRC is {item.header.crc}, the computed one {item.computed_crc & 0xFFFFFFFF}"
-                    self._report.damage(path, item.position, message)
-                if self._deep:
-                    self._records(path, item)
+            position, steps = 0, 1
+            while position < end:
+                if self._stretches:
+                    behind = self._stretch(reader, position, end)
+                    steps = 1 if behind > position else min(2 * steps, MOST_STEPS)
+                    position = behind
+                position = self._step_by_step(reader, path, position, steps if self._stretches else None)
+
+    def _stretch(self, reader: SegmentReader, position: int, end: int) -> int:
+        """Print usual batches from byte `position` on, in compiled code -> the byte behind them."""
+        out, options = self._out, self._options
+        fresh = False
+        while position < end:
+            buffer, start, filled = reader.at_hand(position, fresh=fresh)
+            behind = batch_lines.put_batch_lines(
+                out.memory,
+                buffer,
+                buffer,
+                start,
+                filled,
+                position - start,
+                crc32c,
+                _inflate_window,
+                self._consecutive.note,
+                self._deep,
+                not options.skip_record_metadata,
+                options.print_data_log,
+                self._scanner.columns,
+                self._scanner.scratch,
+                self._consecutive.state,
+                out.place,
+            )
+            position += behind - start
+            if self._consecutive.state[batch_lines.WHY] == batch_lines.NEED_MORE:
+                if fresh and behind == start:
+                    break
+                fresh = True
+            elif out.place[0] > len(out.memory) // 2:
+                out.flush()
+                fresh = False
+            else:
+                break
+        return position
+
+    def _step_by_step(self, reader: SegmentReader, path: str, position: int, steps: int | None) -> int:
+        """Print what lies from byte `position` on, one batch after the other -> the byte behind the last one.
+
+        With `steps` it ends behind the first sound batch of format 2 after so many.
+        """
+        for item in reader.batches(position, lenient=True):
+            position = item.end_position
+            if isinstance(item, Damage):
+                self._damage(path, item, reader)
+                continue
+            self._batch(path, item)
+            if steps is not None:
+                steps -= 1
+                if steps <= 0 and item.is_valid and isinstance(item.header, RecordBatch):
+                    return position
+        return reader.end_position()
+
+    def _batch(self, path: str, batch: LogBatch) -> None:
+        """Print a batch and, where they are asked for, its records."""
+        if not self._batch_line(batch):
+            self._report.damage(path, batch.position, f"unknown compression type {batch.header.codec}")
+            return
+        if not batch.is_valid:
+            message = f"the stored CRC is {batch.header.crc}, the computed one {batch.computed_crc & 0xFFFFFFFF}"
+            self._report.damage(path, batch.position, message)
+        if self._deep:
+            self._records(path, batch)
 
     def _damage(self, path: str, damage: Damage, reader: SegmentReader) -> None:
         size = reader.file.size()
@@ -355,26 +418,39 @@ def _time_name(header: RecordBatch | LegacyBatch) -> bytes:
     return b"LogAppendTime" if header.is_log_append_time else b"CreateTime"
 
 
+def _inflate_window(codec: int, data: Buffer) -> bytes | None:
+    """The inflated bytes of a batch, or None where they are damaged or more than are held at once."""
+    try:
+        return inflate(codec, data, limit=limits.INFLATE_WINDOW_BYTES)
+    except FormatError:
+        return None
+
+
 class _Consecutive:
-    """Notes the pairs of neighbouring records whose offsets are not consecutive, as Kafka's summary lists them."""
+    """Notes the pairs of neighbouring records whose offsets are not consecutive, as Kafka's summary lists them.
+
+    `state` is that of kcli.inspect.batch_lines, where the last record's offset stands.
+    """
 
     def __init__(self, summary: Summary, path: str, absolute: Callable[[str], str]) -> None:
         self._summary = summary
         self._path = path
         self._absolute = absolute
-        self._last: int | None = None
+        self.state = array("q", (0, batch_lines.NO_OFFSET))
 
     def add(self, offsets: array[int], count: int) -> None:
         """Look at the first `count` offsets of a window."""
         if not count:
             return
-        if self._last is not None and offsets[0] != self._last + 1:
-            self._note(self._last, offsets[0])
+        last = self.state[batch_lines.LAST_OFFSET]
+        if last != batch_lines.NO_OFFSET and offsets[0] != last + 1:
+            self.note(last, offsets[0])
         index = first_gap(offsets, count)
         while index < count:
-            self._note(offsets[index - 1], offsets[index])
+            self.note(offsets[index - 1], offsets[index])
             index += first_gap(offsets[index:count], count - index)
-        self._last = offsets[count - 1]
+        self.state[batch_lines.LAST_OFFSET] = offsets[count - 1]
 
-    def _note(self, previous: int, offset: int) -> None:
+    def note(self, previous: int, offset: int) -> None:
+        """Remember one such pair."""
         self._summary.non_consecutive.setdefault(self._absolute(self._path), {})[previous] = offset

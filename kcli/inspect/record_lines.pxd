@@ -22,10 +22,6 @@ cdef inline Py_ssize_t put_ascii(unsigned char[::1] out, Py_ssize_t position, co
 cpdef Py_ssize_t first_gap(long long[::1] offsets, Py_ssize_t count) except? -9
 
 @cython.locals(
-    offsets=cython.longlong[::1], timestamps=cython.longlong[::1],
-    key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1],
-    value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
-    header_counts=cython.longlong[::1],
     position=Py_ssize_t, room=Py_ssize_t, index=Py_ssize_t, start=Py_ssize_t, needed=cython.longlong,
     key_size=cython.longlong, value_size=cython.longlong, offset=cython.longlong, delta=cython.longlong,
     last_offset=cython.longlong, last_line=Py_ssize_t, last_start=Py_ssize_t, last_end=Py_ssize_t, start_of_number=Py_ssize_t,
@@ -33,6 +29,13 @@ cpdef Py_ssize_t first_gap(long long[::1] offsets, Py_ssize_t count) except? -9
     shared_start=Py_ssize_t, shared_end=Py_ssize_t, timestamp=cython.longlong, shared_timestamp=cython.longlong,
     shared_key_size=cython.longlong, shared_value_size=cython.longlong,
 )
+cpdef Py_ssize_t put_lines_from(
+    unsigned char[::1] out, const unsigned char[::1] data, long long[::1] offsets, long long[::1] timestamps,
+    long long[::1] key_positions, long long[::1] key_sizes, long long[::1] value_positions, long long[::1] value_sizes,
+    long long[::1] header_counts, Py_ssize_t first, Py_ssize_t count,
+    bytes time_label, long long fixed_timestamp, bint has_fixed_timestamp, long long base_offset, long long base_sequence,
+    bint with_metadata, bint with_contents, long long[::1] place) except? -9
+
 cpdef Py_ssize_t put_record_lines(
     unsigned char[::1] out, const unsigned char[::1] data, columns, Py_ssize_t first, Py_ssize_t count,
     bytes time_label, long long fixed_timestamp, bint has_fixed_timestamp, long long base_offset, long long base_sequence,

@@ -111,13 +111,51 @@ def put_record_lines(
     place[0] moves behind what was written. It stops early at a record that does not fit or that is not plain; the caller
     tells which by the room that is left.
     """
-    offsets = columns.offset
-    timestamps = columns.timestamp
-    key_positions = columns.key_position
-    key_sizes = columns.key_size
-    value_positions = columns.value_position
-    value_sizes = columns.value_size
-    header_counts = columns.header_count
+    return put_lines_from(
+        out,
+        data,
+        columns.offset,
+        columns.timestamp,
+        columns.key_position,
+        columns.key_size,
+        columns.value_position,
+        columns.value_size,
+        columns.header_count,
+        first,
+        count,
+        time_label,
+        fixed_timestamp,
+        has_fixed_timestamp,
+        base_offset,
+        base_sequence,
+        with_metadata,
+        with_contents,
+        place,
+    )
+
+
+def put_lines_from(
+    out: memoryview,
+    data: Buffer,
+    offsets: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    key_positions: array,  # type: ignore[type-arg]
+    key_sizes: array,  # type: ignore[type-arg]
+    value_positions: array,  # type: ignore[type-arg]
+    value_sizes: array,  # type: ignore[type-arg]
+    header_counts: array,  # type: ignore[type-arg]
+    first: int,
+    count: int,
+    time_label: bytes,
+    fixed_timestamp: int,
+    has_fixed_timestamp: bool,
+    base_offset: int,
+    base_sequence: int,
+    with_metadata: bool,
+    with_contents: bool,
+    place: array,  # type: ignore[type-arg]
+) -> int:
+    """`put_record_lines` with its columns apart, so that a caller of many small batches has them at hand once."""
     position = place[0]
     room = len(out)
     # Neighbours often share timestamp and sizes: the text from the timestamp's label on is then copied.

@@ -212,6 +212,15 @@ class SegmentReader:
                 return
             position, suspect = found, None
 
+    def at_hand(self, position: int, *, fresh: bool = False) -> tuple[memoryview, int, int]:
+        """Bytes from byte `position` on, for a pass over many batches -> a buffer, where in it they begin, where they end.
+
+        They are valid until the reader moves on. What lies in the buffer is used; `fresh` reads again, up to READ_CHUNK_BYTES.
+        """
+        if fresh or position < self._start or position >= self._start + self._filled:
+            self._fill(position, limits.READ_CHUNK_BYTES, self.end_position())
+        return self._buffer, position - self._start, self._filled
+
     def _next_sound(self, position: int, suspect: int | None, end: int, *, legacy: bool) -> int | None:
         """Where to go on behind damage at `position`; with `suspect`, the batch before, maybe within what that one claims."""
         if self._budget is None:

@@ -222,6 +222,9 @@ def test_timestamps_of_the_wrapper_count_under_log_append_time() -> None:
 def test_an_entry_cut_short_inside_is_passed_over() -> None:
     for cut in range(1, len(inner(1))):
         assert [record.offset for record in opened(wrap(inner(0) + inner(1)[:cut], offset=0))] == [0]
+    # However much it claims: where the bytes end, the set does.
+    claims = inner(1)[:8] + struct.pack(">i", 2**31 - 1) + inner(1)[12:]
+    assert [record.offset for record in opened(wrap(inner(0) + claims, offset=0))] == [0]
 
 
 def test_an_inner_message_with_a_wrong_crc_is_told_not_refused() -> None:

@@ -1,0 +1,25 @@
+# C types for batch_lines.py when Cython compiles it; the Python source knows nothing of them.
+cimport cython
+from kcli.format cimport record_scan
+from kcli.format.batch_scan cimport read_int32, read_int64
+from kcli.inspect cimport record_lines
+from kcli.inspect.record_lines cimport first_gap, put_int, put_text
+
+cdef long long INT32_MAX
+cdef long long MOST_OFFSET
+
+@cython.locals(
+    offsets=cython.longlong[::1], timestamps=cython.longlong[::1],
+    key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1],
+    value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
+    header_positions=cython.longlong[::1], header_counts=cython.longlong[::1], record_positions=cython.longlong[::1],
+    capacity=Py_ssize_t, room=Py_ssize_t, why=cython.int, size=cython.longlong, start=Py_ssize_t, to=Py_ssize_t,
+    end=Py_ssize_t, stored=cython.longlong, base_offset=cython.longlong, delta=cython.longlong, count=cython.longlong,
+    attributes=cython.longlong, codec=cython.int, base_sequence=cython.longlong, last_sequence=cython.longlong,
+    base_timestamp=cython.longlong, max_timestamp=cython.longlong, label=bytes, epoch=cython.longlong,
+    from_position=Py_ssize_t, to_position=Py_ssize_t, found=Py_ssize_t, printed=Py_ssize_t, gap=Py_ssize_t,
+)
+cpdef Py_ssize_t put_batch_lines(
+    unsigned char[::1] out, const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit,
+    long long file_position, crc32c, inflate, note_gap, bint with_records, bint with_metadata, bint with_contents,
+    records, long long[::1] scratch, long long[::1] state, long long[::1] place) except? -9
