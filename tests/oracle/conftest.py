@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import missing
 from tests.oracle.peer import Peer, PeerMissingError
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The tests of a module run in one process, so that one broker and one JVM serve them and nobody fights for a port."""
     if not config.pluginmanager.hasplugin("xdist"):
@@ -21,5 +23,5 @@ def kafka_peer(tmp_path_factory: pytest.TempPathFactory) -> Peer:
     """The real Kafka of this session; the test is skipped, with the reason, where it cannot be asked."""
     try:
         return Peer(tmp_path_factory.mktemp("kafka-peer"))
-    except PeerMissingError as missing:
-        pytest.skip(str(missing))
+    except PeerMissingError as error:
+        missing(str(error))

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -47,6 +48,21 @@ class Outcome(NamedTuple):
     stdout: bytes
     stderr: str
     exit_code: int
+
+
+def free_ports() -> int:
+    """A port for a broker such that it and the next one, the controller's, are free; test processes look apart."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 21000 + 500 * (worker % 20)
+    for port in range(first, first + 500, 2):
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no two free ports in a row from {first} on")
 
 
 class LoadCase(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.inspect.described import by_partition, described
-from tests.oracle.peer import Peer
+from tests.oracle.peer import Peer, free_ports
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
@@ -93,19 +92,6 @@ class Seen(NamedTuple):
     report: dict[str, Any]
 
 
-def free_ports() -> tuple[int, int]:
-    """Two neighbouring ports that nobody listens on."""
-    for port in range(29092, 29992, 2):
-        with socket.socket() as first, socket.socket() as second:
-            try:
-                first.bind(("127.0.0.1", port))
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port, port + 1
-    pytest.skip("no free ports for a broker")
-
-
 @pytest.fixture(scope="module")
 def seen(kafka_peer: Peer, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     home = tmp_path_factory.mktemp("broker")
@@ -113,8 +99,8 @@ def seen(kafka_peer: Peer, shared: Path, tmp_path_factory: pytest.TempPathFactor
     shutil.copytree(shared / "kafka-logs" / "data", data)
     for path in [data, *data.rglob("*")]:
         path.chmod(path.stat().st_mode | 0o200)
-    port, controller = free_ports()
-    (home / "server.properties").write_text(_CONFIG.format(port=port, controller=controller, data=data))
+    port = free_ports()
+    (home / "server.properties").write_text(_CONFIG.format(port=port, controller=port + 1, data=data))
     script = str(kafka_peer.script)
     subprocess.run([script, "start", str(home)], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
     try:

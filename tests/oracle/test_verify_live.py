@@ -7,16 +7,15 @@ start nobody holds the directory, and a broker's own unfinished business may sho
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from kcli.inspect.finding_kinds import INFO
-from tests.conftest import SHARED
+from tests.conftest import SHARED, missing
 from tests.inspect.verified import codes, verify
-from tests.oracle.peer import find_peer
+from tests.oracle.peer import find_peer, free_ports
 
 MAKE_LOGS = SHARED / "kafka-logs" / "make-logs"
 SEEDS = (201, 202, 203, 204, 205)
@@ -25,24 +24,11 @@ MAKE_SECONDS = 600
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 
-def free_ports() -> int:
-    """A port such that it and the next one, the controller's, are free."""
-    for port in range(21000, 29000, 7):
-        with socket.socket() as one, socket.socket() as other:
-            try:
-                one.bind(("127.0.0.1", port))
-                other.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
-    raise OSError("no two free ports in a row")
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_broker_at_work_and_its_directory_afterwards_are_sound(seed: int, tmp_path: Path) -> None:
     """No false alarm beside the running broker, none when it has stopped."""
     if not MAKE_LOGS.is_file() or find_peer() is None:
-        pytest.skip("make-logs and the real Kafka, of ../shared, are not beside this checkout")
+        missing("make-logs and the real Kafka, of ../shared, are not beside this checkout")
     out = tmp_path / "out"
     with (tmp_path / "make-logs.txt").open("wb") as log:
         maker = subprocess.Popen([str(MAKE_LOGS), str(out), str(seed), str(free_ports())], stdout=log, stderr=log)
@@ -51,7 +37,7 @@ def test_a_broker_at_work_and_its_directory_afterwards_are_sound(seed: int, tmp_
         finally:
             stop(maker, out)
     if maker.returncode:
-        pytest.skip(f"make-logs did not make the directory: {(tmp_path / 'make-logs.txt').read_text()[-300:]}")
+        missing(f"make-logs did not make the directory: {(tmp_path / 'make-logs.txt').read_text()[-300:]}")
     assert looks > 3
     assert codes(verify(out / "data")) <= {"transaction-open"}
 
