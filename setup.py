@@ -19,6 +19,7 @@ COMPILED_MODULES = [
     "kcli/inspect/batch_lines.py",
     "kcli/inspect/record_rows.py",
     "kcli/spark/arrow_columns.py",
+    "kcli/spark/batch_spans.py",
 ]
 
 

@@ -53,7 +53,7 @@ class ArrowBatchBuilder:
         for column in self._filled:
             column.add(rows, self.rows)
         # The window is not kept: its buffer is as large as a batch.
-        self._runs.append(rows._replace(window=None))
+        self._runs.append(rows._replace(window=None, span=None))
         self.rows += rows.length
         return self.rows >= self.max_rows or sum([column.data_bytes for column in self._sized]) >= self.max_bytes
 

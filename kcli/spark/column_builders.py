@@ -5,7 +5,9 @@
     key, value, headers                   compiled loops copy bytes              by the byte
     offset                                a slice of the scanner's column        one memcpy a window
     timestamp, sequence, sizes            compiled loops                         some ns a record
-    what is the same for a whole batch    at the end, from the runs of rows      one step a batch
+    numbers that are the same for a       compiled loops                         some ns a record
+      whole batch
+    what else is the same for a batch     at the end, from the runs of rows      one step a run
 
 Buffers are new for each batch: whoever has one may keep it.
 """
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from kcli.format.batch_scan import BatchColumns
 from kcli.format.compression import codec_name
 from kcli.format.java_text import decode_utf8
 from kcli.format.legacy_message_set import LegacyBatch
@@ -34,6 +37,7 @@ from kcli.spark.arrow_columns import (
     put_sequences,
     put_sizes,
 )
+from kcli.spark.batch_spans import put_repeated
 
 CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE = 0, 1, -1
 
@@ -42,8 +46,23 @@ _KEY_BYTES = 1024 * 1024
 _VALUE_BYTES = 6 * 1024 * 1024
 
 
+class Span(NamedTuple):
+    """The batches of a window that holds the records of several: rows [first, first + batch_count) of `batches`.
+
+    `ends` are where each batch's records end in the window's buffer.
+    """
+
+    batches: BatchColumns
+    first: int
+    batch_count: int
+    ends: array[int]
+
+
 class Rows(NamedTuple):
-    """Records [first, first + length) of a window of a batch, and what is known of them beyond the batch."""
+    """Records [first, first + length) of a window of a batch, and what is known of them beyond the batch.
+
+    With a `span` the window is a span's, whole, and `header` that of its first batch: the others have the same attributes.
+    """
 
     header: RecordBatch | LegacyBatch
     window: Any  # RecordWindow, None once the rows are copied
@@ -53,6 +72,7 @@ class Rows(NamedTuple):
     partition: int
     segment: str
     aborted: bool
+    span: Span | None = None
 
 
 def _fresh(size: int) -> tuple[pa.Buffer, memoryview]:
@@ -288,7 +308,7 @@ class TimestampColumn(RecordColumn):
     def add(self, rows: Rows, row: int) -> None:
         """Turn milliseconds into microseconds."""
         timestamps, first = rows.window.columns.timestamp, rows.first
-        if isinstance(rows.header, RecordBatch) and rows.header.is_log_append_time:
+        if rows.span is None and isinstance(rows.header, RecordBatch) and rows.header.is_log_append_time:
             timestamps, first = array("q", (rows.header.max_timestamp,)) * rows.length, 0
         self.bits.nulls += put_micros(timestamps, first, rows.length, self.values, self.bits.view, row)
 
@@ -312,6 +332,8 @@ class IntColumn(RecordColumn):
             put_sizes(columns.key_size, first, count, self.values, row)
         elif self.name == "valueSize":
             put_sizes(columns.value_size, first, count, self.values, row)
+        elif rows.span is not None:
+            self._add_span(rows, rows.span, row)
         elif not isinstance(rows.header, RecordBatch):
             self.values[row : row + count] = array("i", (-1,)) * count
         elif self.name == "recordSize":
@@ -322,9 +344,44 @@ class IntColumn(RecordColumn):
             header = rows.header
             put_sequences(columns.offset, first, count, header.base_offset, header.base_sequence, self.values, row)
 
+    def _add_span(self, rows: Rows, span: Span, row: int) -> None:
+        """Fill in recordSize or sequence batch by batch."""
+        columns, batches, at = rows.window.columns, span.batches, 0
+        for index, end in enumerate(span.ends[: span.batch_count], span.first):
+            count = batches.record_count[index]
+            if self.name == "recordSize":
+                put_distances(columns.record_position, at, count, end, self.values, row + at)
+            else:
+                base, sequence = batches.base_offset[index], batches.base_sequence[index]
+                put_sequences(columns.offset, at, count, base, sequence, self.values, row + at)
+            at += count
+
     def finish(self, count: int) -> pa.Array:
         """The column of `count` rows."""
         return pa.Array.from_buffers(self.type, count, [None, self.buffer], 0)
+
+
+class BatchNumberColumn(RecordColumn):
+    """A number of the batch, the same for all its records: position, batchSize, leaderEpoch, producerId, producerEpoch."""
+
+    def begin(self) -> None:
+        """Start anew with empty buffers, of 64 bits whatever the type."""
+        self.buffer, view = _fresh(8 * self.capacity)
+        self.values = view.cast("q")
+
+    def add(self, rows: Rows, row: int) -> None:
+        """Repeat the number for each record."""
+        if rows.span is None:
+            numbers, counts, first, count = array("q", (_OF_BATCH[self.name](rows),)), array("q", (rows.length,)), 0, 1
+        else:
+            batches = rows.span.batches
+            numbers, counts = getattr(batches, _IN_SPANS[self.name]), batches.record_count
+            first, count = rows.span.first, rows.span.batch_count
+        put_repeated(numbers, counts, first, count, self.values, row)
+
+    def finish(self, count: int) -> pa.Array:
+        """The column of `count` rows."""
+        return pa.Array.from_buffers(pa.int64(), count, [None, self.buffer], 0).cast(self.type)
 
 
 class RunColumn(Column):
@@ -339,12 +396,6 @@ class RunColumn(Column):
         values = [value_of(run) for run in runs]
         if values.count(values[0]) == len(values):
             return pa.repeat(pa.scalar(values[0], self.type), count)
-        code = "i" if pa.types.is_int32(self.type) else "q" if pa.types.is_int64(self.type) else None
-        if code is not None:
-            numbers = array(code)
-            for value, run in zip(values, runs, strict=True):
-                numbers += array(code, (value,)) * run.length
-            return pa.Array.from_buffers(self.type, count, [None, pa.py_buffer(numbers)], 0)
         return pa.concat_arrays(
             [pa.repeat(pa.scalar(value, self.type), run.length) for value, run in zip(values, runs, strict=True)]
         )
@@ -402,6 +453,15 @@ _OF_BATCH: dict[str, Any] = {
     "isControl": _field("is_control", False),
 }
 
+# The columns of kcli.format.batch_scan that hold the same.
+_IN_SPANS = {
+    "position": "position",
+    "batchSize": "size_bytes",
+    "leaderEpoch": "leader_epoch",
+    "producerId": "producer_id",
+    "producerEpoch": "producer_epoch",
+}
+
 _OF_RECORD: dict[str, type[RecordColumn]] = {
     "key": BinaryColumn,
     "value": BinaryColumn,
@@ -412,6 +472,7 @@ _OF_RECORD: dict[str, type[RecordColumn]] = {
     "keySize": IntColumn,
     "valueSize": IntColumn,
     "recordSize": IntColumn,
+    **dict.fromkeys(_IN_SPANS, BatchNumberColumn),
 }
 
 

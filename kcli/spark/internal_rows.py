@@ -26,7 +26,7 @@ from kcli.protocol.internal_records import Decoder, decoder_for_topic
 from kcli.protocol.json_values import to_dict
 from kcli.protocol.message import Message
 from kcli.spark.column_builders import micros
-from kcli.spark.record_reader import RangeWalker, is_aborted
+from kcli.spark.range_walker import RangeWalker, is_aborted
 from kcli.spark.splits import SegmentRange
 
 Row = dict[str, Any]

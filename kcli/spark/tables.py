@@ -40,7 +40,8 @@ from kcli.spark.options import ReadOptions
 from kcli.spark.partitions import LogPartition, find_partitions
 from kcli.spark.planning import INT64_END, OffsetRange, offset_ranges, plan_splits
 from kcli.spark.pushdown import Pushed
-from kcli.spark.record_reader import Fault, RangeWalker, is_aborted, read_records, records_fault
+from kcli.spark.range_walker import Fault, RangeWalker, is_aborted, records_fault
+from kcli.spark.record_reader import read_records
 from kcli.spark.splits import LogSplit, SegmentRange, pack
 
 Row = dict[str, Any]

@@ -15,7 +15,7 @@ from kcli.format.legacy_message_set import NewLegacyRecord, encode_message, enco
 from kcli.format.primitives import crc32c
 from kcli.log.disk import OsDisk
 from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.spark.record_reader import CorruptLogError
+from kcli.spark.range_walker import CorruptLogError
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of

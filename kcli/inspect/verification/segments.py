@@ -31,10 +31,10 @@ from kcli.inspect.verification.facts import EpochRun, SegmentFacts, SegmentOptio
 from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
 from kcli.inspect.verification.producers import ProducerStep
 from kcli.inspect.verification.runs import StepGatherer, last_sequence
-from kcli.inspect.verification.walk import SegmentWalk, Stretch
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
 from kcli.log.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
+from kcli.log.segment_walk import SegmentWalk, Stretch
 
 _NEVER = 2**63 - 1
 _DAMAGE_CODES = {ZEROS: "log-zero-tail", BAD_MAGIC: "batch-magic"}

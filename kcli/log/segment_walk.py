@@ -1,4 +1,4 @@
-"""Walks a segment for the verifier: whole stretches of usual batches as columns, all else one by one.
+"""Walks a segment by the compiled scanner: whole stretches of usual batches as columns, all else one by one.
 
     what lies there                                 how it is given out
     ----------------------------------------------  --------------------------------------------------------------
@@ -22,11 +22,10 @@ from kcli.format.batch_scan import LEGACY, LOOK, BatchColumns
 from kcli.format.primitives import INT64_MAX, crc32c
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch, read_header
 from kcli.log.disk import Disk
-from kcli.log.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.log_reader import TRUNCATED, Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
 
 BUFFER_BYTES = 512 * 1024
-ROWS = BUFFER_BYTES // HEADER_BYTES + 1
 
 
 class Stretch(NamedTuple):
@@ -38,16 +37,21 @@ class Stretch(NamedTuple):
 
 
 class SegmentWalk:
-    """Walks one `.log` or `.checkpoint` file from its start to the size that it has when the walk is made."""
+    """Walks bytes [start, end) of one `.log` or `.checkpoint` file, by default to the size that it has when the walk is made.
 
-    def __init__(self, disk: Disk, path: str) -> None:
-        size = disk.size(path)
-        self.reader = SegmentReader(disk, path, end=size)
+    A batch begins at byte `start`. `buffer_bytes` are read at once; a batch above that comes alone.
+    """
+
+    def __init__(
+        self, disk: Disk, path: str, *, start: int = 0, end: int | None = None, buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
+        self.reader = SegmentReader(disk, path, end=disk.size(path) if end is None else end)
         self.end = self.reader.end_position()
-        self.rows = BatchColumns(ROWS)
+        self.rows = BatchColumns(buffer_bytes // HEADER_BYTES + 1)
         self.scanner = RecordScanner()
-        self.position = 0  # the byte behind what was given out
-        self._buffer = bytearray(BUFFER_BYTES)
+        self.position = start  # the byte behind what was given out
+        self._buffer_bytes = buffer_bytes
+        self._buffer = bytearray(buffer_bytes)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._scratch = array("q", bytes(32))
@@ -71,7 +75,7 @@ class SegmentWalk:
     def _scan(self) -> int:
         """Fill the buffer and the rows from the present position on -> how many rows."""
         self._start = self.position
-        wanted = min(BUFFER_BYTES, self.end - self.position)
+        wanted = min(self._buffer_bytes, self.end - self.position)
         filled = self.reader.file.read_into(self.position, self._view[:wanted])
         return batch_scan.scan_batches(
             self._buffer,
@@ -87,6 +91,7 @@ class SegmentWalk:
 
     def _step_by_step(self) -> Iterator[Stretch | Damage]:
         """What the columns do not take in, up to the next sound batch of magic 2 that fits into the buffer."""
+        found: LogBatch | Damage | None = None
         for found in self.reader.batches(self.position):
             self.position = found.end_position
             if isinstance(found, Damage):
@@ -95,8 +100,10 @@ class SegmentWalk:
             self._put_row(found)
             yield Stretch(1, 1, found)
             header = found.header
-            if found.is_valid and isinstance(header, RecordBatch) and header.size_bytes <= BUFFER_BYTES:
+            if found.is_valid and isinstance(header, RecordBatch) and header.size_bytes <= self._buffer_bytes:
                 return
+        if not isinstance(found, Damage) and self.position < self.end:
+            yield Damage(self.position, self.end, TRUNCATED, "the file shrank while it was read")
         self.position = self.end
 
     def batch(self, row: int) -> LogBatch:
@@ -105,6 +112,16 @@ class SegmentWalk:
         data = self._view[start : start + self.rows.size_bytes[row]]
         header = read_header(data, 0, self.rows.position[row])
         return LogBatch(header, data, header.crc, self.reader.file)
+
+    @property
+    def buffer(self) -> bytearray:
+        """What the rows of a stretch were scanned from; it begins at byte `buffer_start` of the file."""
+        return self._buffer
+
+    @property
+    def buffer_start(self) -> int:
+        """The byte of the file at the start of the buffer."""
+        return self._start
 
     def payload(self, row: int) -> memoryview:
         """The records' bytes, compressed or not, of such a row."""
