@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,44 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.inspect.described import by_partition, described
-from tests.oracle.peer import Peer, free_ports
+from tests.oracle.brokers import TOOL_SECONDS, ask, copy_of_given, running_broker
+from tests.oracle.peer import Peer
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
 Row = dict[str, Any]
-TOOL_SECONDS = 120
-# Nothing expires, no members either, nothing is cleaned or deleted, and no transaction is aborted for its age.
-_CONFIG = """
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-log.dirs={data}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-group.consumer.session.timeout.ms=1000000
-group.consumer.max.session.timeout.ms=1000000
-group.share.session.timeout.ms=1000000
-group.share.max.session.timeout.ms=1000000
-group.streams.session.timeout.ms=1000000
-group.streams.max.session.timeout.ms=1000000
-log.retention.ms=-1
-log.cleaner.enable=false
-offsets.retention.minutes=2000000
-transaction.abort.timed.out.transaction.cleanup.interval.ms=100000000
-transactional.id.expiration.ms=2000000000
-producer.id.expiration.ms=2000000000
-metadata.max.idle.interval.ms=0
-authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-allow.everyone.if.no.acl.found=true
-super.users=User:ANONYMOUS
-"""
 _GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 _TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
@@ -95,32 +61,15 @@ class Seen(NamedTuple):
 @pytest.fixture(scope="module")
 def seen(kafka_peer: Peer, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     home = tmp_path_factory.mktemp("broker")
-    data = home / "data"
-    shutil.copytree(shared / "kafka-logs" / "data", data)
-    for path in [data, *data.rglob("*")]:
-        path.chmod(path.stat().st_mode | 0o200)
-    port = free_ports()
-    (home / "server.properties").write_text(_CONFIG.format(port=port, controller=port + 1, data=data))
+    data = copy_of_given(shared / "kafka-logs" / "data", home / "data")
     script = str(kafka_peer.script)
-    subprocess.run([script, "start", str(home)], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
-    try:
-        bootstrap = f"127.0.0.1:{port}"
+    with running_broker(kafka_peer, home, data) as bootstrap:
         ran = kafka_peer.run_java("LiveGroups", [bootstrap], timeout_seconds=TOOL_SECONDS)
         assert ran.exit_code == 0, ran.stderr[-2000:]
         live = [json.loads(line) for line in ran.stdout.decode().splitlines()]
         tools = {name: ask(script, bootstrap, *tool) for name, tool in _TOOLS.items()}
         running = described(data).report
-    finally:
-        subprocess.run([script, "stop", str(home)], check=True, timeout=TOOL_SECONDS)
     yield Seen(tools, {group["groupId"]: group for group in live}, running, described(data).report)
-
-
-def ask(script: str, bootstrap: str, tool: str, *arguments: str) -> str:
-    """What a tool of Kafka prints of the broker."""
-    command = [script, "java", tool, "--bootstrap-server", bootstrap, *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
 
 
 def table(text: str) -> list[list[str]]:
