@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from kcli.commands.output import EXIT_CANNOT_RUN, guarded
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, print_text
 
 # name -> (module, one line of help); the order is that of --help and of the README.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -31,6 +31,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: object, **kwargs: object) -> None:
         kwargs.setdefault("formatter_class", lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100))
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+    def print_help(self, file: object = None) -> None:
+        """Print the help on stdout. Raises OSError where that cannot be; argparse itself would pass over it."""
+        print_text(self.format_help())
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:
@@ -69,18 +73,22 @@ def version() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `kcli` -> its exit code (see kcli.commands.output)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: _run(words))
+
+
+def _run(words: list[str]) -> int:
+    """Do what the command line says -> exit code. Raises CannotRun where it makes no sense, SystemExit as argparse does."""
     if not words or words[0] in ("-h", "--help", "help"):
-        sys.stdout.write(overview())
-        return 0 if words else EXIT_CANNOT_RUN
+        print_text(overview())
+        return EXIT_OK if words else EXIT_CANNOT_RUN
     if words[0] in ("-V", "--version"):
-        sys.stdout.write(version())
-        return 0
+        print_text(version())
+        return EXIT_OK
     if words[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
-        sys.stderr.write(f"kcli: there is no command {words[0]!r}; the commands are {known}\n")
-        return EXIT_CANNOT_RUN
+        raise CannotRun(f"there is no command {words[0]!r}; the commands are {known}")
     parsed = build_parser(words[0]).parse_args(words[1:])
-    return guarded(lambda: int(parsed.run(parsed)))
+    return int(parsed.run(parsed))
 
 
 if __name__ == "__main__":
