@@ -58,10 +58,26 @@ def running_broker(peer: Peer, home: Path, data: Path) -> Iterator[str]:
     """Runs a broker on `data`; its settings and its output, broker.log, lie in `home` -> its address. It stops cleanly."""
     port = free_ports()
     (home / "server.properties").write_text(_CONFIG.format(port=port, controller=port + 1, data=data))
+    with _started(peer, home):
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def new_broker(peer: Peer, home: Path, *settings: str) -> Iterator[str]:
+    """Runs a new broker, whose log directory is home/data; `settings` are KEY=VALUE -> its address. It stops cleanly."""
+    port = free_ports()
+    command = [str(peer.script), "format", str(home), str(port), *settings]
+    subprocess.run(command, check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
+    with _started(peer, home):
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def _started(peer: Peer, home: Path) -> Iterator[None]:
     script = str(peer.script)
     subprocess.run([script, "start", str(home)], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
     try:
-        yield f"127.0.0.1:{port}"
+        yield
     finally:
         subprocess.run([script, "stop", str(home)], check=True, timeout=TOOL_SECONDS)
 
