@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
 
     def print_help(self, file: object = None) -> None:
-        """Print the help on stdout. Raises OSError where that cannot be; argparse itself would pass over it."""
+        """Print the help on stdout. Raises as write_out does, where argparse itself would pass over it."""
         print_text(self.format_help())
 
 

@@ -24,20 +24,32 @@ class CannotRun(Exception):
     """The command cannot do what it was asked; the message is the sentence that the user reads."""
 
 
+class ReaderGone(Exception):
+    """Nobody reads stdout any more. Not an OSError: those are of the files that are read, and told with their names."""
+
+
 def tell(message: str) -> None:
     """Print one sentence on stderr."""
     sys.stderr.write(f"kcli: {message}\n")
 
 
 def write_out(data: memoryview | bytes) -> None:
-    """Write bytes to stdout, all of them, past Python's buffer. Raises BrokenPipeError when nobody reads any more."""
+    """Write bytes to stdout, all of them, past Python's buffer.
+
+    Raises ReaderGone when nobody reads any more, CannotRun where they cannot be written (a full disk).
+    """
     view = memoryview(data)
-    while view:
-        view = view[os.write(1, view) :]
+    try:
+        while view:
+            view = view[os.write(1, view) :]
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as error:
+        raise CannotRun(f"stdout cannot be written: {error.strerror or error}") from error
 
 
 def print_text(text: str) -> None:
-    """Print lines on stdout. Raises BrokenPipeError when nobody reads any more."""
+    """Print lines on stdout. Raises as write_out does."""
     write_out((text if text.endswith("\n") else text + "\n").encode("utf-8", "surrogateescape"))
 
 
@@ -61,7 +73,7 @@ def guarded(run: Callable[[], int]) -> int:
     except CannotRun as error:
         tell(str(error))
         return EXIT_CANNOT_RUN
-    except BrokenPipeError:
+    except (ReaderGone, BrokenPipeError):
         # The interpreter flushes stdout once more at its end; give it a place where that cannot fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_OK

@@ -19,7 +19,7 @@ class TextBuffer:
         self.place = array("q", (0,))
 
     def put(self, text: bytes) -> None:
-        """Append `text`; what does not fit goes out first. Raises what `write` raises (a closed pipe: BrokenPipeError)."""
+        """Append `text`; what does not fit goes out first. Raises what `write` raises."""
         position = self.place[0]
         end = position + len(text)
         if end > len(self.memory):
