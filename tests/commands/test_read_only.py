@@ -75,7 +75,8 @@ def test_the_page_cache_of_a_large_file_stays_as_it_was(words: tuple[str, ...], 
         missing("this file system keeps every page")
     command = [sys.executable, "-m", "kcli", *words, str(log)]
     run(*command)
-    assert resident_bytes(log) < 4 * MIB
+    # The kernel keeps what it has not yet sorted into its lists: some large pages for each core.
+    assert resident_bytes(log) < log.stat().st_size / 3
     log.read_bytes()
     cached = resident_bytes(log)
     run(*command)

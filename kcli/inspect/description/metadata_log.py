@@ -52,7 +52,7 @@ def read_metadata(disk: Disk, sources: Sources, logs: Logs, remarks: Remarks) ->
     log = logs.best(METADATA_TOPIC, 0)
     if log is not None and (log.directory.segments or log.directory.metadata_snapshots):
         quorum_state = read_small(disk, log.directory.file(FileKind.QUORUM_STATE), decode_quorum_state, remarks)
-        return _read_log(disk, log.directory, quorum_state, remarks)
+        return read_metadata_log(disk, log.directory, quorum_state, remarks)
     for source in sources.directories if not sources.replicas else ():
         path = source.listing.file(FileKind.BOOTSTRAP_CHECKPOINT) if source.listing is not None else None
         if path is not None:
@@ -62,7 +62,10 @@ def read_metadata(disk: Disk, sources: Sources, logs: Logs, remarks: Remarks) ->
     return None
 
 
-def _read_log(disk: Disk, directory: PartitionDirectory, quorum_state: QuorumState | None, remarks: Remarks) -> MetadataView:
+def read_metadata_log(
+    disk: Disk, directory: PartitionDirectory, quorum_state: QuorumState | None, remarks: Remarks
+) -> MetadataView:
+    """The image of one directory of `__cluster_metadata-0`; what cannot be read is passed over and stands in `remarks`."""
     log_start = directory.segments[0].base_offset if directory.segments else None
     snapshot, image = _choose_snapshot(disk, directory.metadata_snapshots, log_start, remarks)
     from_offset = 0 if snapshot is None else snapshot.base_offset
