@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kcli.format import limits
 from kcli.format.primitives import (
@@ -34,7 +34,21 @@ from kcli.log.large_records import PieceReader, record_end, scan_large_record
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
-    from kcli.log.log_reader import LogBatch
+
+
+class BatchSource(Protocol):
+    """What is opened: a batch of a file (kcli.log.log_reader.LogBatch), held whole or to be read in pieces."""
+
+    header: RecordBatch | LegacyBatch
+    data: memoryview | None
+
+    def payload_chunks(self) -> Iterator[Buffer]:
+        """The bytes behind the header of format 2, in pieces. Raises CorruptRecordError where the file shrank."""
+        ...
+
+    def read_whole(self) -> bytes:
+        """All bytes of the batch. Raises RecordTooLargeError, CorruptRecordError."""
+        ...
 
 
 class RecordWindow:
@@ -111,7 +125,7 @@ class RecordScanner:
 
 
 def open_windows(
-    batch: LogBatch,
+    batch: BatchSource,
     scanner: RecordScanner,
     *,
     lenient: bool = False,
@@ -140,7 +154,7 @@ def _failed(scanner: RecordScanner, first_index: int, error: FormatError) -> Rec
 
 
 def _open_records(
-    batch: LogBatch, header: RecordBatch, scanner: RecordScanner, large_bytes: int | None
+    batch: BatchSource, header: RecordBatch, scanner: RecordScanner, large_bytes: int | None
 ) -> Iterator[RecordWindow]:
     if header.codec == 0:
         if batch.data is not None:
@@ -169,7 +183,7 @@ def _open_records(
     yield from _scan_pieces(header, scanner, pieces, large_bytes)
 
 
-def _until_fault(batch: LogBatch, codec: int, error: InflationError) -> Iterator[bytes]:
+def _until_fault(batch: BatchSource, codec: int, error: InflationError) -> Iterator[bytes]:
     from kcli.format.compression import inflate_stream
 
     yield from inflate_stream(codec, batch.payload_chunks(), window=limits.READ_CHUNK_BYTES)
@@ -290,7 +304,7 @@ def _check_leftover(
     return None, False
 
 
-def _open_legacy(batch: LogBatch, header: LegacyBatch, scanner: RecordScanner, lenient: bool) -> Iterator[RecordWindow]:
+def _open_legacy(batch: BatchSource, header: LegacyBatch, scanner: RecordScanner, lenient: bool) -> Iterator[RecordWindow]:
     """Windows over the messages of a set of format 0 or 1; they are few, so they are objects first and columns after."""
     from kcli.format.legacy_message_set import iter_records
 
