@@ -140,7 +140,8 @@ class LogDumper:
 
     def dump(self, path: str) -> None:
         """Print one file, from its batches on. Raises OSError where it cannot be opened or read."""
-        end = min(self._options.max_bytes, self._disk.size(path))
+        size, most = self._disk.size(path), self._options.max_bytes
+        end = min(size, most) if most < INT32_MAX else size
         with SegmentReader(self._disk, path, end=end) as reader:
             self._consecutive = _Consecutive(self.summary, path, self._absolute)
             position, steps = 0, 1
