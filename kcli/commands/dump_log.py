@@ -181,7 +181,7 @@ def expand(disk: OsDisk, paths: list[str]) -> list[str]:
             from kcli.log.log_directory import expand_pattern
 
             matches = expand_pattern(disk, path)
-            if not matches:
+            if matches == [path]:
                 raise CannotRun(f"{path}: nothing has such a name")
             for match in matches:
                 found += _files_below(disk, match, set()) if disk.is_directory(match) else [match]

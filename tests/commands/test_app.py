@@ -1,0 +1,108 @@
+"""Protects the command line as a whole: what each word does, where its output goes, and with which exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kcli import __version__
+from kcli.commands import app
+from kcli.commands.app import COMMANDS, build_parser, main, overview
+from kcli.format.record_scan import is_compiled
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
+def test_help(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    """Names every command, on stdout; it is what was asked for."""
+    assert main(words) == 0
+    out, err = capfd.readouterr()
+    assert out == overview() and err == "" and all(f"  {name} " in out for name in COMMANDS)
+
+
+def test_nothing_to_do(capfd: pytest.CaptureFixture[str]) -> None:
+    """Without a word there is help, and no success."""
+    assert main([]) == 2
+    assert capfd.readouterr().out == overview()
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_version(word: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Says which of the two ways the loops run."""
+    assert main([word]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith(f"kcli {__version__} (record loops ") and ("compiled" in out) == (
+        is_compiled() or "C compiler" in out
+    )
+
+
+@pytest.mark.parametrize("word", ["dump", "--verify", "", "dump-log ", "\x1b[31m"])
+def test_an_unknown_command(word: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Is told with the commands that there are, harmless to a terminal."""
+    assert main([word]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err == f"kcli: there is no command {word!r}; the commands are {', '.join(COMMANDS)}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_commands_help(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Goes to stdout as the docs have it; an unknown option is told on stderr, with exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    out = capfd.readouterr().out
+    assert ended.value.code in (0, None) and out.startswith(f"usage: kcli {command} [OPTIONS]")
+    assert out == build_parser(command).format_help()
+    with pytest.raises(SystemExit) as ended:
+        main([command, *(["--out", "x"] if command == "to-parquet" else []), "--no-such-option", "x"])
+    out, err = capfd.readouterr()
+    assert ended.value.code == 2 and out == "" and "--no-such-option" in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_path(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A sentence, no traceback."""
+    try:
+        code: object = main([command])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2 and "Traceback" not in (err := capfd.readouterr().err) and err
+
+
+def test_a_fault_of_kcli_itself(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Even that is a sentence, unless a traceback is asked for."""
+
+    def fail(command: str) -> None:
+        raise RuntimeError("impossible")
+
+    monkeypatch.setattr(app, "build_parser", fail)
+    monkeypatch.delenv("KCLI_TRACEBACK", raising=False)
+    assert main(["verify"]) == 2
+    err = capfd.readouterr().err
+    assert "a fault in kcli itself: RuntimeError: impossible" in err and "Traceback" not in err
+    monkeypatch.setenv("KCLI_TRACEBACK", "1")
+    with pytest.raises(RuntimeError):
+        main(["verify"])
+
+
+def test_as_a_program() -> None:
+    """`python -m kcli` is `kcli`: its exit codes are the process's."""
+    words = [sys.executable, "-m", "kcli"]
+    assert subprocess.run([*words, "--version"], cwd=ROOT, capture_output=True, check=False).returncode == 0
+    done = subprocess.run([*words, "verify", "/no/such/place"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "/no/such/place" in done.stderr and done.stdout == ""
+
+
+def test_start_up_loads_little() -> None:
+    """What dump-log does not need is not loaded: each of these would cost more than the rest of the start."""
+    program = (
+        "import sys; from kcli.commands.app import main; main(['dump-log', sys.argv[1]]); "
+        "heavy = {'construct', 'rich', 'pyarrow', 'pyspark', 'multiprocessing', 'asyncio', 'concurrent.futures', 'inspect', "
+        "'dataclasses', 'zstandard', 'cramjam', 'lz4'}; print(*sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    log = ROOT / "fixtures" / "kafka-logs" / "data" / "empty-0" / f"{0:020d}.log"
+    done = subprocess.run([sys.executable, "-c", program, str(log)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr == "\n"
