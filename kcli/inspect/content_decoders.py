@@ -60,10 +60,12 @@ def find_decoder(name: str) -> Decode:
         found: object = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
+        if isinstance(found, type):
+            found = found()
     except (ImportError, AttributeError, ValueError) as error:
         raise UnknownDecoder(f"{name}: cannot be loaded: {error}") from error
-    if isinstance(found, type):
-        found = found()
+    except Exception as error:  # whatever a module of one's own does when it is loaded
+        raise UnknownDecoder(f"{name}: cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise UnknownDecoder(f"{name}: is not callable")
     return found
