@@ -11,9 +11,13 @@ import pytest
 
 from kcli.format.java_text import decode_utf8
 from kcli.format.records import Header
-from kcli.spark.options import OptionError
+from kcli.log.disk import OsDisk
+from kcli.spark.arrow_batches import arrow_schema
+from kcli.spark.options import OptionError, parse_options
 from kcli.spark.partitions import PlanError
-from kcli.spark.schema import SchemaError
+from kcli.spark.pushdown import Pushed
+from kcli.spark.schema import SchemaError, table_schema
+from kcli.spark.tables import plan_table, read_table
 from tests.conftest import LogSet, every_log_set
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 from tests.spark.source import rows_of, splits_of
@@ -297,6 +301,35 @@ def test_one_segment_becomes_many_splits(tmp_path: Path, least: int) -> None:
     seen = [row["offset"] for split in splits for batch in reader.read(split) for row in batch.to_pylist()]
     assert sorted(seen) == list(range(600))
     assert all(len(split.ranges) == 1 for split in splits)
+    # Cut where index entries point, so that nobody reads the segment to find batches.
+    indexed = {row["position"] for row in rows_of(tmp_path / "t-0", table="offset_index")}
+    assert {split.ranges[0].position for split in splits} - {0} <= indexed
+
+
+class StoreDisk(OsDisk):
+    """A store of objects whose names begin with `store:`; any other path is none of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        method = super().__getattribute__(name)
+        if name.startswith("_"):
+            return method
+
+        def call(path: str, *args: Any, **kwargs: Any) -> Any:
+            assert path.startswith("store:"), f"{name} of {path}"
+            return method(path.removeprefix("store:"), *args, **kwargs)
+
+        return call
+
+
+def test_bytes_come_through_one_port(tmp_path: Path) -> None:
+    """Planning and reading touch files through kcli.log.disk alone: another disk under it serves as well."""
+    log = build(tmp_path / "t-0")
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 5\n")
+    options = parse_options({"path": f"store:{tmp_path}", "kafka.isolation.level": "read_committed"})
+    schema = table_schema("records")
+    splits = plan_table(StoreDisk(), options, set(schema.fieldNames()), Pushed())
+    batches = [batch for split in splits for batch in read_table(StoreDisk(), split, arrow_schema(schema), options)]
+    assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == [row.offset for row in log.rows[5:]]
 
 
 def test_small_segments_share_a_task(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,6 +89,17 @@ def test_filters_give_the_same_rows(spark: Any, logs: Path, pushdown: str) -> No
     assert frame.where("topic = 'u'").union(frame.where("topic = 't'")).count() == 210
 
 
+def test_pushed_filters_prune(spark: Any, logs: Path, tmp_path: Path) -> None:
+    """What pushed filters rule out is not opened: damage there, which fails a read of all, goes unseen."""
+    shutil.copytree(logs, tmp_path / "logs")
+    for path in [*(tmp_path / "logs" / "u-0").glob("*.log"), tmp_path / "logs" / "t-0" / f"{0:020d}.log"]:
+        path.write_bytes(b"\0\1\2" * 100)
+    narrow = "topic = 't' AND offset >= 45"
+    assert load(spark, tmp_path / "logs", pushdown="true").where(narrow).count() == 75 + 15
+    with pytest.raises(Exception, match="byte 0"):
+        load(spark, tmp_path / "logs").where(narrow).count()
+
+
 @pytest.mark.ci
 def test_pushdown_off_is_spark_as_it_comes(spark: Any, logs: Path) -> None:
     """With Spark's default conf the source works; asking for pushdown then fails with Spark's own sentence."""
@@ -163,6 +175,42 @@ def test_a_batch_that_failed_is_repeated(spark: Any, tmp_path: Path) -> None:
         run_stream(spark, tmp_path / "logs", tmp_path)
     log.path(".log").write_bytes(good)
     assert run_stream(spark, tmp_path / "logs", tmp_path) == [("t", 0, offset) for offset in range(12)]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from kcli.spark import session
+
+spark = session.start_session("local[2]")
+frame = spark.readStream.format("kafka-log").options(columns="topic,partition,offset,value", maxOffsetsPerTrigger="4")
+writer = frame.load(sys.argv[1]).writeStream.format("parquet").option("path", sys.argv[2] + "/out")
+query = writer.option("checkpointLocation", sys.argv[2] + "/checkpoint").trigger(availableNow=True).start()
+commits = Path(sys.argv[2], "checkpoint", "commits")
+while len(list(commits.glob("[0-9]*"))) < 3:
+    query.awaitTermination(0.01)
+for process in session._started:
+    process.kill()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.ci
+def test_exactly_once_over_a_kill(spark: Any, tmp_path: Path) -> None:
+    """Driver and JVM killed in the middle of a run: the next one goes on from the checkpoint, each record lands once."""
+    log = PartitionBuilder(tmp_path / "logs" / "t-0")
+    for _ in range(50):
+        log.append(ROWS * 3)
+    log.flush()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    environment |= {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "logs"), str(tmp_path)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    begun = len(list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*")))
+    assert 3 <= begun < 38, "it was to be killed before its end"
+    rows = run_stream(spark, tmp_path / "logs", tmp_path, maxOffsetsPerTrigger="40")
+    assert rows == [("t", 0, offset) for offset in range(150)]
 
 
 @pytest.mark.ci

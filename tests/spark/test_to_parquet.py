@@ -141,6 +141,19 @@ def test_the_account(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_the_account_of_executors_elsewhere(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tasks cannot write files for the driver they tell by a row of their own, and that row is not written."""
+    build(tmp_path / "logs")
+    words = (tmp_path / "logs", "--isolation", "read_committed")
+    code, here, _ = run(*words, "--out", tmp_path / "here")
+    monkeypatch.setattr("kcli.spark.parquet_export.is_here", lambda master: False)
+    assert (code, run(*words, "--out", tmp_path / "there")[1]) == (EXIT_OK, here.replace("/here", "/there"))
+    tables = [pq.read_table(tmp_path / name) for name in ("here", "there")]
+    assert tables[0].schema.equals(tables[1].schema)
+    assert sorted(map(str, tables[0].to_pylist())) == sorted(map(str, tables[1].to_pylist()))
+
+
+@pytest.mark.spark
 def test_directories_and_modes(run: Run, tmp_path: Path) -> None:
     """Hive-style directories by topic, date and partition; error, ignore, append and overwrite."""
     build(tmp_path / "logs")
@@ -153,8 +166,13 @@ def test_directories_and_modes(run: Run, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").rglob("*.parquet"))) == 1
     assert run(*words, "--mode", "append")[0] == EXIT_OK
     assert pq.read_table(tmp_path / "out").num_rows == 8
-    assert run(*words, "--mode", "overwrite", "--compression", "snappy")[0] == EXIT_OK
-    assert pq.read_table(tmp_path / "out").num_rows == 4
+    assert run(*words, "--mode", "ignore")[0] == EXIT_OK
+    assert pq.read_table(tmp_path / "out").num_rows == 8
+    for name, codec in (("snappy", "SNAPPY"), ("gzip", "GZIP"), ("lz4", "LZ4"), ("none", "UNCOMPRESSED"), ("zstd", "ZSTD")):
+        assert run(*words, "--mode", "overwrite", "--compression", name)[0] == EXIT_OK
+        assert pq.read_table(tmp_path / "out").num_rows == 4
+        (file,) = (tmp_path / "out").rglob("*.parquet")
+        assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == codec
 
 
 @pytest.mark.spark
@@ -180,6 +198,9 @@ def test_decoding(run: Run, tmp_path: Path) -> None:
     assert run(*words, "--out", tmp_path / "inferred")[0] == EXIT_OK
     value = pq.read_schema(next((tmp_path / "inferred").glob("*.parquet"))).field("value").type
     assert {value.field(i).name for i in range(value.num_fields)} == {"id", "name", "more"}
+    assert run(*words, "--out", tmp_path / "few", "--infer-from", "2")[0] == EXIT_OK
+    value = pq.read_schema(next((tmp_path / "few").glob("*.parquet"))).field("value").type
+    assert {value.field(i).name for i in range(value.num_fields)} == {"id", "name"}
     code, _, err = run(*words, "--out", tmp_path / "bad", "--value-schema", "id bigger than")
     assert code == EXIT_CANNOT_RUN and "is no schema" in err
 
