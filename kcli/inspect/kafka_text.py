@@ -144,13 +144,17 @@ class LogDumper:
         end = min(size, most) if most < INT32_MAX else size
         with SegmentReader(self._disk, path, end=end) as reader:
             self._consecutive = _Consecutive(self.summary, path, self._absolute)
-            position, steps = 0, 1
+            position, steps, has_shrunk = 0, 1, False
             while position < end:
                 if self._stretches:
                     behind = self._stretch(reader, position, end)
                     steps = 1 if behind > position else min(2 * steps, MOST_STEPS)
                     position = behind
                 position = self._step_by_step(reader, path, position, steps if self._stretches else None)
+                if (left := reader.end_position()) < end:
+                    end, has_shrunk = left, True
+            if has_shrunk:
+                self._report.damage(path, position, "the file shrank while it was read")
 
     def _stretch(self, reader: SegmentReader, position: int, end: int) -> int:
         """Print usual batches from byte `position` on, in compiled code -> the byte behind them."""
