@@ -37,13 +37,13 @@ def state_of(directory: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
-def checker(server: CommandServer, root: Path, *, uid: int = 0) -> Check:
+def checker(server: CommandServer, root: Path, *, as_root: bool = True) -> Check:
     """A function that runs a command on a path, and demands of it what is demanded of all, and that all below `root` is as
     it was: a promised exit code, no traceback, bounded memory and (by the server) bounded time."""
     before = state_of(root)
 
     def check(command: tuple[str, ...], path: Path) -> Run:
-        run = server.run(*command, path, uid=uid)
+        run = server.run(*command, path, as_root=as_root)
         where = f"{' '.join(command)} {path}: code {run.code}, told {run.err[-2000:]}"
         assert run.code in (0, 1, 2), where
         assert "Traceback" not in run.err and "out of memory" not in run.err, where

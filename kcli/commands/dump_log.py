@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, write_out
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, write_out
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
@@ -167,16 +167,25 @@ def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
     def tell(line: str) -> None:
         sys.stderr.write(line + "\n")
 
-    sound = dump_as_kafka(disk, expand(disk, paths), options, write_out, tell, os.path.abspath)
-    return EXIT_OK if sound else EXIT_FINDINGS
+    problems: list[str] = []
+    files = expand(disk, paths, problems)
+    for problem in problems:
+        tell(f"kcli: {problem}")
+    if problems and not files:
+        return EXIT_CANNOT_RUN
+    sound = dump_as_kafka(disk, files, options, write_out, tell, os.path.abspath)
+    return EXIT_OK if sound and not problems else EXIT_FINDINGS
 
 
-def expand(disk: OsDisk, paths: list[str]) -> list[str]:
-    """Files as they are; a directory's files in the order of their names; a glob's matches. Raises CannotRun for no match."""
+def expand(disk: OsDisk, paths: list[str], problems: list[str]) -> list[str]:
+    """Files as they are; a directory's files in the order of their names; a glob's matches. Raises CannotRun for no match.
+
+    A sentence for each directory that cannot be listed is appended to `problems`.
+    """
     found: list[str] = []
     for path in paths:
         if disk.is_directory(path):
-            found += _files_below(disk, path.rstrip("/") or "/", set())
+            found += _files_below(disk, path.rstrip("/") or "/", set(), problems)
         elif any(sign in path for sign in "*?[") and not disk.exists(path):
             from kcli.log.log_directory import expand_pattern
 
@@ -184,23 +193,28 @@ def expand(disk: OsDisk, paths: list[str]) -> list[str]:
             if matches == [path]:
                 raise CannotRun(f"{path}: nothing has such a name")
             for match in matches:
-                found += _files_below(disk, match, set()) if disk.is_directory(match) else [match]
+                found += _files_below(disk, match, set(), problems) if disk.is_directory(match) else [match]
         else:
             found.append(path)
     return found
 
 
-def _files_below(disk: OsDisk, directory: str, seen: set[str]) -> list[str]:
+def _files_below(disk: OsDisk, directory: str, seen: set[str], problems: list[str]) -> list[str]:
     """The files of a directory and of those in it; a directory that links lead to more than once is walked once."""
     real = os.path.realpath(directory)
     if real in seen:
         return []
     seen.add(real)
     files: list[str] = []
-    for name in disk.list_directory(directory):
+    try:
+        names = disk.list_directory(directory)
+    except OSError as error:
+        problems.append(f"{directory}: cannot be read: {error.strerror or error}")
+        return files
+    for name in names:
         path = f"{directory.rstrip('/')}/{name}"
         if disk.is_directory(path):
-            files += _files_below(disk, path, seen)
+            files += _files_below(disk, path, seen, problems)
         else:
             files.append(path)
     return files

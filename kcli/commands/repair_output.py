@@ -67,6 +67,9 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
     report = JsonReport() if output == "json" else TextReport(colour=use_colour())
     run = _RepairRun(disk, args, report)
     _print(report.begin())
+    for target in targets:
+        for path, why in target.log_directory.unreadable if target.log_directory is not None else ():
+            run.problem(path, f"the partition's directory cannot be read: {why}")
     for log_directory, partitions in found:
         run.repair(log_directory, partitions)
     return run.finish(had_problems=bool(problems))
@@ -128,9 +131,9 @@ class _RepairRun:
             try:
                 plan = session.apply(partition, quarantine) if self.args.apply else session.plan(partition)
             except RepairError as error:
-                self._problem(partition.path, str(error))
+                self.problem(partition.path, str(error))
             except OSError as error:
-                self._problem(error.filename or partition.path, error.strerror or str(error))
+                self.problem(error.filename or partition.path, error.strerror or str(error))
             else:
                 self.changes += len(plan.changes)
                 self.holes += len(plan.holes)
@@ -138,12 +141,13 @@ class _RepairRun:
         try:
             root = session.apply_root(quarantine) if self.args.apply else session.plan_root()
         except OSError as error:
-            self._problem(error.filename or session.directory, error.strerror or str(error))
+            self.problem(error.filename or session.directory, error.strerror or str(error))
             return
         self.changes += len(root.changes)
         _print(self.report.root(root, quarantine.path))
 
-    def _problem(self, path: str, message: str) -> None:
+    def problem(self, path: str, message: str) -> None:
+        """Tell of what cannot be read or repaired."""
         self.problems += 1
         _print(self.report.problem(path, message))
 

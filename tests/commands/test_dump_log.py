@@ -31,25 +31,25 @@ def data(tmp_path: Path) -> Path:
 def test_paths_become_files(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory is walked by name, a glob matched, a file taken as it was typed, there or not; twice is twice."""
     disk = OsDisk()
-    whole = expand(disk, [str(data)])
+    whole = expand(disk, [str(data)], [])
     assert whole == sorted(whole) and f"{data}/a-0/{LOG}" in whole and f"{data}/meta.properties" in whole
-    assert expand(disk, [f"{data}/"]) == whole
-    assert expand(disk, [f"{data}/?-0/*.log"]) == [f"{data}/{name}/{LOG}" for name in ("a-0", "b-0")]
-    assert expand(disk, ["missing.log", "missing.log"]) == ["missing.log"] * 2
+    assert expand(disk, [f"{data}/"], []) == whole
+    assert expand(disk, [f"{data}/?-0/*.log"], []) == [f"{data}/{name}/{LOG}" for name in ("a-0", "b-0")]
+    assert expand(disk, ["missing.log", "missing.log"], []) == ["missing.log"] * 2
     monkeypatch.chdir(data)
-    assert expand(disk, [f"a-0/{LOG}", f"./a-0/{LOG}"]) == [f"a-0/{LOG}", f"./a-0/{LOG}"]
+    assert expand(disk, [f"a-0/{LOG}", f"./a-0/{LOG}"], []) == [f"a-0/{LOG}", f"./a-0/{LOG}"]
     with pytest.raises(CannotRun, match="nothing has such a name"):
-        expand(disk, [f"{data}/*.nothing"])
+        expand(disk, [f"{data}/*.nothing"], [])
     (data / "star*").write_bytes(b"")
-    assert expand(disk, ["star*"]) == ["star*"], "a file of that very name"
+    assert expand(disk, ["star*"], []) == ["star*"], "a file of that very name"
 
 
 def test_links_that_lead_back_are_walked_once(data: Path) -> None:
     """A directory that is reached twice has its files once."""
-    before = expand(OsDisk(), [str(data)])
+    before = expand(OsDisk(), [str(data)], [])
     (data / "a-0" / "up").symlink_to("..")
     (data / "c-0").symlink_to("a-0")
-    assert len(expand(OsDisk(), [str(data)])) == len(before)
+    assert len(expand(OsDisk(), [str(data)], [])) == len(before)
 
 
 def test_files_by_the_option(data: Path, capfd: pytest.CaptureFixture[str]) -> None:

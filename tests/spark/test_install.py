@@ -18,11 +18,10 @@ pytest.importorskip("setuptools", minversion="77", reason="building a wheel need
 
 # As pyspark looks for data sources (pyspark/sql/worker/lookup_data_sources.py): names on sys.path, nothing imported.
 LOOK = """
-import json, pkgutil, site, sys
+import importlib.util, json, pkgutil, site, sys
 site.addsitedir(sys.argv[1])
 names = [found.name for found in pkgutil.iter_modules() if found.name.startswith("pyspark_")]
-import pyspark_kcli
-print(json.dumps([names, pyspark_kcli.__file__]))
+print(json.dumps([names, importlib.util.find_spec("pyspark_kcli").origin]))
 """
 
 
@@ -46,9 +45,9 @@ def build(tmp_path: Path, what: str) -> tuple[Path, Path]:
 
 def found_from(site: Path) -> tuple[list[str], Path]:
     """The names that pyspark would look at with `site` as site-packages, and where the package's code lies."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-P", "-c", LOOK, str(site)]
-    told = subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    # -I and -S: neither PYTHONPATH nor the site-packages of this Python, where the project itself may stand, are looked at.
+    command = [sys.executable, "-I", "-S", "-c", LOOK, str(site)]
+    told = subprocess.run(command, cwd=site, capture_output=True, text=True, timeout=120, check=True).stdout
     names, file = json.loads(told)
     return names, Path(file)
 
