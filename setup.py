@@ -15,9 +15,9 @@ COMPILED_MODULES = [
     "kcli/format/record_scan.py",
     "kcli/format/batch_scan.py",
     "kcli/format/batch_passes.py",
-    "kcli/inspect/record_lines.py",
-    "kcli/inspect/batch_lines.py",
-    "kcli/inspect/record_rows.py",
+    "kcli/inspect/dumping/record_lines.py",
+    "kcli/inspect/dumping/batch_lines.py",
+    "kcli/inspect/dumping/record_rows.py",
     "kcli/spark/arrow_columns.py",
     "kcli/spark/batch_spans.py",
 ]

@@ -103,6 +103,8 @@ def test(tier: str, strict: bool, rest: list[str]) -> None:
     command = [PYTHON, "-m", "pytest", "-n", workers, "--dist", "loadgroup", *rest]
     if TIERS[tier]:
         command += ["-m", TIERS[tier]]
+    else:
+        command += ["--hypothesis-profile", "searching"]
     run(*command)
 
 

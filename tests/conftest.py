@@ -66,5 +66,9 @@ def fixtures() -> Path:
     return FIXTURES
 
 
-settings.register_profile("kcli", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("kcli")
+# The fast and ci tiers try the same cases in each run, so that a change is judged by itself; the slow one looks for new cases
+# (`--hypothesis-profile searching`, which any tier takes) and prints how to repeat what it finds.
+_COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("fixed", _COMMON, derandomize=True)
+settings.register_profile("searching", _COMMON)
+settings.load_profile("fixed")

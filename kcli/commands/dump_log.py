@@ -11,7 +11,7 @@ from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, Cannot
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
-    from kcli.inspect.kafka_text import ContentParser, DumpOptions
+    from kcli.inspect.dumping.kafka_text import ContentParser, DumpOptions
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
@@ -59,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
-    from kcli.inspect.kafka_text import DEFAULT_MAX_MESSAGE_BYTES, INT32_MAX
+    from kcli.format.primitives import INT32_MAX
+    from kcli.inspect.dumping.kafka_text import DEFAULT_MAX_MESSAGE_BYTES
 
     group.add_argument("--print-data-log", action="store_true", help="print keys and values; any decoder option implies it")
     group.add_argument("--deep-iteration", action="store_true", help="print records; --print-data-log implies it")
@@ -141,7 +142,7 @@ def _chosen_output(args: argparse.Namespace) -> str:
 
 def kafka_options(args: argparse.Namespace) -> DumpOptions:
     """kafka-dump-log's options as they were given. Raises CannotRun where one cannot be."""
-    from kcli.inspect.kafka_text import DumpOptions
+    from kcli.inspect.dumping.kafka_text import DumpOptions
 
     if args.max_bytes < 0:
         raise CannotRun("--max-bytes takes a number of bytes, 0 or more")
@@ -160,7 +161,7 @@ def kafka_options(args: argparse.Namespace) -> DumpOptions:
 
 
 def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
-    from kcli.inspect.kafka_dump import dump_as_kafka
+    from kcli.inspect.dumping.kafka_dump import dump_as_kafka
 
     options, disk = kafka_options(args), OsDisk()
 
@@ -233,7 +234,7 @@ def content_parser(args: argparse.Namespace) -> ContentParser | None:
     names = (args.key_decoder_class or STRING_DECODER, args.value_decoder_class or STRING_DECODER)
     if names == (STRING_DECODER, STRING_DECODER):
         return None
-    from kcli.inspect.content_decoders import ClassParser, UnknownDecoder
+    from kcli.inspect.dumping.content_decoders import ClassParser, UnknownDecoder
 
     try:
         return ClassParser(*names)

@@ -8,13 +8,13 @@ import shutil
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, tell, use_colour, write_out
-from kcli.inspect.dump import DumpOptions, dump
-from kcli.inspect.kafka_text import INT32_MAX
-from kcli.inspect.selection import Selection, SelectionError, parse_selection
+from kcli.format.primitives import INT32_MAX
+from kcli.inspect.dumping.dump import DumpOptions, dump
+from kcli.inspect.dumping.selection import Selection, SelectionError, parse_selection
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
-    from kcli.inspect.kafka_text import ContentParser
+    from kcli.inspect.dumping.kafka_text import ContentParser
     from kcli.inspect.renderers.renderer import Renderer
 
 

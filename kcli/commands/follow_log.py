@@ -8,13 +8,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import tell
-from kcli.inspect.followed_dump import dump_followed
+from kcli.inspect.dumping.followed_dump import dump_followed
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
-    from kcli.inspect.dump import DumpOptions
+    from kcli.inspect.dumping.dump import DumpOptions
+    from kcli.inspect.dumping.selection import Selection
     from kcli.inspect.renderers.renderer import DumpResult, Renderer
-    from kcli.inspect.selection import Selection
 
 # How long to wait where nothing new has come.
 POLL_INTERVAL_S = 0.2

@@ -19,9 +19,9 @@ from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, 
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
-    from kcli.inspect.quarantine import Quarantine
     from kcli.inspect.renderers.repair_report import JsonReport, TextReport
-    from kcli.inspect.repair import LogDirectoryRepair
+    from kcli.inspect.repairing.quarantine import Quarantine
+    from kcli.inspect.repairing.repair import LogDirectoryRepair
     from kcli.log.log_directory import PartitionDirectory
 
 
@@ -52,7 +52,7 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
     Raises CannotRun.
     """
     from kcli.inspect.renderers.repair_report import JsonReport, TextReport
-    from kcli.inspect.repair import repair_targets
+    from kcli.inspect.repairing.repair import repair_targets
     from kcli.log.log_directory import resolve_paths
 
     if not args.paths:
@@ -92,8 +92,8 @@ class _RepairRun:
 
     def repair(self, log_directory: str, partitions: list[PartitionDirectory]) -> None:
         """One log directory. Raises CannotRun where it is locked, or its quarantine would lie in a log directory."""
-        from kcli.inspect.quarantine import Quarantine
-        from kcli.inspect.repair import DirectoryLockedError, LogDirectoryRepair
+        from kcli.inspect.repairing.quarantine import Quarantine
+        from kcli.inspect.repairing.repair import DirectoryLockedError, LogDirectoryRepair
 
         quarantine = Quarantine(self.disk, self._quarantine_folder(log_directory), log_directory)
         session = LogDirectoryRepair(self.disk, log_directory, like_kafka=self.args.like_kafka)
@@ -112,7 +112,7 @@ class _RepairRun:
 
     def _quarantine_folder(self, log_directory: str) -> str:
         from kcli.format.file_names import FileKind
-        from kcli.inspect.quarantine import default_folder
+        from kcli.inspect.repairing.quarantine import default_folder
 
         if not self.args.quarantine:
             return default_folder(os.path.realpath(log_directory))
@@ -124,7 +124,7 @@ class _RepairRun:
         return str(folder)
 
     def _repair(self, session: LogDirectoryRepair, partitions: list[PartitionDirectory], quarantine: Quarantine) -> None:
-        from kcli.inspect.repair_plan import RepairError
+        from kcli.inspect.repairing.repair_plan import RepairError
 
         for partition in partitions:
             self.partitions += 1

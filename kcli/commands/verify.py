@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     if not targets:
         raise CannotRun("there is nothing to verify")
     from kcli.inspect.renderers.verify_report import json_lines, text_lines
+    from kcli.inspect.verification.verifier import Verifier
     from kcli.inspect.verification.workers import WorkerLostError
-    from kcli.inspect.verifier import Verifier
 
     verifier = Verifier(disk, targets)
     try:

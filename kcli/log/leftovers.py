@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name
 from kcli.format.java_integers import parse_integer
+from kcli.format.primitives import INT64_MAX
 from kcli.log.indexes import IndexSettings
 from kcli.log.log_directory import join_path
 from kcli.log.log_segment import LogRefusedError, LogSegment
@@ -87,7 +88,7 @@ class _Leftovers:
 
     def _range_of_swaps(self, swaps: Iterable[str]) -> tuple[int, int]:
         """The offsets that the segments about to be swapped in stand for: [lowest, end)."""
-        lowest, end = 2**63 - 1, -(2**63)
+        lowest, end = INT64_MAX, -INT64_MAX - 1
         for name in swaps:
             file = parse_file_name(name)
             if file.kind is FileKind.LOG:

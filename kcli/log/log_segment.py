@@ -12,7 +12,7 @@
                        transaction index at or above the base offset
 
 Everything here does what Kafka does, its mistakes with damaged files included, and raises where Kafka throws; whoever wants
-to do better (kcli.inspect.repair) prepares the files first. Indexes are read when they are first asked for and written by
+to do better (inspect's repair) prepares the files first. Indexes are read when they are first asked for and written by
 `close`. A `.log` is read through a disk port, so that all of this can be tried on a PlannedDisk.
 """
 

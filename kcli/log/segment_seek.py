@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from kcli.format import limits
 from kcli.format.index_entries import OffsetIndex, TimeIndex
-from kcli.format.primitives import CorruptRecordError
+from kcli.format.primitives import INT64_MAX, CorruptRecordError
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
@@ -115,7 +115,7 @@ class SegmentSeeker:
 
     def sound_end(self) -> tuple[int, bool]:
         """The byte behind the last batch, and whether what lies there is anything but zeros (a torn batch, damage)."""
-        walk = HeaderWalk(self.reader.file, self.hint(2**63 - 1), self.reader.end_position())
+        walk = HeaderWalk(self.reader.file, self.hint(INT64_MAX), self.reader.end_position())
         for _ in walk.headers():
             pass
         if walk.position == walk.end:
@@ -126,7 +126,7 @@ class SegmentSeeker:
     def end_offset(self) -> int:
         """The offset behind the last batch of the segment's sound part; its base offset where it holds none."""
         end = self.segment.base_offset
-        start = self.hint(2**63 - 1)
+        start = self.hint(INT64_MAX)
         walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
         for header in walk.headers():
             end = max(end, header.last_offset + 1)

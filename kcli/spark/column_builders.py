@@ -23,7 +23,7 @@ from kcli.format.batch_scan import BatchColumns
 from kcli.format.compression import codec_name
 from kcli.format.java_text import decode_utf8
 from kcli.format.legacy_message_set import LegacyBatch
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.record_batch import RecordBatch
 from kcli.spark.arrow_columns import (
     MAX_TIMESTAMP_MS,
@@ -144,7 +144,7 @@ class _Data:
     def reserve(self, used: int, more: int) -> None:
         if used + more <= len(self.view):
             return
-        buffer, view = _fresh(max(used + more, min(2 * len(self.view), 2**31 - 1)))
+        buffer, view = _fresh(max(used + more, min(2 * len(self.view), INT32_MAX)))
         view[:used] = self.view[:used]
         self.buffer, self.view = buffer, view
 

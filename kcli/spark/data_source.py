@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 
 from kcli.log.disk import OsDisk
 from kcli.spark import schema as columns
-from kcli.spark.arrow_batches import arrow_schema
 from kcli.spark.options import ReadOptions, parse_options
 from kcli.spark.pushdown import Pushed, push_filters
 from kcli.spark.splits import LogSplit
@@ -78,6 +77,8 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split. Raises CorruptLogError for corrupt bytes where the job is to fail."""
+        from kcli.spark.tables import read_split
+
         return read_split(partition, self.schema, self.options)
 
 
@@ -88,11 +89,3 @@ class PushdownReader(KafkaLogReader):
         """Take from the filters what narrows the read -> all of them, since Spark must still apply each to the rows."""
         self.pushed = push_filters(filters)
         return filters
-
-
-def read_split(partition: InputPartition, schema: StructType, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of one split as Arrow batches; none for the empty partition that Spark makes where there are no splits."""
-    from kcli.spark.tables import read_table
-
-    split = partition if isinstance(partition, LogSplit) else LogSplit([], 0)
-    return read_table(OsDisk(), split, arrow_schema(schema), options)

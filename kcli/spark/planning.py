@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.log import log_directory as layout
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
@@ -20,9 +21,6 @@ from kcli.log.segment_seek import SegmentSeeker
 from kcli.spark.options import EARLIEST, EARLIEST_OFFSET, ERROR, LATEST, LATEST_OFFSET, ByPartition, Offsets, ReadOptions
 from kcli.spark.partitions import LogPartition, PlanError
 from kcli.spark.splits import OPEN_COST_BYTES, LogSplit, SegmentRange, pack
-
-INT64_END = 2**63 - 1
-INT32_MAX = 2**31 - 1
 
 
 class OffsetRange(NamedTuple):
@@ -127,7 +125,7 @@ def segment_ranges(
         return ranges
     for slot, segment in enumerate(part.segments):
         is_last = slot + 1 == len(part.segments)
-        next_base = INT64_END if is_last else part.segments[slot + 1].base_offset
+        next_base = INT64_MAX if is_last else part.segments[slot + 1].base_offset
         if next_base <= wanted.first or segment.base_offset >= wanted.end:
             continue
         with SegmentSeeker(part.disk, segment) as seeker:

@@ -32,7 +32,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-INT64_MAX = 2**63 - 1
+from kcli.format.primitives import INT64_MAX
 
 
 class Pushed(NamedTuple):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from kcli.format.primitives import INT64_MAX
 from kcli.log.transaction_filter import AbortedTransactions
 
 # What opening one more range costs a task, in bytes that it could have read instead.
@@ -31,7 +32,7 @@ class SegmentRange(NamedTuple):
     end_position: int
     first_offset: int
     end_offset: int
-    bound_offset: int = 2**63 - 1
+    bound_offset: int = INT64_MAX
     transactions: AbortedTransactions | None = None
 
     @property

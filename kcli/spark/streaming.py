@@ -116,7 +116,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split, in a task. Raises CorruptLogError for corrupt bytes where the job is to fail."""
-        from kcli.spark.data_source import read_split
+        from kcli.spark.tables import read_split
 
         return read_split(partition, self.schema, self.options)
 

@@ -21,24 +21,27 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from kcli.format import limits
 from kcli.format.checkpoint import decode_leader_epochs
 from kcli.format.file_names import FileKind, parse_file_name
 from kcli.format.index_entries import OffsetIndex, TimeIndex
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
-from kcli.log.disk import Disk
+from kcli.log.disk import Disk, OsDisk
 from kcli.log.log_directory import base_name, parent_path, read_partition
 from kcli.log.log_reader import LogBatch
 from kcli.log.transaction_filter import AbortedTransactions
 from kcli.spark import schema as tables
+from kcli.spark.arrow_batches import arrow_schema
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
 from kcli.spark.options import ReadOptions
 from kcli.spark.partitions import LogPartition, find_partitions
-from kcli.spark.planning import INT64_END, OffsetRange, offset_ranges, plan_splits
+from kcli.spark.planning import OffsetRange, offset_ranges, plan_splits
 from kcli.spark.pushdown import Pushed
 from kcli.spark.range_walker import Fault, RangeWalker, is_aborted, records_fault
 from kcli.spark.record_reader import read_records
@@ -88,7 +91,16 @@ def _files(part: LogPartition, table: str) -> Iterator[SegmentRange]:
     for path in paths:
         if path is not None:
             size = part.disk.size(path)
-            yield SegmentRange(part.topic, part.partition, path, 0, 0, size, 0, INT64_END)
+            yield SegmentRange(part.topic, part.partition, path, 0, 0, size, 0, INT64_MAX)
+
+
+def read_split(partition: InputPartition, schema: StructType, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of what Spark hands to a task as Arrow batches; none for the empty partition of a table without splits.
+
+    Raises as read_table does.
+    """
+    split = partition if isinstance(partition, LogSplit) else LogSplit([], 0)
+    return read_table(OsDisk(), split, arrow_schema(schema), options)
 
 
 def read_table(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:

@@ -111,7 +111,7 @@ def test_the_lock_is_held_while_files_change(logs: Path, monkeypatch: pytest.Mon
     def apply(*_: object) -> None:
         codes.append(subprocess.run([sys.executable, "-c", probe, str(logs / ".lock")], capture_output=True).returncode)
 
-    monkeypatch.setattr("kcli.inspect.repair.apply_changes", apply)
+    monkeypatch.setattr("kcli.inspect.repairing.repair.apply_changes", apply)
     run("--apply", str(logs))
     assert codes
     assert all(codes)

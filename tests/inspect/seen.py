@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kcli.inspect.dump import DumpOptions, dump
+from kcli.inspect.dumping.dump import DumpOptions, dump
+from kcli.inspect.dumping.selected_log import SelectedRecords
+from kcli.inspect.dumping.selection import parse_selection
 from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
-from kcli.inspect.selected_log import SelectedRecords
-from kcli.inspect.selection import parse_selection
 from kcli.log.disk import Disk, OsDisk
 from kcli.log.log_reader import Damage, LogBatch
 

@@ -15,9 +15,9 @@ from kcli.format import limits
 from kcli.format.compression import deflate
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Header, Record, encode_records
-from kcli.inspect import batch_lines, kafka_text
-from kcli.inspect.kafka_dump import dump_as_kafka
-from kcli.inspect.kafka_text import DumpOptions
+from kcli.inspect.dumping import batch_lines, kafka_text
+from kcli.inspect.dumping.kafka_dump import dump_as_kafka
+from kcli.inspect.dumping.kafka_text import DumpOptions
 from kcli.log.disk import OsDisk
 from kcli.log.record_windows import RecordScanner
 from tests.conftest import every_log_set

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kcli.inspect.description.coordinators import read_groups
@@ -106,6 +106,7 @@ def applied_one_by_one(steps: list[Any]) -> GroupState:
 
 
 @settings(max_examples=300)
+@example([("plain", [consumer("b", 0), commit("b", 0, 0), consumer("b", None)])])
 @given(st.lists(plain | plain | transactional | marker, max_size=14))
 def test_waiting_commits_change_nothing(steps: list[Any]) -> None:
     with TemporaryDirectory() as directory:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.dump import DumpOptions, dump
+from kcli.inspect.dumping.dump import DumpOptions, dump
+from kcli.inspect.dumping.selection import Selection, parse_selection
 from kcli.inspect.renderers.csv_rows import CsvRows
 from kcli.inspect.renderers.human_text import HumanText
 from kcli.inspect.renderers.json_lines import JsonLines
-from kcli.inspect.selection import Selection, parse_selection
 from kcli.log.disk import OsDisk, OsFile
 from tests.conftest import every_log_set
 from tests.inspect.seen import Seen, dumped

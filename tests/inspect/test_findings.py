@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from kcli.inspect.finding_kinds import ERROR, INFO, KINDS, SEVERITIES, WARNING
-from kcli.inspect.findings import MOST_OF_A_KIND, FindingList
+from kcli.inspect.verification.finding_kinds import ERROR, INFO, KINDS, SEVERITIES, WARNING
+from kcli.inspect.verification.findings import MOST_OF_A_KIND, FindingList
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "findings.md"
@@ -18,7 +18,7 @@ HEAD = """\
 Every kind of finding with its code, which does not change. "At start" is Apache Kafka 4.3's own loading of a log: "after a
 crash" is a start without `.kafka_cleanshutdown`, in which the segments from the recovery point on are recovered; "after a
 clean stop" one with it.
-[verify.md](verify.md) tells about severities, exit codes and outputs. Written from kcli/inspect/finding_kinds.py.
+[verify.md](verify.md) tells about severities, exit codes and outputs. Written from kcli/inspect/verification/finding_kinds.py.
 """
 TITLES = {ERROR: "Errors", WARNING: "Warnings", INFO: "Notes"}
 

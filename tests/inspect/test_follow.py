@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcli.inspect.dump import DumpOptions
-from kcli.inspect.followed_dump import dump_followed
-from kcli.inspect.selection import parse_selection
+from kcli.inspect.dumping.dump import DumpOptions
+from kcli.inspect.dumping.followed_dump import dump_followed
+from kcli.inspect.dumping.selection import parse_selection
 from kcli.log.disk import OsDisk
 from tests.inspect.seen import Seen
 from tests.log_builder import PartitionBuilder

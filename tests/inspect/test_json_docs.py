@@ -6,9 +6,9 @@ import json
 import re
 from pathlib import Path
 
-from kcli.inspect.dump import DumpOptions, dump
+from kcli.inspect.dumping.dump import DumpOptions, dump
+from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.renderers.json_lines import SCHEMA_VERSION, JsonLines
-from kcli.inspect.selection import Selection
 from kcli.log.disk import OsDisk
 from tests.conftest import ROOT, every_log_set
 from tests.log_builder import PartitionBuilder

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.format.records import Header
-from kcli.inspect import record_rows
-from kcli.inspect.dump import DumpOptions, dump
+from kcli.inspect.dumping import record_rows
+from kcli.inspect.dumping.dump import DumpOptions, dump
+from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.renderers.json_lines import JsonLines
 from kcli.inspect.renderers.json_text import bytes_member, quote
 from kcli.inspect.renderers.json_text import dump as dump_json
 from kcli.inspect.renderers.plain_rows import put_plain_rows
-from kcli.inspect.selection import Selection
 from kcli.log.disk import OsDisk
 from tests.conftest import every_log_set
 from tests.inspect.kafka_records import records_of

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from kcli.inspect.kafka_dump import dump_as_kafka
-from kcli.inspect.kafka_text import DumpOptions
+from kcli.inspect.dumping.kafka_dump import dump_as_kafka
+from kcli.inspect.dumping.kafka_text import DumpOptions
 from kcli.log.disk import OsDisk, OsFile
 from tests.inspect.verified import batch, entry, partition
 

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import LogSet, every_log_set
 
 from kcli.commands.dump_log import content_parser
-from kcli.inspect.kafka_dump import dump_as_kafka
-from kcli.inspect.kafka_text import DumpOptions
+from kcli.inspect.dumping.kafka_dump import dump_as_kafka
+from kcli.inspect.dumping.kafka_text import DumpOptions
 from kcli.log.disk import OsDisk
 
 DECODER_OF = {

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.finding_kinds import INFO
-from kcli.inspect.quarantine import Quarantine
-from kcli.inspect.repair import LogDirectoryRepair
+from kcli.inspect.repairing.quarantine import Quarantine
+from kcli.inspect.repairing.repair import LogDirectoryRepair
 from kcli.inspect.verification.facts import PartitionOptions
+from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.partitions import verify_partition
 from kcli.log.disk import OsDisk
 from kcli.log.log_directory import read_partition

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kcli.format.record_batch import HEADER_BYTES, read_header
-from kcli.inspect.salvage import LogSalvager, SegmentSalvage, mend_epochs_across
-from kcli.inspect.salvage_batches import Batch, Batches, choose
+from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, mend_epochs_across
+from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.disk import OsDisk
 from tests.log_builder import PartitionBuilder
 

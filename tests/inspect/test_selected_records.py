@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.format.records import Header
-from kcli.inspect.dump import DumpOptions
+from kcli.inspect.dumping.dump import DumpOptions
 from kcli.log.disk import OsDisk, OsFile
 from tests.conftest import LogSet, every_log_set
 from tests.inspect.kafka_records import KafkaRecord, partitions_of, visible_to_consumers

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.inspect.sketches import BUCKET_WIDTHS_MS, HeavyHitters, SizeHistogram, TimeBuckets, narrowed
+from kcli.inspect.dumping.sketches import BUCKET_WIDTHS_MS, HeavyHitters, SizeHistogram, TimeBuckets, narrowed
 
 SIZES = st.integers(0, 200) | st.integers(0, 2**31 - 1)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kcli.inspect import statistics
-from kcli.inspect.dump import DumpOptions
+from kcli.inspect.dumping import statistics
+from kcli.inspect.dumping.dump import DumpOptions
 from kcli.inspect.renderers.json_text import dump as dump_json
 from kcli.inspect.renderers.statistics_text import statistics_lines
 from tests.conftest import LogSet, every_log_set

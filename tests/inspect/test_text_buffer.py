@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.inspect.text_buffer import TextBuffer
+from kcli.inspect.dumping.text_buffer import TextBuffer
 
 
 @given(st.lists(st.binary(max_size=30) | st.none(), max_size=30), st.integers(1, 20))

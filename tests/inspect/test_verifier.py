@@ -21,7 +21,7 @@ from kcli.format.compression import deflate
 from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.primitives import write_varint
 from kcli.inspect.verification import batches, workers
-from kcli.inspect.verifier import Verifier, VerifyReport
+from kcli.inspect.verification.verifier import Verifier, VerifyReport
 from kcli.log.disk import DiskFile, OsDisk, OsFile
 from kcli.log.log_directory import read_checkpoints, read_log_directory, resolve_paths
 from kcli.log.transaction_filter import AbortedTransactions

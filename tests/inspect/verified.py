@@ -13,7 +13,7 @@ from kcli.format.metadata_files import MetaProperties, encode_meta_properties
 from kcli.format.producer_snapshot import ProducerEntry, encode_producer_snapshot
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.inspect.verifier import Verifier, VerifyReport
+from kcli.inspect.verification.verifier import Verifier, VerifyReport
 from kcli.log.disk import Disk, OsDisk
 from kcli.log.log_directory import resolve_paths
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.quarantine import Quarantine
-from kcli.inspect.repair import LogDirectoryRepair
+from kcli.inspect.repairing.quarantine import Quarantine
+from kcli.inspect.repairing.repair import LogDirectoryRepair
 from kcli.log.disk import OsDisk
 from kcli.log.log_directory import read_partition
 from tests.conftest import every_log_set

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.cluster_topics import read_cluster_topics
+from kcli.inspect.description.cluster_topics import read_cluster_topics
 from kcli.log.disk import OsDisk
 from kcli.log.indexes import IndexSettings
 from kcli.log.log_loader import LoadSettings, load_log

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main as kcli
-from kcli.inspect.finding_kinds import INFO
+from kcli.inspect.verification.finding_kinds import INFO
 from tests.damage import DAMAGES
 from tests.inspect.described import described
 from tests.inspect.verified import verify

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kcli.inspect.finding_kinds import INFO
-from kcli.inspect.quarantine import Quarantine
-from kcli.inspect.repair import LogDirectoryRepair
-from kcli.inspect.repair_plan import PartitionPlan
+from kcli.inspect.repairing.quarantine import Quarantine
+from kcli.inspect.repairing.repair import LogDirectoryRepair
+from kcli.inspect.repairing.repair_plan import PartitionPlan
 from kcli.inspect.verification.facts import PartitionOptions
+from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.partitions import verify_partition
 from kcli.log.disk import OsDisk
 from kcli.log.file_changes import Discard, apply_changes

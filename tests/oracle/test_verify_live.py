@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.finding_kinds import INFO
+from kcli.inspect.verification.finding_kinds import INFO
 from tests.conftest import SHARED, missing
 from tests.inspect.verified import codes, verify
 from tests.oracle.peer import find_peer, free_ports

@@ -11,8 +11,8 @@ A coordinator loads its topic in the same way: all that is in the log, not only 
 
 Most records of __consumer_offsets are commits that a later one replaced. To decode a record takes some 20 us, to pass over it
 less than one, so a commit waits undecoded until its key's last one is known. It may: commits outside of transactions replace
-each other whole, and what stands between them looks at them only where it deletes a group. Keys that were ever committed
-within a transaction do not wait, since there markers decide.
+each other whole, and what stands between them looks at them only where it deletes a group, of any kind. Keys that were ever
+committed within a transaction do not wait, since there markers decide.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from kcli.inspect.description.internal_logs import Header
     from kcli.log.record_windows import RecordWindow
 
-# The first two bytes of a key: the types of OffsetCommitKey, and of GroupMetadataKey, the classic group.
+# The first two bytes of a key: the types of OffsetCommitKey, and of the keys that stand for a group itself: GroupMetadataKey,
+# ConsumerGroupMetadataKey, ShareGroupMetadataKey, StreamsGroupMetadataKey.
 _COMMIT_TYPES = (b"\x00\x00", b"\x00\x01")
-_CLASSIC_GROUP_TYPE = b"\x00\x02"
+_GROUP_TYPES = (b"\x00\x02", b"\x00\x03", b"\x00\x0b", b"\x00\x11")
 
 
 def read_groups(disk: Disk, partition: PartitionDirectory, remarks: Remarks) -> GroupState:
@@ -81,7 +82,7 @@ class _GroupReader:
                 if name not in self._transactional_keys:
                     self.waiting[name] = (offset, key, value)
                     continue
-            elif kind == _CLASSIC_GROUP_TYPE and value is None:
+            elif kind in _GROUP_TYPES and value is None:
                 self.apply_waiting()
             self._apply(offset, key, value, producer_id)
 

@@ -16,13 +16,13 @@ from typing import Any
 
 from kcli.format.compression import CODECS
 from kcli.format.record_batch import RecordBatch
+from kcli.inspect.dumping.record_contents import ContentDecoder, Contents, decode_control
+from kcli.inspect.dumping.selected_log import SelectedRecords
+from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.instants import InstantFormatter, format_instant
 from kcli.inspect.quantities import format_bytes, format_count
-from kcli.inspect.record_contents import ContentDecoder, Contents, decode_control
 from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
 from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
-from kcli.inspect.selected_log import SelectedRecords
-from kcli.inspect.text_buffer import TextBuffer
 from kcli.log.log_reader import Damage, LogBatch
 from kcli.log.record_windows import RecordWindow
 

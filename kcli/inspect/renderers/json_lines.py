@@ -7,11 +7,11 @@ its meaning or goes, not when one is added.
     file        file                                           path, kind, description, sizeInBytes, topic ...
     batch       batch                                          the fields of Kafka's own batch line, by Kafka's names
     record      record                                         topic, partition, offset, timestamp, key, value, headers
-    (others)    entry of an index, snapshot, checkpoint ...    see kcli.inspect.small_files
+    (others)    entry of an index, snapshot, checkpoint ...    see kcli.inspect.dumping.small_files
     damage      stretch of bytes that is not what it should be path, position, endPosition, kind, message
     note        remark that is no damage                       path, message
     problem     path that could not be read                    path, message
-    statistics  run with --stats                               see kcli.inspect.statistics
+    statistics  run with --stats                               see kcli.inspect.dumping.statistics
     summary     run, the last line                             counts; sound: true where nothing was damaged
 
 Bytes are text where they are UTF-8, else base64 in a member of another name (key, keyBase64). Plain records, by far the most,
@@ -26,13 +26,13 @@ from typing import Any
 from kcli.format.compression import CODECS
 from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch, increment_sequence
-from kcli.inspect.record_contents import Contents, decode_control
-from kcli.inspect.record_rows import RowForm
+from kcli.inspect.dumping.record_contents import Contents, decode_control
+from kcli.inspect.dumping.record_rows import RowForm
+from kcli.inspect.dumping.selected_log import SelectedRecords
+from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.renderers.json_text import base64_text, bytes_member, dump, headers_array, path_member, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp, timestamp_type
-from kcli.inspect.selected_log import SelectedRecords
-from kcli.inspect.text_buffer import TextBuffer
 from kcli.log.log_reader import Damage, LogBatch
 
 SCHEMA_NAME = "kcli.dump-log"

@@ -1,4 +1,4 @@
-"""Plain records through the compiled rows of kcli.inspect.record_rows, the others one by one through Python."""
+"""Plain records through the compiled rows of kcli.inspect.dumping.record_rows, the others one by one through Python."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from kcli.format import limits
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.record_rows import COMPILED, RowForm, put_rows
+from kcli.inspect.dumping.record_rows import COMPILED, RowForm, put_rows
+from kcli.inspect.dumping.selected_log import SelectedRecords
+from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.renderers.renderer import fixed_timestamp
-from kcli.inspect.selected_log import SelectedRecords
-from kcli.inspect.text_buffer import TextBuffer
 from kcli.log.log_reader import LogBatch
 
 _EVERY_INDEX = array("q", range(limits.SCAN_WINDOW_RECORDS))

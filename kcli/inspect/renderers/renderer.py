@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from kcli.inspect.record_contents import ContentDecoder
-    from kcli.inspect.selected_log import SelectedRecords
+    from kcli.inspect.dumping.record_contents import ContentDecoder
+    from kcli.inspect.dumping.selected_log import SelectedRecords
     from kcli.log.log_reader import Damage, LogBatch
 
 # The names of the timestamps of a batch, as Kafka prints them.
@@ -105,7 +105,7 @@ class Renderer(Protocol):
         ...
 
     def statistics(self, report: dict[str, Any]) -> None:
-        """What kcli.inspect.statistics found."""
+        """What kcli.inspect.dumping.statistics found."""
         ...
 
     def end(self, result: DumpResult) -> None:

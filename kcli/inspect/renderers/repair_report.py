@@ -18,8 +18,8 @@ from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.json_text import dump, path_member, quote
 from kcli.inspect.renderers.terminal_text import escape
-from kcli.inspect.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootPlan
-from kcli.inspect.repair_plan import Hole, PartitionPlan, Remark
+from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootPlan
+from kcli.inspect.repairing.repair_plan import Hole, PartitionPlan, Remark
 from kcli.log.log_directory import base_name
 from kcli.log.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, Change
 

@@ -1,15 +1,15 @@
-"""The report of kcli.inspect.statistics as tables for people."""
+"""The report of kcli.inspect.dumping.statistics as tables for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kcli.inspect.dumping.sketches import narrowed
 from kcli.inspect.instants import format_instant
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import EMPTY, escape, fitted
 from kcli.inspect.renderers.text_table import table_lines
-from kcli.inspect.sketches import narrowed
 
 MAX_RATE_ROWS = 24
 MAX_PARTITION_ROWS = 20

@@ -15,7 +15,7 @@ from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableM
 from kcli.format.primitives import CorruptRecordError, FormatError, InflationError, InflationLimitError
 from kcli.format.record_batch import CODEC_MASK as CODEC_BITS
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, RecordBatch
-from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.large_messages import LargeMessages, is_large
 from kcli.log.batch_walk import read_marker
 from kcli.log.log_reader import LogBatch

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, REMOTE_INDEX_CACHE_DIRECTORY, DirectoryState, FileKind, FileState
 from kcli.format.metadata_files import MetaProperties
-from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.facts import PartitionOptions
+from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
 from kcli.log.disk import Disk
 from kcli.log.log_directory import (
@@ -33,7 +33,7 @@ from kcli.log.log_directory import (
 )
 
 if TYPE_CHECKING:
-    from kcli.inspect.cluster_topics import ClusterTopics
+    from kcli.inspect.description.cluster_topics import ClusterTopics
 
 _OF_LOG_DIRECTORY = (
     FileKind.META_PROPERTIES,
@@ -95,7 +95,7 @@ def read_root(disk: Disk, path: str, findings: FindingList, *, with_topics: bool
 
 
 def _read_topics(disk: Disk, path: str) -> ClusterTopics | None:
-    from kcli.inspect.cluster_topics import read_cluster_topics
+    from kcli.inspect.description.cluster_topics import read_cluster_topics
 
     try:
         return read_cluster_topics(disk, path)

@@ -18,8 +18,8 @@ from itertools import pairwise
 from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
 from kcli.format.primitives import FormatError
-from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.facts import EpochRun
+from kcli.inspect.verification.findings import FindingList
 from kcli.log.disk import Disk
 from kcli.log.leader_epoch_cache import LeaderEpochCache
 

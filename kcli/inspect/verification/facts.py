@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState
-from kcli.inspect.findings import Finding
+from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.producers import OpenTransactionCount
 
 

@@ -22,7 +22,7 @@ from itertools import compress, count, islice
 from kcli.format import batch_passes
 from kcli.format.batch_scan import LEGACY, BatchColumns
 from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
-from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.findings import FindingList
 from kcli.log.disk import Disk, DiskFile
 from kcli.log.resynchronise import zeros_follow
 

@@ -14,7 +14,7 @@ anything else                         file-unknown          not Kafka's, and Kaf
 from __future__ import annotations
 
 from kcli.format.file_names import FileKind, FileState, segment_file_name
-from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.findings import FindingList
 from kcli.log.log_directory import FoundFile, PartitionDirectory
 
 _INDEXES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)

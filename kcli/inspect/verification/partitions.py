@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcli.format.file_names import DirectoryState, FileKind
-from kcli.inspect.finding_kinds import INFO
-from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.epochs import check_leader_epochs
 from kcli.inspect.verification.facts import EpochRun, PartitionOptions, PartitionResult, SegmentFacts
+from kcli.inspect.verification.finding_kinds import INFO
+from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.names import check_names
 from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
 from kcli.inspect.verification.readings import ReadAhead, log_start_offset, segment_options

@@ -28,7 +28,7 @@ from kcli.format.end_transaction_marker import EndTransactionMarker
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.producer_snapshot import ProducerEntry
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, increment_sequence
-from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 
 

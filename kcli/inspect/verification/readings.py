@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kcli.inspect.findings import Finding, FindingList
 from kcli.inspect.verification.facts import PartitionOptions, SegmentFacts, SegmentOptions
+from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.producers import ProducerStep
 from kcli.inspect.verification.segments import SegmentVerifier
 from kcli.log.disk import Disk

@@ -23,11 +23,11 @@ from kcli.format.batch_passes import (
 )
 from kcli.format.batch_scan import LEGACY, LOOK, UNOPENED
 from kcli.format.compression import inflate
-from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
-from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import EpochRun, SegmentFacts, SegmentOptions
+from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
 from kcli.inspect.verification.producers import ProducerStep
 from kcli.inspect.verification.runs import StepGatherer, last_sequence
@@ -36,7 +36,6 @@ from kcli.log.log_directory import Segment
 from kcli.log.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
 from kcli.log.segment_walk import SegmentWalk, Stretch
 
-_NEVER = 2**63 - 1
 _DAMAGE_CODES = {ZEROS: "log-zero-tail", BAD_MAGIC: "batch-magic"}
 
 
@@ -121,7 +120,7 @@ class SegmentVerifier:
         self._gatherer.is_after_damage = True
         self.facts.is_damaged = True
         self._after_damage = True
-        self.facts.damaged.append((self._state[NEXT_OFFSET], _NEVER))
+        self.facts.damaged.append((self._state[NEXT_OFFSET], INT64_MAX))
         if self._index is not None:
             self._index.skip(position, end_position)
         if self._times is not None:
@@ -359,4 +358,4 @@ class SegmentVerifier:
         reached = self._state[NEXT_OFFSET]
         while self._stops and self._stops[0] < reached:
             self._stops.pop(0)
-        self._state[STOP_OFFSET] = self._stops[0] if self._stops else _NEVER
+        self._state[STOP_OFFSET] = self._stops[0] if self._stops else INT64_MAX

@@ -23,8 +23,8 @@ from kcli.format.metadata_files import (
     decode_quorum_state,
 )
 from kcli.format.primitives import FormatError
-from kcli.inspect.findings import FindingList
 from kcli.inspect.verification.facts import SegmentFacts, SegmentOptions
+from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.segments import SegmentVerifier
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
 from kcli.format.producer_snapshot import ENTRY, HEADER, ProducerEntry, check_producer_snapshot, iter_producer_entries
-from kcli.inspect.findings import FindingList
+from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.producers import ProducerTracker
 from kcli.log.disk import Disk
 

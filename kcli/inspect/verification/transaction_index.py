@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kcli.format.index_entries import ABORTED_TXN, AbortedTxn
-from kcli.inspect.findings import MOST_OF_A_KIND, FindingList
+from kcli.inspect.verification.findings import MOST_OF_A_KIND, FindingList
 from kcli.log.disk import Disk
 
 # A larger file is refused: it would tell of a million transactions that one segment aborted.

@@ -4,7 +4,7 @@
     ---------------------  ----------------------------------------------------  ---------------------------------
     batches, records       counts, bytes, by codec and by partition              8 codecs, MAX_PARTITIONS
     inflation              bytes before and after, of batches seen whole
-    sizes                  of batches, keys, values: least, most, quantiles      kcli.inspect.sketches
+    sizes                  of batches, keys, values: least, most, quantiles      kcli.inspect.dumping.sketches
     time                   records and bytes by time                             512 buckets that widen
     keys                   the most frequent                                     KEY_CAPACITY, MAX_KEY_BYTES each
     producers              batches, records, sequences                           MAX_PRODUCERS, the smallest go
@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from kcli.format.compression import CODECS
 from kcli.format.record_batch import HEADER_BYTES, NO_TIMESTAMP, RecordBatch
+from kcli.inspect.dumping.sketches import HeavyHitters, SizeHistogram, TimeBuckets
 from kcli.inspect.renderers.renderer import DumpedFile, fixed_timestamp
-from kcli.inspect.sketches import HeavyHitters, SizeHistogram, TimeBuckets
 from kcli.log.log_reader import LogBatch
 from kcli.log.record_windows import RecordWindow
 
 if TYPE_CHECKING:
-    from kcli.inspect.selected_log import SelectedRecords
+    from kcli.inspect.dumping.selected_log import SelectedRecords
 
 KEY_CAPACITY = 4096
 MAX_KEY_BYTES = 256

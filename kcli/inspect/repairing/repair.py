@@ -24,9 +24,9 @@ from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, en
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import FormatError
-from kcli.inspect.cluster_topics import ClusterTopics, read_cluster_topics
-from kcli.inspect.quarantine import Quarantine
-from kcli.inspect.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
+from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
+from kcli.inspect.repairing.quarantine import Quarantine
+from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
 from kcli.log.disk import Disk
 from kcli.log.file_changes import apply_changes
 from kcli.log.indexes import IndexSettings

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kcli.format.primitives import INT64_MAX
-from kcli.inspect.selection import Range, Selection
+from kcli.inspect.dumping.selection import Range, Selection
 
 if TYPE_CHECKING:
     from kcli.log.disk import Disk, DiskFile

@@ -22,7 +22,7 @@ from array import array
 from typing import NamedTuple
 
 from kcli.format.record_scan import RecordColumns
-from kcli.inspect.record_lines import put_int, put_text
+from kcli.inspect.dumping.record_lines import put_int, put_text
 
 Buffer = bytes | bytearray | memoryview
 

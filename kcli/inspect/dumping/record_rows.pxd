@@ -1,6 +1,6 @@
 # C types for record_rows.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.inspect.record_lines cimport put_int, put_text
+from kcli.inspect.dumping.record_lines cimport put_int, put_text
 
 cdef int ROW_OVERHEAD_BYTES
 cdef int MOST_ESCAPED_BYTES

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kcli.format.primitives import FormatError
 
 if TYPE_CHECKING:
-    from kcli.inspect.kafka_text import ContentParser
+    from kcli.inspect.dumping.kafka_text import ContentParser
     from kcli.protocol.internal_records import Decoder
     from kcli.protocol.message import Message
 

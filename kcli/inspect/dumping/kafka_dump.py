@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from kcli.inspect.kafka_text import DumpOptions, LogDumper, Report
-from kcli.inspect.text_buffer import TextBuffer
+from kcli.format.primitives import INT64_MAX
+from kcli.inspect.dumping.kafka_text import DumpOptions, LogDumper, Report
+from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk import Disk
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 _CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})((?:-.*)?\.checkpoint(?:\.part|\.deleted)?)")
-INT64_MAX = 2**63 - 1
 
 
 def dump_as_kafka(
@@ -69,7 +69,7 @@ def _dump_file(
         _put_checkpoint_name(path, name, out, report)
         logs.dump(path)
     elif suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
-        from kcli.inspect.kafka_text_indexes import IndexDumper
+        from kcli.inspect.dumping.kafka_text_indexes import IndexDumper
 
         indexes = IndexDumper(disk, out, options, report, absolute, logs.summary)
         if suffix == ".snapshot":

@@ -11,7 +11,7 @@ prints up to there, says on stderr what is wrong and where, and goes on. Its sum
 alarms of 4.3.1: the pair "-1 is followed by N" of every segment that does not begin at 0; a timestamp of -1 for a batch that
 the cleaner emptied; an index entry that points at the start of a message set of format 0 or 1.
 
-Index files and producer snapshots: kcli.inspect.kafka_text_indexes.
+Index files and producer snapshots: kcli.inspect.dumping.kafka_text_indexes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kcli.format import limits
 from kcli.format.compression import CODECS, inflate
 from kcli.format.java_text import decode_utf8
-from kcli.format.primitives import Buffer, FormatError, crc32c
+from kcli.format.primitives import INT32_MAX, Buffer, FormatError, crc32c
 from kcli.format.record_batch import RecordBatch, increment_sequence
 from kcli.format.record_scan import is_compiled
-from kcli.inspect import batch_lines
-from kcli.inspect.record_lines import first_gap, put_record_lines
-from kcli.inspect.text_buffer import TextBuffer
+from kcli.inspect.dumping import batch_lines
+from kcli.inspect.dumping.record_lines import first_gap, put_record_lines
+from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk import Disk
 from kcli.log.log_reader import TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner, RecordWindow
@@ -37,7 +37,6 @@ from kcli.log.record_windows import RecordScanner, RecordWindow
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
-INT32_MAX = 2**31 - 1
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 # So many batches at most are printed one by one before the compiled way is tried again.
 MOST_STEPS = 64
@@ -434,7 +433,7 @@ def _inflate_window(codec: int, data: Buffer) -> bytes | None:
 class _Consecutive:
     """Notes the pairs of neighbouring records whose offsets are not consecutive, as Kafka's summary lists them.
 
-    `state` is that of kcli.inspect.batch_lines, where the last record's offset stands.
+    `state` is that of kcli.inspect.dumping.batch_lines, where the last record's offset stands.
     """
 
     def __init__(self, summary: Summary, path: str, absolute: Callable[[str], str]) -> None:

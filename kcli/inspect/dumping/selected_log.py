@@ -1,7 +1,7 @@
 """Walking a log and giving out what a Selection takes of it: batches, their selected records, damage.
 
 The walk ends where two batches in a row begin behind the offsets asked for (one flipped bit is not believed); where it may
-begin is for kcli.inspect.log_start to say. Damage is reported wherever the walk comes by, also of batches that are not
+begin is for kcli.inspect.dumping.log_start to say. Damage is reported wherever the walk comes by, also of batches that are not
 selected: their headers cannot be trusted.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.record_filter import ALL, NONE, SOME, Indexes, RecordFilter
+from kcli.inspect.dumping.record_filter import ALL, NONE, SOME, Indexes, RecordFilter
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner, RecordWindow
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.inspect.selected_log import Selector
+from kcli.inspect.dumping.selected_log import Selector
 from kcli.log.log_reader import Damage, SegmentReader
 from kcli.log.segment_seek import SegmentSeeker
 

@@ -8,7 +8,7 @@
       .timeindex, .txnindex
     any other file of Kafka   that it can be read
 
-The findings and their codes stand in kcli.inspect.finding_kinds, the checks in kcli.inspect.verification. Nothing is written.
+The findings and their codes stand in finding_kinds, the checks in the modules beside this one. Nothing is written.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kcli.format.file_names import FileKind
-from kcli.inspect.finding_kinds import ERROR, INFO, WARNING
-from kcli.inspect.findings import Finding, FindingList
 from kcli.inspect.verification.directories import Root, check_across, check_log_directory, check_topic_id, read_root
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
+from kcli.inspect.verification.finding_kinds import ERROR, INFO, WARNING
+from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.small_files import can_check, check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import read_snapshot
 from kcli.inspect.verification.workers import Job, log_bytes, verify_all

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES
-from kcli.inspect.selected_log import Event, Note, Selector
+from kcli.inspect.dumping.selected_log import Event, Note, Selector
 from kcli.log.log_directory import parent_path, read_partition
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 

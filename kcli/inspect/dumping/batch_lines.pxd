@@ -2,8 +2,8 @@
 cimport cython
 from kcli.format cimport record_scan
 from kcli.format.batch_scan cimport read_int32, read_int64
-from kcli.inspect cimport record_lines
-from kcli.inspect.record_lines cimport first_gap, put_int, put_text
+from kcli.inspect.dumping cimport record_lines
+from kcli.inspect.dumping.record_lines cimport first_gap, put_int, put_text
 
 cdef long long INT32_MAX
 cdef long long MOST_OFFSET

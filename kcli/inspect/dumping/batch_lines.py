@@ -4,7 +4,7 @@
 
 A batch that is as a producer sends it costs no Python object but the slice that its CRC is computed over and, where it is
 compressed, its inflated bytes. The pass stops at whatever is odd, before it has printed any of it; the caller prints that batch
-in Python (kcli.inspect.kafka_text) and comes back:
+in Python (kcli.inspect.dumping.kafka_text) and comes back:
 
     printed here    magic 2, whole in the buffer, its CRC right, no negative offset, delta or count, no control batch, no delete
                     horizon, a codec that Kafka knows; with records also: as many as it states and no byte more, at most
@@ -19,8 +19,8 @@ from collections.abc import Callable
 
 from kcli.format import record_scan
 from kcli.format.batch_scan import read_int32, read_int64
-from kcli.inspect import record_lines
-from kcli.inspect.record_lines import first_gap, put_int, put_text
+from kcli.inspect.dumping import record_lines
+from kcli.inspect.dumping.record_lines import first_gap, put_int, put_text
 
 Buffer = bytes | bytearray | memoryview
 

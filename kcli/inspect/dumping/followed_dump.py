@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from kcli.inspect.dump import LOG_KINDS, Dump, DumpOptions
-from kcli.inspect.follow import Follower, follow
-from kcli.inspect.log_start import segments_in_range, start_position
+from kcli.inspect.dumping.dump import LOG_KINDS, Dump, DumpOptions
+from kcli.inspect.dumping.follow import Follower, follow
+from kcli.inspect.dumping.log_start import segments_in_range, start_position
+from kcli.inspect.dumping.selection import Range, Selection
 from kcli.inspect.renderers.renderer import DumpResult, Renderer
-from kcli.inspect.selection import Range, Selection
 from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, Target, parent_path, read_partition, resolve_paths
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def dump_followed(
 ) -> DumpResult:
     """Show what the paths hold and what comes, until `wait` says False, the limit is reached or all partitions are gone.
 
-    `wait` is called whenever there is nothing new; it may take its time. Everything else is as for kcli.inspect.dump.dump.
+    `wait` is called whenever there is nothing new; it may take its time. Everything else is as for dump.dump.
     """
     return _FollowedDump(Dump(selection, renderer, options, disk, tell, absolute)).run(paths, wait)
 

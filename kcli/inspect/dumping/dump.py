@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format import limits
 from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name, parse_partition_directory
 from kcli.format.primitives import FormatError
-from kcli.inspect.log_start import segments_in_range, start_position
-from kcli.inspect.record_contents import decoder_for
-from kcli.inspect.record_filter import RecordFilter
-from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, Renderer
-from kcli.inspect.selected_log import (
+from kcli.inspect.dumping.log_start import segments_in_range, start_position
+from kcli.inspect.dumping.record_contents import decoder_for
+from kcli.inspect.dumping.record_filter import RecordFilter
+from kcli.inspect.dumping.selected_log import (
     Budget,
     Event,
     Limit,
@@ -32,7 +31,8 @@ from kcli.inspect.selected_log import (
     Selector,
     walk,
 )
-from kcli.inspect.selection import Selection
+from kcli.inspect.dumping.selection import Selection
+from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, Renderer
 from kcli.log.log_directory import (
     FoundFile,
     LogDirectory,
@@ -47,8 +47,8 @@ from kcli.log.log_directory import (
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
-    from kcli.inspect.kafka_text import ContentParser
-    from kcli.inspect.statistics import Statistics
+    from kcli.inspect.dumping.kafka_text import ContentParser
+    from kcli.inspect.dumping.statistics import Statistics
     from kcli.log.disk import Disk
     from kcli.log.transaction_filter import AbortedTransactions
 
@@ -114,7 +114,7 @@ class Dump:
         self.result = DumpResult()
         self._only_logs = options.statistics or not selection.is_everything
         if options.statistics:
-            from kcli.inspect.statistics import Statistics
+            from kcli.inspect.dumping.statistics import Statistics
 
             self.statistics = Statistics()
 
@@ -222,7 +222,7 @@ class Dump:
         selector = self._selector(record_filter, Budget(self.limit))
         if self.selection.tail is None:
             return selector, 0, None
-        from kcli.inspect.log_tail import find_tail
+        from kcli.inspect.dumping.log_tail import find_tail
 
         found = find_tail(self.disk, segments, self._selector(record_filter, Budget()), self.selection.tail)
         selector.budget.skip = found.skip
@@ -350,7 +350,7 @@ class Dump:
         return directory.topic, directory.partition
 
     def _small_file(self, file: FoundFile) -> None:
-        from kcli.inspect.small_files import read_small_file
+        from kcli.inspect.dumping.small_files import read_small_file
 
         try:
             size = self.disk.size(file.path)

@@ -8,10 +8,10 @@
     2  swaps                     finished where the .log.swap is sound or the  finished
                                  old segments are gone, else dropped
     3  bad batches               cut out, what can be put right is             the log is cut at the first one, and all
-                                 (kcli.inspect.salvage)                        segments behind it go
+                                 (kcli.inspect.repairing.salvage)                        segments behind it go
     4  leader epochs             rebuilt where the batches contradict them     believed
     5  recovery of all segments  kcli.log.log_loader, from offset 0 on, as after a crash: indexes, snapshots, epochs
-    6  files that were sound     stay as they are (kcli.inspect.sound_files)   are rebuilt
+    6  files that were sound     stay as they are (kcli.inspect.verification.sound_files)   are rebuilt
     7  partition.metadata        restored from the metadata log where it is missing or cannot be read
 
 Where Kafka itself would refuse to load the log, what stands in its way is taken away (a file, or the bytes of a batch; with
@@ -31,8 +31,8 @@ from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, parse_fi
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
-from kcli.inspect.salvage import Cut, EpochRun, LogSalvager, SegmentSalvage, mend_epochs_across
-from kcli.inspect.sound_files import keep_sound_files
+from kcli.inspect.repairing.salvage import Cut, EpochRun, LogSalvager, SegmentSalvage, mend_epochs_across
+from kcli.inspect.verification.sound_files import keep_sound_files
 from kcli.log.disk import Disk
 from kcli.log.indexes import IndexSettings
 from kcli.log.leader_epoch_cache import LeaderEpochCache

@@ -2,8 +2,8 @@
 
 A batch stays where its CRC is right, its records open, and its offsets rise between those before and behind it, within what
 its segment stands for. Behind damage the next sound batch is searched for. What of a damaged batch's header follows from the
-rest is put right (kcli.inspect.header_mending), so that the batch stays, too. Of batches that contradict each other in their
-offsets most stay (kcli.inspect.salvage_batches). All else goes.
+rest is put right (header_mending), so that the batch stays, too. Of batches that contradict each other in their offsets most
+stay (salvage_batches). All else goes.
 
 Offsets never change to close a hole: consumers have seen them.
 """
@@ -17,8 +17,8 @@ from typing import NamedTuple
 from kcli.format.end_transaction_marker import UnreadableMarkerError
 from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
-from kcli.inspect.header_mending import Mend, leader_epoch_mend, mend_headers
-from kcli.inspect.salvage_batches import Batch, Batches, choose
+from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers
+from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.batch_walk import first_offset, read_marker
 from kcli.log.disk import Disk
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader

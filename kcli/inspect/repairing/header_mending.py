@@ -30,7 +30,7 @@ from kcli.format.record_batch import (
     RecordBatch,
     read_header,
 )
-from kcli.inspect.salvage_batches import Batch, Batches
+from kcli.inspect.repairing.salvage_batches import Batch, Batches
 from kcli.log.disk import DiskFile
 from kcli.log.log_reader import LogBatch
 from kcli.log.resynchronise import streamed_crc

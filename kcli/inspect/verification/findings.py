@@ -1,4 +1,4 @@
-"""Findings: one thing that is wrong at one place, of a kind in the table of kcli.inspect.finding_kinds; and their collector.
+"""Findings: one thing that is wrong at one place, of a kind in the table of finding_kinds; and their collector.
 
 A finding is a row of a report, so its place is plain: a path, a byte of that file, a record's offset, each None where there
 is none. Collectors bound what a random file can make: of one kind in one file a fixed number is kept, the rest is counted.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kcli.inspect.finding_kinds import KINDS
+from kcli.inspect.verification.finding_kinds import KINDS
 
 
 class Finding(NamedTuple):

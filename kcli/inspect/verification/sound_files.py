@@ -9,9 +9,9 @@ verifier finds something are taken from the recovery after all.
 from __future__ import annotations
 
 from kcli.format.file_names import FileKind, FileState, parse_file_name
-from kcli.inspect.finding_kinds import INFO
-from kcli.inspect.findings import Finding
 from kcli.inspect.verification.facts import PartitionOptions
+from kcli.inspect.verification.finding_kinds import INFO
+from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.partitions import verify_partition
 from kcli.log.log_directory import base_name, read_partition
 from kcli.log.planned_disk import REMOVE, TRUNCATE, WRITE, Change, PlannedDisk

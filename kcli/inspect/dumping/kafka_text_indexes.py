@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 
 from kcli.format.index_entries import NO_TIMESTAMP, OffsetIndex, TimeIndex, TransactionIndex
 from kcli.format.limits import MAX_INDEX_FILE_BYTES
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.kafka_text import INT32_MAX, DumpOptions, Report, Summary
-from kcli.inspect.text_buffer import TextBuffer
+from kcli.inspect.dumping.kafka_text import DumpOptions, Report, Summary
+from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk import Disk
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
