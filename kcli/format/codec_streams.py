@@ -294,7 +294,7 @@ _ZSTD_MAGIC = 0xFD2FB528.to_bytes(4, "little")
 _ZSTD_SKIPPABLE = 0x184D2A50
 _ZSTD_DEFAULT_LEVEL = 3
 _ZSTD_BLOCK_BYTES = 128 * 1024
-_ZSTD_CHECKSUM = 0x04
+_ZSTD_CHECKSUM = 0x04  # the flag, and the checksum's size
 # Decompressors are costly to make (20 us) and must not be shared while they work: a pool of idle ones.
 _zstd_idle: list[Any] = []
 
@@ -334,7 +334,7 @@ def _inflate_zstd_frame(source: ByteSource, decompressor: Any) -> Iterator[Buffe
         if piece:
             yield piece
     if flags & _ZSTD_CHECKSUM:
-        frame.decompress(source.take(4))
+        frame.decompress(source.take(_ZSTD_CHECKSUM))
     if not frame.eof:
         raise InflationError("the zstd bytes end early")
 
@@ -351,20 +351,12 @@ def _zstd_block_bytes(header: int) -> int:
 
 
 def _inflate_zstd_at_once(data: Buffer, limit: int) -> bytes | None:
-    if len(data) < 9 or data[:4] != _ZSTD_MAGIC:
-        return None
-    flags = data[4]
-    position, last, room = _zstd_header_bytes(flags), 0, limit
-    while not last and position < len(data):
-        header = int.from_bytes(data[position : position + 3], "little")
-        last = header & 1
-        position += _zstd_block_bytes(header)
-        room -= _ZSTD_BLOCK_BYTES
-    if room < 0 or position + (4 if flags & _ZSTD_CHECKSUM else 0) != len(data):
+    if len(data) < 9 or data[:4] != _ZSTD_MAGIC or not 0 < _zstd_most_bytes(data) <= limit:
         return None
     from zstandard import ZstdDecompressor, ZstdError
 
     decompressor = _zstd_idle.pop() if _zstd_idle else ZstdDecompressor()
+    # Not decompress(data, most): what that sets aside is so large that malloc asks the system for it, batch by batch.
     frame = decompressor.decompressobj()
     try:
         whole: bytes = frame.decompress(data)
@@ -373,6 +365,19 @@ def _inflate_zstd_at_once(data: Buffer, limit: int) -> bytes | None:
     finally:
         _zstd_idle.append(decompressor)
     return whole if frame.eof else None
+
+
+def _zstd_most_bytes(data: Buffer) -> int:
+    """The most that `data` can inflate to by the number of its blocks; 0 where it is not one frame, whole and nothing behind."""
+    flags, end = data[4], len(data)
+    position, most = _zstd_header_bytes(flags), 0
+    while position < end - 2:
+        low = data[position]
+        position += 4 if low & 6 == 2 else 3 + (low >> 3 | data[position + 1] << 5 | data[position + 2] << 13)
+        most += _ZSTD_BLOCK_BYTES
+        if low & 1:
+            return most if position + (flags & _ZSTD_CHECKSUM) == end else 0
+    return 0
 
 
 def _deflate_zstd(data: Buffer, level: int | None, magic: int) -> bytes:
