@@ -368,7 +368,7 @@ def _inflate_zstd_at_once(data: Buffer, limit: int) -> bytes | None:
 
 
 def _zstd_most_bytes(data: Buffer) -> int:
-    """The most that `data` can inflate to by the number of its blocks; 0 where it is not one frame, whole and nothing behind."""
+    """The most that `data` can inflate to by the number of its blocks; 0 where it is not one whole frame, or more than one."""
     flags, end = data[4], len(data)
     position, most = _zstd_header_bytes(flags), 0
     while position < end - 2:
