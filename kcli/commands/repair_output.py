@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell, use_colour
+from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
     """
     from kcli.inspect.renderers.repair_report import JsonReport, TextReport
     from kcli.inspect.repairing.repair import repair_targets
-    from kcli.log.log_directory import resolve_paths
+    from kcli.log.log_directory import log_bytes, resolve_paths
 
     if not args.paths:
         raise CannotRun("name what to repair: kcli verify --repair PATH...")
@@ -66,19 +67,14 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
         raise CannotRun("there is no partition to repair: name a log directory, a partition's directory or a file in one")
     report = JsonReport() if output == "json" else TextReport(colour=use_colour())
     run = _RepairRun(disk, args, report)
-    _print(report.begin())
+    run.print(report.begin())
     for target in targets:
         for path, why in target.log_directory.unreadable if target.log_directory is not None else ():
             run.problem(path, f"the partition's directory cannot be read: {why}")
-    for log_directory, partitions in found:
-        run.repair(log_directory, partitions)
+    with progress_bar(sum(log_bytes(disk, partition) for _, partitions in found for partition in partitions)) as run.bar:
+        for log_directory, partitions in found:
+            run.repair(log_directory, partitions)
     return run.finish(had_problems=bool(problems))
-
-
-def _print(lines: Iterable[str]) -> None:
-    text = "\n".join(lines)
-    if text:
-        print_text(text)
 
 
 class _RepairRun:
@@ -88,6 +84,7 @@ class _RepairRun:
         self.disk = disk
         self.args = args
         self.report = report
+        self.bar: ProgressBar | None = None
         self.partitions = self.changes = self.holes = self.problems = 0
 
     def repair(self, log_directory: str, partitions: list[PartitionDirectory]) -> None:
@@ -125,7 +122,10 @@ class _RepairRun:
 
     def _repair(self, session: LogDirectoryRepair, partitions: list[PartitionDirectory], quarantine: Quarantine) -> None:
         from kcli.inspect.repairing.repair_plan import RepairError
+        from kcli.log.log_directory import log_bytes
 
+        # Before anything is cut.
+        sizes = {partition.path: log_bytes(self.disk, partition) for partition in partitions}
         for partition in partitions:
             self.partitions += 1
             try:
@@ -137,25 +137,35 @@ class _RepairRun:
             else:
                 self.changes += len(plan.changes)
                 self.holes += len(plan.holes)
-                _print(self.report.partition(plan))
+                self.print(self.report.partition(plan))
+            if self.bar is not None:
+                self.bar.advance(sizes[partition.path])
         try:
             root = session.apply_root(quarantine) if self.args.apply else session.plan_root()
         except OSError as error:
             self.problem(error.filename or session.directory, error.strerror or str(error))
             return
         self.changes += len(root.changes)
-        _print(self.report.root(root, quarantine.path))
+        self.print(self.report.root(root, quarantine.path))
+
+    def print(self, lines: Iterable[str]) -> None:
+        """Print lines on stdout, if there are any."""
+        text = "\n".join(lines)
+        if text:
+            if self.bar is not None:
+                self.bar.hide()
+            print_text(text)
 
     def problem(self, path: str, message: str) -> None:
         """Tell of what cannot be read or repaired."""
         self.problems += 1
-        _print(self.report.problem(path, message))
+        self.print(self.report.problem(path, message))
 
     def finish(self, *, had_problems: bool) -> int:
         """The closing lines -> the exit code."""
         from kcli.inspect.renderers.repair_report import Summary
 
         summary = Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems)
-        _print(self.report.end(summary))
+        self.print(self.report.end(summary))
         left = self.problems or had_problems or (self.changes and not self.args.apply)
         return EXIT_FINDINGS if left else EXIT_OK

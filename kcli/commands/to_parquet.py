@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text, tell
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     options = _export_options(args)
     try:
         wanted = check_export(options)
-        conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **_pairs("--conf", args.conf)}
+        conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **_progress(), **_pairs("--conf", args.conf)}
         spark = start_session(args.master, "kcli to-parquet", conf, log_level="OFF")
         try:
             options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
@@ -123,6 +123,11 @@ def _jvm_options(wanted: list[OffsetRange]) -> dict[str, str]:
     if size > SMALL_INPUT_BYTES:
         return {}
     return {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
+
+
+def _progress() -> dict[str, str]:
+    """Spark's own progress bar, which it draws on stderr, where that is a terminal."""
+    return {"spark.ui.showConsoleProgress": "true"} if is_terminal(2) else {}
 
 
 def _export_options(args: argparse.Namespace) -> ExportOptions:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text, tell, use_colour
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell, use_colour
+from kcli.commands.progress import progress_bar
 from kcli.commands.repair_output import add_repair_arguments, check_repair_arguments, run_repair
 from kcli.log.disk import OsDisk
 
@@ -54,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
     verifier = Verifier(disk, targets)
     try:
-        with _progress(verifier.total_bytes) as on_bytes:
-            report = verifier.run(args.processes or len(os.sched_getaffinity(0)), on_bytes)
+        with progress_bar(verifier.total_bytes) as bar:
+            report = verifier.run(args.processes or len(os.sched_getaffinity(0)), bar.advance if bar is not None else None)
     except WorkerLostError as error:
         raise CannotRun(str(error)) from None
     if args.output == "json":
@@ -63,40 +62,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_text("\n".join(text_lines(report, colour=use_colour())))
     return EXIT_OK if report.is_sound and not problems else EXIT_FINDINGS
-
-
-_LEAST_BYTES = 64 * 1024 * 1024  # of what takes long enough for a progress bar
-
-
-@contextmanager
-def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr, where that is a terminal and there is much to do -> what to tell of bytes done, or None."""
-    if total_bytes < _LEAST_BYTES or not is_terminal(2):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    bar = Progress(
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        auto_refresh=False,  # a thread would not go well with forked workers
-    )
-    with bar:
-        task = bar.add_task("", total=total_bytes)
-
-        shown = done = 0
-
-        def advance(count: int) -> None:
-            nonlocal shown, done
-            done += count
-            bar.update(task, advance=count)
-            if count == 0 or done - shown > total_bytes / 400:
-                shown = done
-                bar.refresh()
-
-        yield advance

@@ -127,6 +127,17 @@ class PartitionDirectory(NamedTuple):
         return parent_path(self.path)
 
 
+def log_bytes(disk: Disk, partition: PartitionDirectory) -> int:
+    """The bytes of a partition's logs, as far as they can be told."""
+    total = 0
+    for segment in partition.segments:
+        try:
+            total += disk.size(segment.log)
+        except OSError:
+            continue
+    return total
+
+
 class LogDirectory(NamedTuple):
     """A log directory: its partitions sorted by name, its own files, and the names of directories that are no partition's.
 

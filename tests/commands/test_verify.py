@@ -106,11 +106,11 @@ def test_names_that_no_terminal_should_act_on(tmp_path: Path, capfd: pytest.Capt
 
 
 def run_with_stderr_on_a_terminal(arguments: list[str]) -> tuple[int, bytes]:
-    """Run kcli in a process whose stderr is a terminal -> its exit code, what the terminal got."""
+    """Run kcli in a process whose stderr is a terminal, and little work is much -> its exit code, what the terminal got."""
     parent, child = pty.openpty()
     program = (
-        "import sys; from kcli.commands import verify; from kcli.inspect.verification import workers; "
-        "verify._LEAST_BYTES = workers.SMALL_BYTES = 0; from kcli.commands.app import main; sys.exit(main(sys.argv[1:]))"
+        "import sys; from kcli.commands import progress; from kcli.inspect.verification import workers; "
+        "progress.LEAST_BYTES = workers.SMALL_BYTES = 0; from kcli.commands.app import main; sys.exit(main(sys.argv[1:]))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
@@ -132,11 +132,11 @@ def run_with_stderr_on_a_terminal(arguments: list[str]) -> tuple[int, bytes]:
     return process.wait(), shown
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_progress_bar_only_on_terminals(logs: Path, processes: str, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("options", [["--processes", "1"], ["--processes", "2"], ["--repair"]])
+def test_a_progress_bar_only_on_terminals(logs: Path, options: list[str]) -> None:
     """A terminal on stderr sees one; a pipe never does (the other tests), and stdout stays plain."""
-    code, shown = run_with_stderr_on_a_terminal(["verify", "--processes", processes, str(logs)])
-    assert code == 0 and b"\x1b[" in shown and b"Traceback" not in shown
+    code, shown = run_with_stderr_on_a_terminal(["verify", *options, str(logs)])
+    assert code in (0, 1) and b"\x1b[" in shown and "\u2501".encode() in shown and b"Traceback" not in shown
 
 
 def test_a_reader_that_goes_away_is_no_error(logs: Path) -> None:

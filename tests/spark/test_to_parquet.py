@@ -16,6 +16,7 @@ from kcli.commands import to_parquet
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
 from kcli.spark.parquet_export import ExportError, ExportOptions, check_export, export
 from kcli.spark.report import Report
+from kcli.spark.session import SparkError
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of
 
@@ -93,6 +94,26 @@ def test_words_that_make_no_sense(tmp_path: Path) -> None:
     for words in (("--option", "novalue"), ("--starting-time", "yesterday")):
         with pytest.raises(CannotRun, match=r"novalue|yesterday"):
             to_parquet._export_options(parse(str(tmp_path), "--out", "x", *words))
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_spark_draws_its_progress_on_terminals_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    """What a terminal is shown must not stand in a log file; --conf has the last word."""
+    build(tmp_path / "logs")
+    asked: list[dict[str, str]] = []
+
+    def started(master: str, name: str, conf: dict[str, str], **_: object) -> None:
+        asked.append(conf)
+        raise SparkError("enough")
+
+    monkeypatch.setattr("kcli.spark.session.start_session", started)
+    monkeypatch.setattr(to_parquet, "is_terminal", lambda stream: terminal and stream == 2)
+    words = [str(tmp_path / "logs"), "--out", str(tmp_path / "out")]
+    for more in ([], ["--conf", "spark.ui.showConsoleProgress=false"]):
+        with pytest.raises(CannotRun, match="enough"):
+            to_parquet.run(parse(*words, *more))
+    assert asked[0].get("spark.ui.showConsoleProgress") == ("true" if terminal else None)
+    assert asked[1]["spark.ui.showConsoleProgress"] == "false"
 
 
 def test_reports_add_up() -> None:

@@ -23,9 +23,18 @@ from kcli.inspect.verification.finding_kinds import ERROR, INFO, WARNING
 from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.small_files import can_check, check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import read_snapshot
-from kcli.inspect.verification.workers import Job, log_bytes, verify_all
+from kcli.inspect.verification.workers import Job, verify_all
 from kcli.log.disk import Disk
-from kcli.log.log_directory import FoundFile, LogDirectory, PartitionDirectory, Segment, Target, parent_path, read_partition
+from kcli.log.log_directory import (
+    FoundFile,
+    LogDirectory,
+    PartitionDirectory,
+    Segment,
+    Target,
+    log_bytes,
+    parent_path,
+    read_partition,
+)
 
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 

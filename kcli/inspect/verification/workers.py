@@ -39,17 +39,6 @@ class Job(NamedTuple):
     size_bytes: int
 
 
-def log_bytes(disk: Disk, partition: PartitionDirectory) -> int:
-    """The bytes of a partition's logs, as far as they can be told."""
-    total = 0
-    for segment in partition.segments:
-        try:
-            total += disk.size(segment.log)
-        except OSError:
-            continue
-    return total
-
-
 def verify_all(
     disk: Disk, jobs: list[Job], processes: int, on_bytes: Callable[[int], None] | None
 ) -> Iterator[PartitionResult]:
