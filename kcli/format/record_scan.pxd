@@ -16,7 +16,7 @@ cpdef Py_ssize_t scan_records(
 @cython.locals(
     index=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, status=cython.int,
     byte=cython.int, second=cython.int, raw=cython.int, size=cython.longlong,
-    timestamp_delta=cython.longlong, offset_delta=cython.longlong, timestamp=cython.longlong, offset=cython.longlong,
+    timestamp_delta=cython.longlong, offset_delta=cython.longlong, is_far=cython.bint,
 )
 cpdef Py_ssize_t scan_into(
     const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit,

@@ -190,6 +190,13 @@ def scan_into(
     index = 0
     start = position
     status = COMPLETE
+    # Within these bounds only a delta that is read the general way can leave the range of int64.
+    is_far = (
+        base_offset > 4611686018427387904
+        or base_offset < -4611686018427387904
+        or base_timestamp > 4611686018427387904
+        or base_timestamp < -4611686018427387904
+    )
     try:
         while index < wanted:
             start = position
@@ -224,7 +231,7 @@ def scan_into(
             record_positions[index] = start
             byte = buffer[position]
             if byte < 128:
-                timestamp_delta = (byte >> 1) ^ -(byte & 1)
+                timestamp_delta = byte >> 1 if not byte & 1 else ~(byte >> 1)
                 position += 1
             else:
                 position = read_zigzag(buffer, position, 10, scratch)
@@ -232,17 +239,17 @@ def scan_into(
                     status = BAD_VARINT
                     break
                 timestamp_delta = scratch[0]
-            timestamp = base_timestamp + timestamp_delta
-            timestamps[index] = timestamp
+                is_far = True
+            timestamps[index] = base_timestamp + timestamp_delta
             byte = buffer[position]
             if byte < 128:
-                offset_delta = (byte >> 1) ^ -(byte & 1)
+                offset_delta = byte >> 1 if not byte & 1 else ~(byte >> 1)
                 position += 1
             else:
                 second = buffer[position + 1]
                 if second < 128:
                     raw = byte & 127 | second << 7
-                    offset_delta = (raw >> 1) ^ -(raw & 1)
+                    offset_delta = raw >> 1 if not raw & 1 else ~(raw >> 1)
                     position += 2
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
@@ -250,9 +257,11 @@ def scan_into(
                         status = BAD_VARINT
                         break
                     offset_delta = scratch[0]
-            offset = base_offset + offset_delta
-            offsets[index] = offset
-            if (timestamp_delta >= 0) != (timestamp >= base_timestamp) or (offset_delta >= 0) != (offset >= base_offset):
+            offsets[index] = base_offset + offset_delta
+            if is_far and (
+                (timestamp_delta >= 0) != (timestamps[index] >= base_timestamp)
+                or (offset_delta >= 0) != (offsets[index] >= base_offset)
+            ):
                 status = OUT_OF_INT64
                 break
             byte = buffer[position]
@@ -261,7 +270,7 @@ def scan_into(
                 position += 1
             else:
                 if byte < 128:
-                    size = (byte >> 1) ^ -(byte & 1)
+                    size = byte >> 1 if not byte & 1 else ~(byte >> 1)
                     position += 1
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
@@ -280,13 +289,13 @@ def scan_into(
                     break
             byte = buffer[position]
             if byte < 128:
-                size = (byte >> 1) ^ -(byte & 1)
+                size = byte >> 1 if not byte & 1 else ~(byte >> 1)
                 position += 1
             else:
                 second = buffer[position + 1]
                 if second < 128:
                     raw = byte & 127 | second << 7
-                    size = (raw >> 1) ^ -(raw & 1)
+                    size = raw >> 1 if not raw & 1 else ~(raw >> 1)
                     position += 2
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
