@@ -5,6 +5,7 @@
 INPUTS is what `benchmarks.make_inputs` made. For each of its four partitions, in one warm session with local[2]:
 
     floor        Spark rewrites the same rows, same columns, from uncompressed Parquet to zstd Parquet
+    same level   the floor again, with the level of zstd that to-parquet takes (Spark takes 3 by itself)
     to-parquet   the same rows out of the segment (kcli.spark.parquet_export, the account at its end included)
     live         with --live: a real Kafka on 127.0.0.1:PORT serves the segment to a consumer (confluent-kafka) that writes zstd
                  Parquet by pyarrow, one process, as is usual; PORT and PORT + 1 must be free. It runs once for each input.
@@ -29,7 +30,7 @@ from typing import Any
 
 from benchmarks.measure import warm
 
-FLOOR, OURS, LIVE = "floor", "to-parquet", "live"
+FLOOR, SAME_LEVEL, OURS, LIVE = "floor", "same level", "to-parquet", "live"
 CPU = " cpu"
 CONSUMER_BATCH = 10_000
 STEP_SECONDS = 300
@@ -86,7 +87,7 @@ def inflate_seconds(segment: Path) -> float:
 def measure(spark: Any, source: Path, work: Path, rounds: int, columns: str) -> dict[str, float]:
     """The best time of the floor and of to-parquet for one partition directory, in seconds."""
     from kcli.spark.data_source import FORMAT
-    from kcli.spark.parquet_export import ExportOptions, export
+    from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, compression_options, export
 
     choice = {"columns": columns} if columns else {}
     plain = work / "plain"
@@ -99,11 +100,14 @@ def measure(spark: Any, source: Path, work: Path, rounds: int, columns: str) -> 
     def floor(out: Path) -> None:
         spark.read.parquet(str(plain)).write.option("compression", "zstd").parquet(str(out))
 
+    def same_level(out: Path) -> None:
+        spark.read.parquet(str(plain)).write.options(**compression_options(DEFAULT_COMPRESSION)).parquet(str(out))
+
     def ours(out: Path) -> None:
         rows.add(export(spark, ExportOptions(str(out), dict(options))).rows)
 
     for _ in range(rounds):
-        for name, act in ((FLOOR, floor), (OURS, ours)):
+        for name, act in ((FLOOR, floor), (SAME_LEVEL, same_level), (OURS, ours)):
             out = work / "out"
             before = cpu_seconds()
             taken = seconds(lambda act=act, out=out: act(out))
@@ -208,18 +212,20 @@ def consume(topic: str, records: int, port: int, out: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------- table
 
 
-def table(results: dict[str, dict[str, float]], records: dict[str, int]) -> str:
+def table(results: dict[str, dict[str, float]]) -> str:
     """The results as a Markdown table."""
     lines = [
-        "| input | records | floor, s | to-parquet, s | x floor | CPU, s | x floor | inflating, s | live, s | live / ours |",
+        "| input | floor, s | same level, s | to-parquet, s | x floor | x same level | CPU of the three, s | inflating, s | live, s "
+        "| live / ours |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, found in results.items():
         live = found.get(LIVE)
         lines.append(
-            f"| {name} | {records[name]:,} | {found[FLOOR]:.2f} | {found[OURS]:.2f} | {found[OURS] / found[FLOOR]:.2f} | "
-            f"{found[FLOOR + CPU]:.1f}, {found[OURS + CPU]:.1f} | {found[OURS + CPU] / found[FLOOR + CPU]:.2f} | "
-            f"{found['inflate']:.2f} | " + (f"{live:.1f} | {live / found[OURS]:.1f} |" if live else "- | - |")
+            f"| {name} | {found[FLOOR]:.2f} | {found[SAME_LEVEL]:.2f} | {found[OURS]:.2f} | {found[OURS] / found[FLOOR]:.2f} | "
+            f"{found[OURS] / found[SAME_LEVEL]:.2f} | "
+            f"{', '.join(f'{found[way + CPU]:.1f}' for way in (FLOOR, SAME_LEVEL, OURS))} | {found['inflate']:.2f} | "
+            + (f"{live:.1f} | {live / found[OURS]:.1f} |" if live else "- | - |")
         )
     return "\n".join(lines)
 
@@ -254,7 +260,7 @@ def main() -> None:
         if args.live is not None:
             for name, taken in run_live(inputs, records, work, args.live).items():
                 results[name][LIVE] = taken
-    print(table(results, records))
+    print(table(results))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 
 from kcli.commands import to_parquet
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
-from kcli.spark.parquet_export import ExportError, ExportOptions, check_export, export
+from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportError, ExportOptions, check_export, export
 from kcli.spark.report import Report
 from kcli.spark.session import SparkError
 from tests.log_builder import PartitionBuilder
@@ -76,6 +76,10 @@ def build(root: Path) -> PartitionBuilder:
         ({"partition_by": ("nothing",)}, "cannot partition by nothing"),
         ({"partition_by": ("date",), "source": {"columns": "offset"}}, "without the column timestamp"),
         ({"decode_value": "json", "source": {"columns": "key"}}, "no column value"),
+        ({"compression": "brotli"}, "zstd:LEVEL, snappy, gzip, lz4 or none, not 'brotli'"),
+        ({"compression": "gzip:9"}, "not 'gzip:9'"),
+        ({"compression": "zstd:23"}, "levels of zstd are 1 to 22, not '23'"),
+        ({"compression": "zstd:"}, "not ''"),
         ({"source": {"subscribe": "nope"}}, "no partition of the topic nope"),
         ({"source": {"startingOffsets": "x"}}, "startingOffsets must be"),
         ({"source": {"subscribePattern": "nope"}}, "no partition is chosen"),
@@ -94,6 +98,11 @@ def test_words_that_make_no_sense(tmp_path: Path) -> None:
     for words in (("--option", "novalue"), ("--starting-time", "yesterday")):
         with pytest.raises(CannotRun, match=r"novalue|yesterday"):
             to_parquet._export_options(parse(str(tmp_path), "--out", "x", *words))
+
+
+def test_the_default_compression_is_one() -> None:
+    """The command's default, written there so that --help is quick, is the export's."""
+    assert parse("x", "--out", "y").compression == ExportOptions("y", {}).compression == DEFAULT_COMPRESSION
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -189,7 +198,8 @@ def test_directories_and_modes(run: Run, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out").num_rows == 8
     assert run(*words, "--mode", "ignore")[0] == EXIT_OK
     assert pq.read_table(tmp_path / "out").num_rows == 8
-    for name, codec in (("snappy", "SNAPPY"), ("gzip", "GZIP"), ("lz4", "LZ4"), ("none", "UNCOMPRESSED"), ("zstd", "ZSTD")):
+    codecs = {"snappy": "SNAPPY", "gzip": "GZIP", "lz4": "LZ4", "none": "UNCOMPRESSED", "zstd": "ZSTD", "zstd:22": "ZSTD"}
+    for name, codec in codecs.items():
         assert run(*words, "--mode", "overwrite", "--compression", name)[0] == EXIT_OK
         assert pq.read_table(tmp_path / "out").num_rows == 4
         (file,) = (tmp_path / "out").rglob("*.parquet")
