@@ -172,10 +172,10 @@ def test_a_pipe_that_is_closed(long_log: Path, command: tuple[str, ...]) -> None
     ]
     kcli = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert kcli.stdout is not None and kcli.stderr is not None
-    head = subprocess.run(["head", "-1"], stdin=kcli.stdout, capture_output=True, timeout=60, check=True)
+    line = kcli.stdout.readline()
     kcli.stdout.close()
     told = kcli.stderr.read()
-    assert told == b"" and head.stdout.endswith(b"\n")
+    assert told == b"" and line.endswith(b"\n")
     assert kcli.wait(60) in ((0, 1) if command[:1] == ("verify",) else (0,))
     kcli.stderr.close()
 

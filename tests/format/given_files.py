@@ -17,5 +17,4 @@ def given_files(pattern: str) -> list[Path]:
 def dump_lines(file: Path) -> list[str]:
     """The lines that Kafka's tool printed of a given file, behind the one that names it."""
     given_set = next(given_set for given_set in every_log_set() if file.is_relative_to(given_set.data))
-    dump = given_set.dumps / file.relative_to(given_set.data)
-    return dump.with_name(dump.name + ".txt").read_bytes().decode().split("\n")[1:-1]
+    return given_set.golden(str(file.relative_to(given_set.data))).decode().split("\n")[1:-1]
