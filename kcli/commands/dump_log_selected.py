@@ -15,7 +15,7 @@ from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.kafka_text import ContentParser
-    from kcli.inspect.renderers.renderer import Renderer
+    from kcli.inspect.dumping.renderer import Renderer
 
 
 def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser: ContentParser | None) -> int:

@@ -13,8 +13,8 @@ from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.dump import DumpOptions
+    from kcli.inspect.dumping.renderer import DumpResult, Renderer
     from kcli.inspect.dumping.selection import Selection
-    from kcli.inspect.renderers.renderer import DumpResult, Renderer
 
 # How long to wait where nothing new has come.
 POLL_INTERVAL_S = 0.2

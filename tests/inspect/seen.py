@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kcli.inspect.dumping.dump import DumpOptions, dump
+from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.selection import parse_selection
-from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
 from kcli.log.disk import Disk, OsDisk
 from kcli.log.log_reader import Damage, LogBatch
 

@@ -17,9 +17,9 @@ from kcli.format.records import Header
 from kcli.inspect.dumping import record_rows
 from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.selection import Selection
+from kcli.inspect.json_text import bytes_member, quote
+from kcli.inspect.json_text import dump as dump_json
 from kcli.inspect.renderers.json_lines import JsonLines
-from kcli.inspect.renderers.json_text import bytes_member, quote
-from kcli.inspect.renderers.json_text import dump as dump_json
 from kcli.inspect.renderers.plain_rows import put_plain_rows
 from kcli.log.disk import OsDisk
 from tests.conftest import every_log_set

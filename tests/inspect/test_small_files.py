@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.renderers.renderer import Entry
+from kcli.inspect.dumping.renderer import Entry
 from tests.conftest import LogSet, every_log_set
 from tests.inspect.seen import Seen, dumped
 

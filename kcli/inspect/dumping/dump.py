@@ -22,6 +22,7 @@ from kcli.format.primitives import FormatError
 from kcli.inspect.dumping.log_start import segments_in_range, start_position
 from kcli.inspect.dumping.record_contents import decoder_for
 from kcli.inspect.dumping.record_filter import RecordFilter
+from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer
 from kcli.inspect.dumping.selected_log import (
     Budget,
     Event,
@@ -32,7 +33,6 @@ from kcli.inspect.dumping.selected_log import (
     walk,
 )
 from kcli.inspect.dumping.selection import Selection
-from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, Renderer
 from kcli.log.log_directory import (
     FoundFile,
     LogDirectory,

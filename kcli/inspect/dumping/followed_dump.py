@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kcli.inspect.dumping.dump import LOG_KINDS, Dump, DumpOptions
 from kcli.inspect.dumping.follow import Follower, follow
 from kcli.inspect.dumping.log_start import segments_in_range, start_position
+from kcli.inspect.dumping.renderer import DumpResult, Renderer
 from kcli.inspect.dumping.selection import Range, Selection
-from kcli.inspect.renderers.renderer import DumpResult, Renderer
 from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, Target, parent_path, read_partition, resolve_paths
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
 from kcli.format.file_names import FileKind, FileName
-from kcli.inspect.renderers.renderer import Entry
+from kcli.inspect.dumping.renderer import Entry
 
 if TYPE_CHECKING:
     from kcli.format.producer_snapshot import ProducerEntry

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from kcli.format.compression import CODECS
 from kcli.format.record_batch import HEADER_BYTES, NO_TIMESTAMP, RecordBatch
+from kcli.inspect.dumping.renderer import DumpedFile, fixed_timestamp
 from kcli.inspect.dumping.sketches import HeavyHitters, SizeHistogram, TimeBuckets
-from kcli.inspect.renderers.renderer import DumpedFile, fixed_timestamp
 from kcli.log.log_reader import LogBatch
 from kcli.log.record_windows import RecordWindow
 
@@ -325,7 +325,7 @@ def _key_row(key: CountedKey, count: int) -> dict[str, Any]:
     try:
         return row | {"key": str(data, "utf-8")} | ({"isCut": True} if size > len(data) else {})
     except UnicodeDecodeError:
-        from kcli.inspect.renderers.json_text import base64_text
+        from kcli.inspect.json_text import base64_text
 
         return row | {"keyBase64": base64_text(data)} | ({"isCut": True} if size > len(data) else {})
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kcli.inspect.renderers.json_text import dump, path_member, quote
+from kcli.inspect.json_text import dump, path_member, quote
 
 SCHEMA_NAME = "kcli.describe"
 SCHEMA_VERSION = 1

@@ -17,11 +17,11 @@ from typing import Any
 from kcli.format.compression import CODECS
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.dumping.record_contents import ContentDecoder, Contents, decode_control
+from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.instants import InstantFormatter, format_instant
 from kcli.inspect.quantities import format_bytes, format_count
-from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
 from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
 from kcli.log.log_reader import Damage, LogBatch
 from kcli.log.record_windows import RecordWindow
@@ -236,7 +236,7 @@ def _decoded_text(decoded: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    from kcli.inspect.renderers.json_text import dump
+    from kcli.inspect.json_text import dump
 
     return escape(dump(value))
 

@@ -28,11 +28,11 @@ from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch, increment_sequence
 from kcli.inspect.dumping.record_contents import Contents, decode_control
 from kcli.inspect.dumping.record_rows import RowForm
+from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp, timestamp_type
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.text_buffer import TextBuffer
-from kcli.inspect.renderers.json_text import base64_text, bytes_member, dump, headers_array, path_member, quote
+from kcli.inspect.json_text import base64_text, bytes_member, dump, headers_array, path_member, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
-from kcli.inspect.renderers.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp, timestamp_type
 from kcli.log.log_reader import Damage, LogBatch
 
 SCHEMA_NAME = "kcli.dump-log"

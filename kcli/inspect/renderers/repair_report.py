@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from kcli.inspect.json_text import dump, path_member, quote
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
-from kcli.inspect.renderers.json_text import dump, path_member, quote
 from kcli.inspect.renderers.terminal_text import escape
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootPlan
 from kcli.inspect.repairing.repair_plan import Hole, PartitionPlan, Remark

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kcli.inspect.json_text import dump, path_member, quote
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
-from kcli.inspect.renderers.json_text import dump, path_member, quote
 from kcli.inspect.renderers.terminal_text import escape
 from kcli.inspect.verification.facts import PartitionResult
 from kcli.inspect.verification.finding_kinds import ERROR, INFO, KINDS, SEVERITIES, WARNING
