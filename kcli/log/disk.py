@@ -7,6 +7,7 @@
                  write_file, append, truncate, rename, remove, make_directory, remove_directory,
                  free_bytes, lock, flush, flush_directory
     `DiskFile`   name, size, read_into, read_at, next_data, close: an open file, read only
+    `LogFile`    name, size, append, read_into, read_at, truncate, flush, fileno, close: an open segment of a broker
     ===========  =====================================================================================
 
 `OsDisk` is the real one. Everything in inspect/ and spark/ reads through it, so an object store or a simulated disk can
@@ -23,7 +24,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -57,6 +58,47 @@ class DiskFile(Protocol):
 
     def close(self) -> None:
         """Give the file back."""
+        ...
+
+
+class LogFile(Protocol):
+    """An open file that a broker appends to and reads from. Every method raises OSError as the system does."""
+
+    name: str
+
+    def size(self) -> int:
+        """The size in bytes."""
+        ...
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Write the parts one behind the other at the end of the file, in one call of the system -> their bytes.
+
+        Raises OSError where not all could be written; a part of them may then stand at the end of the file.
+        """
+        ...
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        ...
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file to `size` bytes; appending goes on from there."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until the file's bytes are on the device."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile; -1 where there is none, as on a simulated disk."""
+        ...
+
+    def close(self) -> None:
+        """Give the file back; closing twice is no error."""
         ...
 
 
@@ -152,6 +194,14 @@ class Disk(Protocol):
         ...
 
 
+class LogDisk(Disk, Protocol):
+    """What a broker asks beyond what tools ask."""
+
+    def open_log_file(self, path: str, *, create: bool) -> LogFile:
+        """Open a segment for appending and reading. Raises OSError(ENOENT) for a missing one, unless `create`."""
+        ...
+
+
 class OsFile:
     """An open file of the operating system; see DiskFile."""
 
@@ -221,6 +271,62 @@ class OsFile:
             self._fd = -1
 
 
+class OsLogFile:
+    """An open file of the operating system, for appending and reading; see LogFile."""
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        self.name = path
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self._fd = os.open(path, flags, 0o644)
+
+    def size(self) -> int:
+        """The size in bytes."""
+        return os.fstat(self._fd).st_size
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Write the parts at the end of the file -> their bytes. Raises OSError where not all could be written."""
+        written = os.writev(self._fd, parts)
+        total = sum(map(len, parts))
+        if written != total:
+            for part in parts:
+                if written < len(part):
+                    _write_all(self._fd, memoryview(part)[written:])
+                written = max(0, written - len(part))
+        return total
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], position + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        return os.pread(self._fd, size, position)
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file to `size` bytes; appending goes on from there."""
+        os.ftruncate(self._fd, size)
+
+    def flush(self) -> None:
+        """Wait until the file's bytes are on the device."""
+        os.fsync(self._fd)
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile."""
+        return self._fd
+
+    def close(self) -> None:
+        """Give the file back; closing twice is no error."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 def _open_read_only(path: str) -> int:
     # O_NONBLOCK: a pipe in a log directory must not hang the tool. O_NOATIME is refused for other people's files.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -236,6 +342,10 @@ class OsDisk:
     def open_file(self, path: str) -> OsFile:
         """Open for reading."""
         return OsFile(path)
+
+    def open_log_file(self, path: str, *, create: bool) -> OsLogFile:
+        """Open a segment for appending and reading. Raises OSError(ENOENT) for a missing one, unless `create`."""
+        return OsLogFile(path, create=create)
 
     def list_directory(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
