@@ -119,6 +119,24 @@ def no_tags_in_version(version: int) -> EncodeError:
     return EncodeError(f"Tagged fields were set, but version {version} of this message does not support them.")
 
 
+class SplicedBuffer(bytearray):
+    """A message under way whose records are not bytes at hand: `splices` has, by position, what goes in between."""
+
+    __slots__ = ("splices",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.splices: list[tuple[int, object]] = []
+
+
+def put_records(out: bytearray, records: object) -> None:
+    """Append records to a message under way, or note where they go in where they are no bytes (a region of a file)."""
+    if isinstance(records, bytes | bytearray | memoryview):
+        out += records
+    else:
+        out.splices.append((len(out), records))  # type: ignore[attr-defined]
+
+
 def write_tagged_fields(out: bytearray, known: list[tuple[int, bytearray]], unknown: Sequence[tuple[int, bytes]]) -> None:
     """Append the tagged fields, in the order of their tags. Raises EncodeError when a tag is there twice."""
     fields: list[tuple[int, Buffer]] = sorted([*known, *unknown], key=lambda field: field[0])

@@ -78,7 +78,7 @@ class EncoderSource(Source):
             self.add(f"{out} += raw")
         else:
             self._write_length(f"len({value})", out, is_compact, is_wide)
-            self.add(f"{out} += {value}")
+            self.add(f"put_records({out}, {value})" if kind.name == "records" else f"{out} += {value}")
         if is_nullable:
             self.depth -= 1
 

@@ -24,10 +24,9 @@ A connection has at most one request inside the core at a time, as in Kafka: ans
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kcli.format.primitives import Buffer
-from kcli.log.disk import LogFile
 
 
 class Connection:
@@ -109,12 +108,32 @@ class ConnectionClosed(NamedTuple):
 Event = RequestReceived | ResponseReceived | Flushed | DeadlineReached | ConnectionClosed
 
 
-class FileRegion(NamedTuple):
-    """Bytes of a file, to be sent as they are."""
+class ReadableFile(Protocol):
+    """What a shell needs of a file to send bytes of it; a LogFile has more."""
 
-    file: LogFile
-    position: int
-    size: int
+    name: str
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile; -1 where there is none."""
+        ...
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on."""
+        ...
+
+
+class FileRegion:
+    """Bytes of a file, to be sent as they are; its length is theirs, as that of bytes in their place would be."""
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: ReadableFile, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
 
 
 class SendResponse(NamedTuple):

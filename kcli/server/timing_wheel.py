@@ -1,0 +1,109 @@
+"""The one timer of a node: a hierarchical timing wheel, as Kafka's purgatories have it.
+
+    level   a bucket spans        a wheel of 20 buckets reaches
+    -----   -------------------   -------------------------------
+    0       1 ms                  20 ms
+    1       20 ms                 400 ms
+    2       400 ms                8 s
+    n       20^n ms               20^(n+1) ms
+
+A task goes into the bucket of the lowest level that reaches its time. When a bucket above level 0 comes up, its tasks go down
+into finer ones, so each is moved a few times and runs at its millisecond; scheduling and cancelling cost the same whatever
+waits. Only buckets that hold something stand in a heap: that is how the next deadline is known without ticking.
+
+The tasks that are due run in the order of their times, those of one time in the order in which they came. What a task
+schedules for now, or for the past, runs at the next `advance`, not in this one: no task can hold the node by re-arming itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+WHEEL_SIZE = 20
+
+Callback = Callable[[int], None]
+
+
+class TimerTask:
+    """A callback that is to run at `at_ms`; `cancel` takes it back and may come late or twice."""
+
+    __slots__ = ("_bucket", "at_ms", "callback", "sequence")
+
+    def __init__(self, at_ms: int, callback: Callback, sequence: int) -> None:
+        self.at_ms = at_ms
+        self.callback: Callback | None = callback
+        self.sequence = sequence
+        self._bucket: dict[TimerTask, None] | None = None
+
+    def cancel(self) -> None:
+        """The callback will not run."""
+        self.callback = None
+        if self._bucket is not None:
+            self._bucket.pop(self, None)
+            self._bucket = None
+
+
+class Timer:
+    """Tasks by time; `clock_ms` is the time of the last `advance`, in ms."""
+
+    def __init__(self, start_ms: int = 0) -> None:
+        self.clock_ms = start_ms
+        self._levels: list[dict[int, dict[TimerTask, None]]] = []  # by level: bucket by the time at which it comes up
+        self._spans_ms: list[int] = []
+        self._coming: list[tuple[int, int]] = []  # heap of (time, level) of buckets that hold something, or did
+        self._sequence = 0
+
+    def schedule(self, at_ms: int, callback: Callback) -> TimerTask:
+        """Have `callback(now_ms)` run at `at_ms` -> the task, which can be cancelled."""
+        self._sequence += 1
+        task = TimerTask(at_ms, callback, self._sequence)
+        self._insert(task)
+        return task
+
+    def _insert(self, task: TimerTask) -> None:
+        at_ms = task.at_ms if task.at_ms > self.clock_ms else self.clock_ms
+        level, span_ms = 0, 1
+        while at_ms // span_ms - self.clock_ms // span_ms >= WHEEL_SIZE:
+            level, span_ms = level + 1, span_ms * WHEEL_SIZE
+        while len(self._levels) <= level:
+            self._levels.append({})
+            self._spans_ms.append(WHEEL_SIZE ** len(self._spans_ms))
+        comes_up_ms = at_ms - at_ms % span_ms
+        buckets = self._levels[level]
+        bucket = buckets.get(comes_up_ms)
+        if bucket is None:
+            bucket = buckets[comes_up_ms] = {}
+            heapq.heappush(self._coming, (comes_up_ms, level))
+        bucket[task] = None
+        task._bucket = bucket
+
+    def next_deadline_ms(self) -> int | None:
+        """When `advance` must be called next; None: nothing waits. It may come before any task is due."""
+        while self._coming:
+            at_ms, level = self._coming[0]
+            if self._levels[level][at_ms]:
+                return at_ms
+            heapq.heappop(self._coming)
+            del self._levels[level][at_ms]
+        return None
+
+    def advance(self, now_ms: int) -> None:
+        """Run what is due at `now_ms`; a clock that went back changes nothing."""
+        due: list[TimerTask] = []
+        while self._coming and self._coming[0][0] <= now_ms:
+            at_ms, level = heapq.heappop(self._coming)
+            bucket = self._levels[level].pop(at_ms)
+            self.clock_ms = max(self.clock_ms, at_ms)
+            for task in bucket:
+                task._bucket = None
+                if task.at_ms <= now_ms:
+                    due.append(task)
+                else:
+                    self._insert(task)
+        self.clock_ms = max(self.clock_ms, now_ms)
+        due.sort(key=lambda task: (task.at_ms, task.sequence))
+        for task in due:
+            callback, task.callback = task.callback, None
+            if callback is not None:
+                callback(now_ms)
