@@ -1,0 +1,71 @@
+"""What a handler of a request gets: the request's surroundings, and the broker as handlers may see it.
+
+A handler is a function `(context, request) -> response`, both messages of the API in the request's version. It returns None
+where the answer comes later: then whoever has the context calls `context.respond(response)` once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from kcli.protocol.apis import Api
+from kcli.protocol.message import Message
+from kcli.server.authorizer import CLUSTER_NAME, Authorizer
+from kcli.server.events import Connection
+from kcli.state.metadata_image import MetadataImage
+
+
+class BrokerPort(Protocol):
+    """The broker as handlers see it; kcli.server.broker has it whole."""
+
+    node_id: int
+    cluster_id: str
+    image: MetadataImage
+    config: Any  # kcli.server.config's ServerConfig
+    log_manager: Any  # kcli.log.log_manager's LogManager
+    authorizer: Authorizer
+    metrics: Any
+
+    def partition(self, topic: str, index: int) -> Any:
+        """The partition that this broker hosts (kcli.server.replication.partition), or None."""
+        ...
+
+    def respond(self, context: RequestContext, response: Message) -> None:
+        """Answer a request, once."""
+        ...
+
+
+class RequestContext:
+    """One request under way; `now_ms` is when it came."""
+
+    __slots__ = ("api", "broker", "client_id", "connection", "correlation_id", "now_ms", "version")
+
+    def __init__(
+        self,
+        broker: BrokerPort,
+        connection: Connection,
+        api: Api,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        now_ms: int,
+    ) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.now_ms = now_ms
+
+    def new(self, name: str, **fields: Any) -> Message:
+        """A struct of the API's response, by Kafka's name, or the response itself (its name ends in Response)."""
+        return self.api.response.classes[name](**fields)
+
+    def is_allowed(self, operation: str, resource_type: str, resource_name: str = CLUSTER_NAME) -> bool:
+        """True where the client may do that."""
+        return self.broker.authorizer.is_allowed(self.connection, operation, resource_type, resource_name)
+
+    def respond(self, response: Message) -> None:
+        """Answer the request, now that it can be."""
+        self.broker.respond(self, response)

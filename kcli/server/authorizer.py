@@ -1,0 +1,30 @@
+"""The port to whoever says what a principal may do; every handler asks it. For now everybody may do everything.
+
+Operations and resource types are Kafka's, by name: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION,
+DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE on TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kcli.server.events import Connection
+
+# The name of the one resource of type CLUSTER.
+CLUSTER_NAME = "kafka-cluster"
+
+
+class Authorizer(Protocol):
+    """Says what may be done."""
+
+    def is_allowed(self, connection: Connection, operation: str, resource_type: str, resource_name: str) -> bool:
+        """True where the connection's principal may do `operation` on the resource, from its host."""
+        ...
+
+
+class AllowAll:
+    """The authorizer of a broker without authorizer.class.name."""
+
+    def is_allowed(self, connection: Connection, operation: str, resource_type: str, resource_name: str) -> bool:
+        """True, always."""
+        return True
