@@ -1,0 +1,511 @@
+"""A disk in memory that can die: a kcli.log.disk.LogDisk with flushed and unflushed bytes apart, and faults on order.
+
+    what may happen   how it is asked for            what it does
+    ----------------  -----------------------------  -----------------------------------------------------------------
+    the process dies  `kill()`                       locks and open files are gone; what was written is there: the
+                                                     machine is up, and with it the page cache
+    power is lost     `lose_power(rng)`              the same, and unflushed bytes and names are lost, torn or kept out
+                                                     of order, as the dice have it (kcli.simulator.stored)
+    ... in a call     `die_in(calls, rng)`           a coming call that changes something raises SimulatedCrash before,
+                                                     after or (appending) in the midst of what it does; so does every
+                                                     call behind it, until `kill` or `lose_power`
+    the disk is full  `capacity_bytes`               ENOSPC; of an append as much is written as there was room for
+    a call fails      `faults.append(Fault(...))`    the errno that it names; a failed flush may lose what it was to flush
+    another process   `lock_elsewhere(path)`         `lock` gives None, until `unlock_elsewhere`
+
+Paths are as POSIX has them, without links and `..`; the working directory is the root. Time is handed in, as everywhere:
+`now_ms` is asked for the mtime of a file that changes.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NoReturn
+
+from kcli.simulator.stored import Edit, Journal, Stored, StoredDirectory, StoredFile, see_the_device
+
+_SENTENCES = {
+    errno.ENOENT: "No such file or directory",
+    errno.EIO: "Input/output error",
+    errno.EBADF: "Bad file descriptor",
+    errno.EEXIST: "File exists",
+    errno.ENOTDIR: "Not a directory",
+    errno.EISDIR: "Is a directory",
+    errno.EINVAL: "Invalid argument",
+    errno.ENOSPC: "No space left on device",
+    errno.EROFS: "Read-only file system",
+    errno.ENOTEMPTY: "Directory not empty",
+}
+
+
+class SimulatedCrash(BaseException):
+    """The process is dead. Not an Exception: nothing in the node may catch it and go on."""
+
+
+class Fault:
+    """Calls that fail: `call` by its name in the port ("" for any), on `path` and below; the first `skip` of them pass.
+
+    `count` of them fail, or all that follow (-1), with `code`, an errno.
+    """
+
+    __slots__ = ("call", "code", "count", "path", "skip")
+
+    def __init__(self, call: str, path: str, code: int = errno.EIO, *, skip: int = 0, count: int = 1) -> None:
+        self.call = call
+        self.path = path
+        self.code = code
+        self.skip = skip
+        self.count = count
+
+    def strikes(self, call: str, path: str) -> bool:
+        """Whether this call fails; counted."""
+        if self.count == 0 or self.call not in ("", call):
+            return False
+        if self.path and path != self.path and not path.startswith(self.path.rstrip("/") + "/"):
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.count -= self.count > 0
+        return True
+
+
+def _raise(code: int, path: str) -> NoReturn:
+    raise OSError(code, _SENTENCES.get(code, "Injected fault"), path)
+
+
+class SimulatedFile:
+    """An open file of a simulated disk: a DiskFile and a LogFile."""
+
+    __slots__ = ("_disk", "_generation", "_is_open", "_stored", "name")
+
+    def __init__(self, disk: SimulatedDisk, path: str, stored: StoredFile) -> None:
+        self.name = path
+        self._disk = disk
+        self._stored = stored
+        self._generation = disk.generation
+        self._is_open = True
+
+    def _live(self, call: str) -> StoredFile:
+        if self._generation != self._disk.generation:
+            raise SimulatedCrash(f"{self.name} was opened by a process that is dead")
+        self._disk.begin(call, self.name)
+        if not self._is_open:
+            _raise(errno.EBADF, self.name)
+        return self._stored
+
+    def size(self) -> int:
+        """The size in bytes now."""
+        return len(self._live("size").data)
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Write the parts at the end of the file -> their bytes. Raises OSError where not all could be written."""
+        data = b"".join(parts)
+        stored = self._live("append")
+        self._disk.write(stored, self.name, len(stored.data), data)
+        return len(data)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        data = self._live("read").data[position : position + len(buffer)]
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        return bytes(memoryview(self._live("read").data)[position : position + size])
+
+    def next_data(self, position: int) -> int:
+        """`position`, or the size where that lies before it: holes cannot be told."""
+        size = len(self._live("read").data)
+        return position if position < size else max(position, size)
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file to `size` bytes; appending goes on from there."""
+        self._disk.resize(self._live("truncate"), self.name, size)
+
+    def flush(self) -> None:
+        """Wait until the file's bytes are on the device."""
+        if self._generation != self._disk.generation or not self._is_open:
+            self._live("flush")
+        self._disk.flush_stored(self._stored, self.name)
+
+    def fileno(self) -> int:
+        """No descriptor: -1."""
+        return -1
+
+    def close(self) -> None:
+        """Give the file back; closing twice is no error."""
+        self._is_open = False
+
+
+class SimulatedDisk:
+    """See the head of this module; a kcli.log.disk.LogDisk."""
+
+    def __init__(self, rng: Random, now_ms: Callable[[], int] = lambda: 0, capacity_bytes: int | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.faults: list[Fault] = []
+        self.generation = 0
+        self.changes = 0  # how many calls have changed something: what `die_in` counts
+        self.is_dead = False
+        self._rng = rng
+        self._now_ms = now_ms
+        self._root = StoredDirectory(0)
+        self._journal = Journal()
+        self._dies_in: int | None = None
+        self._dies_before = False
+        self._locked_elsewhere: set[str] = set()
+
+    # ------------------------------------------------------------------------------------------------ crashes and faults
+
+    def kill(self) -> None:
+        """The process dies; what it wrote stays, flushed or not."""
+        self.generation += 1
+        self.is_dead = False
+        self._dies_in = None
+
+    def lose_power(self, rng: Random) -> None:
+        """The machine dies: of what was not flushed stays what the dice leave."""
+        self.kill()
+        self._journal.lose_power(rng)
+        see_the_device(self._root, rng)
+
+    def die_in(self, calls: int) -> None:
+        """Let the call that changes something behind `calls` more of them raise SimulatedCrash."""
+        self._dies_in = calls
+        self._dies_before = self._rng.random() < 0.5
+
+    def flushed_image(self) -> SimulatedDisk:
+        """Another disk that holds what is on the device now, and nothing else."""
+        image = SimulatedDisk(Random(0), self._now_ms)
+        image._root = _durable_copy(self._root)
+        return image
+
+    def lock_elsewhere(self, path: str) -> None:
+        """Another process takes the lock on a file."""
+        self._locked_elsewhere.add(_normal(path))
+
+    def unlock_elsewhere(self, path: str) -> None:
+        """It gives it back."""
+        self._locked_elsewhere.discard(_normal(path))
+
+    def begin(self, call: str, path: str) -> None:
+        """Each call begins here. Raises SimulatedCrash where the process is dead, OSError where a fault strikes."""
+        if self.is_dead:
+            raise SimulatedCrash(f"{call} {path}: the process is dead")
+        for fault in self.faults:
+            if fault.strikes(call, path):
+                _raise(fault.code, path)
+
+    def _dies_now(self) -> bool:
+        """Counts a call that changes something; True where it is the last."""
+        self.changes += 1
+        if self._dies_in is None:
+            return False
+        self._dies_in -= 1
+        return self._dies_in < 0
+
+    def _change(self, call: str, path: str, change: Callable[[], None]) -> None:
+        self.begin(call, path)
+        dies = self._dies_now()
+        if not dies or not self._dies_before:
+            change()
+        if dies:
+            self._die(call, path)
+
+    def _die(self, call: str, path: str) -> NoReturn:
+        self.is_dead = True
+        raise SimulatedCrash(f"{call} {path}: the process died in it")
+
+    def write(self, stored: StoredFile, path: str, position: int, data: bytes) -> None:
+        """Put bytes into a file; `begin` was called. Raises OSError(ENOSPC) behind what there was room for."""
+        stored.mtime_ms = self._now_ms()
+        if self._dies_now():
+            stored.write(position, data[: self._rng.randrange(len(data) + 1)])
+            self._die("write", path)
+        if self.capacity_bytes is not None:
+            room = self.free_bytes(path)
+            growth = position + len(data) - len(stored.data)
+            if growth > room:
+                fitting = max(0, len(data) - (growth - room))
+                if fitting:
+                    stored.write(position, data[:fitting])
+                _raise(errno.ENOSPC, path)
+        if data:
+            stored.write(position, data)
+
+    def resize(self, stored: StoredFile, path: str, size: int) -> None:
+        """Cut or extend a file; `begin` was called. Raises OSError(EINVAL) for a negative size."""
+        if size < 0:
+            _raise(errno.EINVAL, path)
+        dies = self._dies_now()
+        if not dies or not self._dies_before:
+            stored.resize(size)
+            stored.mtime_ms = self._now_ms()
+        if dies:
+            self._die("truncate", path)
+
+    def flush_stored(self, stored: StoredFile, path: str) -> None:
+        """Bring a file's bytes to the device. Raises OSError where a fault strikes: some of them will never get there."""
+        try:
+            self._change("flush", path, stored.flush)
+        except OSError:
+            stored.fail_flush(self._rng)
+            raise
+
+    # ------------------------------------------------------------------------------------------------------------- paths
+
+    def _find(self, path: str) -> Stored | None:
+        """What has that name, or None. Raises OSError(ENOTDIR) where the way there leads through a file."""
+        at: Stored = self._root
+        for name in _names(path):
+            if isinstance(at, StoredFile):
+                _raise(errno.ENOTDIR, path)
+            found = at.entries.get(name)
+            if found is None:
+                return None
+            at = found
+        return at
+
+    def _get(self, path: str) -> Stored:
+        found = self._find(path)
+        if found is None:
+            _raise(errno.ENOENT, path)
+        return found
+
+    def _file(self, path: str) -> StoredFile:
+        found = self._get(path)
+        if isinstance(found, StoredDirectory):
+            _raise(errno.EISDIR, path)
+        return found
+
+    def _parent(self, path: str) -> tuple[StoredDirectory, str]:
+        """The directory that a name stands in, and the name. Raises OSError where there is none."""
+        names = _names(path)
+        parent = self._get("/".join(names[:-1]))
+        if isinstance(parent, StoredFile):
+            _raise(errno.ENOTDIR, path)
+        return parent, names[-1] if names else ""
+
+    def _file_or_new(self, path: str) -> StoredFile:
+        found = self._find(path)
+        if found is None:
+            parent, name = self._parent(path)
+            stored = StoredFile(self._now_ms())
+            self._change("create", path, lambda: self._journal.add(Edit(parent, name, stored)))
+            return stored
+        if isinstance(found, StoredDirectory):
+            _raise(errno.EISDIR, path)
+        return found
+
+    # ----------------------------------------------------------------------------------------------------------- the port
+
+    def open_file(self, path: str) -> SimulatedFile:
+        """Open for reading."""
+        self.begin("open", path)
+        return SimulatedFile(self, path, self._file(path))
+
+    def open_log_file(self, path: str, *, create: bool) -> SimulatedFile:
+        """Open a segment for appending and reading. Raises OSError(ENOENT) for a missing one, unless `create`."""
+        self.begin("open", path)
+        return SimulatedFile(self, path, self._file_or_new(path) if create else self._file(path))
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted. Raises OSError."""
+        self.begin("list", path)
+        found = self._get(path)
+        if isinstance(found, StoredFile):
+            _raise(errno.ENOTDIR, path)
+        return sorted(found.entries)
+
+    def _peek(self, path: str) -> Stored | None:
+        self.begin("stat", path)
+        try:
+            return self._find(path)
+        except OSError:
+            return None
+
+    def is_directory(self, path: str) -> bool:
+        """True for a directory, False for anything else or nothing."""
+        return isinstance(self._peek(path), StoredDirectory)
+
+    def exists(self, path: str) -> bool:
+        """True where something has that name."""
+        return self._peek(path) is not None
+
+    def is_regular(self, path: str) -> bool:
+        """True for a file."""
+        return isinstance(self._peek(path), StoredFile)
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes."""
+        self.begin("stat", path)
+        found = self._get(path)
+        return len(found.data) if isinstance(found, StoredFile) else 0
+
+    def mtime_ms(self, path: str) -> int:
+        """When the file was last modified, in ms since 1970."""
+        self.begin("stat", path)
+        return self._get(path).mtime_ms
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        """Set when the file was last modified, in ms since 1970."""
+        self.begin("stat", path)
+        self._get(path).mtime_ms = mtime_ms
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        self.begin("read", path)
+        data = self._file(path).data
+        if len(data) > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        return bytes(data)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a file whole and atomically: a temporary one is written, flushed and renamed; a crash may come between."""
+        temporary = path + ".tmp"
+        self.begin("write_file", path)
+        stored = self._file_or_new(temporary)
+        if stored.data:
+            self.resize(stored, temporary, 0)
+        self.write(stored, temporary, 0, bytes(data))
+        self.flush_stored(stored, temporary)
+        self.rename(temporary, path)
+        self.flush_directory("/".join(_names(path)[:-1]))
+
+    def append(self, path: str, data: bytes | memoryview) -> None:
+        """Append to a file, created where it is missing."""
+        self.begin("append", path)
+        stored = self._file_or_new(path)
+        self.write(stored, path, len(stored.data), bytes(data))
+
+    def write_at(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of an existing file."""
+        self.begin("write_at", path)
+        self.write(self._file(path), path, position, bytes(data))
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut or extend a file to `size` bytes."""
+        self.begin("truncate", path)
+        if size < 0:
+            _raise(errno.EINVAL, path)
+        self.resize(self._file(path), path, size)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing the target. Raises OSError as rename(2) does."""
+        old_parent, old_name = self._parent(source)
+        new_parent, new_name = self._parent(target)
+        moved = self._get(source)
+        there = self._find(target)
+        if isinstance(moved, StoredDirectory):
+            if new_parent is moved or _is_below(new_parent, moved):
+                _raise(errno.EINVAL, source)
+            if isinstance(there, StoredFile):
+                _raise(errno.ENOTDIR, source)
+            if there is not None and there is not moved and there.entries:
+                _raise(errno.ENOTEMPTY, source)
+        elif isinstance(there, StoredDirectory):
+            _raise(errno.EISDIR, source)
+        if there is moved:
+            return
+        edits = (Edit(old_parent, old_name, None), Edit(new_parent, new_name, moved))
+        self._change("rename", source, lambda: self._journal.add(*edits))
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self._file(path)
+        parent, name = self._parent(path)
+        self._change("remove", path, lambda: self._journal.add(Edit(parent, name, None)))
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory with its parents; no error where it is. Raises OSError where a file is in the way."""
+        self.begin("make_directory", path)
+        names = _names(path)
+        for count in range(1, len(names) + 1):
+            at = "/".join(names[:count])
+            found = self._find(at)
+            if isinstance(found, StoredFile):
+                _raise(errno.EEXIST if count == len(names) else errno.ENOTDIR, path)
+            if found is None:
+                self._make_one(at)
+
+    def _make_one(self, path: str) -> None:
+        parent, name = self._parent(path)
+        made = StoredDirectory(self._now_ms())
+        self._change("create", path, lambda: self._journal.add(Edit(parent, name, made)))
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. Raises OSError where it is none, or not empty."""
+        found = self._get(path)
+        if isinstance(found, StoredFile):
+            _raise(errno.ENOTDIR, path)
+        if found.entries:
+            _raise(errno.ENOTEMPTY, path)
+        parent, name = self._parent(path)
+        self._change("remove", path, lambda: self._journal.add(Edit(parent, name, None)))
+
+    def free_bytes(self, path: str) -> int:
+        """How many bytes may still be written."""
+        if self.capacity_bytes is None:
+            return 1 << 40
+        return max(0, self.capacity_bytes - sum(len(stored.data) for stored in self._root.files()))
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """Take a lock on a file, created where missing -> what gives it back, or None where another process holds it."""
+        self.begin("lock", path)
+        self._file_or_new(path)
+        return None if _normal(path) in self._locked_elsewhere else _nothing
+
+    def is_locked(self, path: str) -> bool:
+        """True where another process holds a lock on the file."""
+        return _normal(path) in self._locked_elsewhere
+
+    def flush(self, path: str) -> None:
+        """Wait until the bytes of a file, or the entries of a directory, are on the device."""
+        found = self._get(path)
+        if isinstance(found, StoredFile):
+            self.flush_stored(found, path)
+        else:
+            directory = found
+            self._change("flush_directory", path, lambda: self._journal.flush(directory))
+
+    def flush_directory(self, path: str) -> None:
+        """Wait until a directory's entries are on the device; what fails is passed over."""
+        try:
+            self.flush(path)
+        except OSError:
+            pass
+
+
+def _nothing() -> None:
+    """Gives a lock back that needs no giving back."""
+
+
+def _names(path: str) -> list[str]:
+    """The names on the way from the root to a path."""
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _normal(path: str) -> str:
+    return "/".join(_names(path))
+
+
+def _is_below(directory: StoredDirectory, above: StoredDirectory) -> bool:
+    return any(
+        stored is directory or (isinstance(stored, StoredDirectory) and _is_below(directory, stored))
+        for stored in above.entries.values()
+    )
+
+
+def _durable_copy(directory: StoredDirectory) -> StoredDirectory:
+    copy = StoredDirectory(directory.mtime_ms)
+    for name, stored in directory.durable.items():
+        if isinstance(stored, StoredDirectory):
+            copy.entries[name] = _durable_copy(stored)
+        else:
+            kept = StoredFile(stored.mtime_ms)
+            kept.data = bytearray(stored.durable)
+            copy.entries[name] = kept
+    return copy
