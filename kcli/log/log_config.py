@@ -1,0 +1,104 @@
+"""The settings of a topic that its logs go by, typed, with Kafka 4.3's defaults.
+
+topic config                             field                          default
+---------------------------------------  -----------------------------  ---------------------
+segment.bytes                            segment_bytes                  1 GiB
+segment.ms                               segment_ms                     7 days
+segment.jitter.ms                        segment_jitter_ms              0
+segment.index.bytes                      segment_index_bytes            10 MiB
+index.interval.bytes                     index_interval_bytes           4096
+flush.messages, flush.ms                 flush_messages, flush_ms       never
+retention.bytes                          retention_bytes                -1: no bound
+retention.ms                             retention_ms                   7 days
+file.delete.delay.ms                     file_delete_delay_ms           1 minute
+max.message.bytes                        max_message_bytes              1 MiB and 12 bytes
+compression.type                         compression_type               producer
+compression.gzip/lz4/zstd.level          gzip_level, lz4_level ...      -1, 9, 3
+message.timestamp.type                   message_timestamp_type         CreateTime
+message.timestamp.before.max.ms          message_timestamp_before_...   no bound
+message.timestamp.after.max.ms           message_timestamp_after_...    1 hour
+cleanup.policy                           cleanup_policy                 delete
+min.insync.replicas                      min_insync_replicas            1
+preallocate                              preallocate                    false
+delete.retention.ms                      delete_retention_ms            1 day
+min/max.compaction.lag.ms                min/max_compaction_lag_ms      0, no bound
+min.cleanable.dirty.ratio                min_cleanable_dirty_ratio      0.5
+unclean.leader.election.enable           unclean_leader_election_...    false
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kcli.format.primitives import INT64_MAX
+
+LOG_APPEND_TIME = "LogAppendTime"
+CREATE_TIME = "CreateTime"
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+class LogConfig(NamedTuple):
+    """A topic's settings; times are ms, sizes are bytes, -1 stands for no bound in retention."""
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 * 1024 * 1024
+    index_interval_bytes: int = 4096
+    flush_messages: int = INT64_MAX
+    flush_ms: int = INT64_MAX
+    retention_bytes: int = -1
+    retention_ms: int = 7 * DAY_MS
+    file_delete_delay_ms: int = 60_000
+    max_message_bytes: int = 1024 * 1024 + 12
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    message_timestamp_type: str = CREATE_TIME
+    message_timestamp_before_max_ms: int = INT64_MAX
+    message_timestamp_after_max_ms: int = 3_600_000
+    cleanup_policy: frozenset[str] = frozenset(("delete",))
+    min_insync_replicas: int = 1
+    preallocate: bool = False
+    delete_retention_ms: int = DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = INT64_MAX
+    min_cleanable_dirty_ratio: float = 0.5
+    unclean_leader_election_enable: bool = False
+
+    @property
+    def is_compacted(self) -> bool:
+        """True where cleanup.policy has compact: every record needs a key."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def max_segment_ms(self) -> int:
+        """How long a segment may take records: max.compaction.lag.ms bounds it for compacted topics."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> LogConfig:
+        """The settings of an effective topic config, texts by Kafka's keys; others keep the defaults, unknown keys are ignored.
+
+        Raises ValueError for a text that is not of the setting's type; bounds are checked where configs are set.
+        """
+        values: dict[str, Any] = {}
+        for field, default in cls._field_defaults.items():
+            text = config.get(field.replace("_", "."))
+            if text is not None:
+                values[field] = _parse(text.strip(), default)
+        return cls(**values)
+
+
+def _parse(text: str, default: object) -> object:
+    if isinstance(default, bool):
+        return text.lower() == "true"
+    if isinstance(default, int):
+        return int(text)
+    if isinstance(default, float):
+        return float(text)
+    if isinstance(default, frozenset):
+        return frozenset(word.strip().lower() for word in text.split(",") if word.strip())
+    return text

@@ -1,0 +1,196 @@
+"""The active segment: appending batches to it, the entries of its indexes, and when it must be rolled.
+
+The rule of entries is that of kcli.log.indexes. Here is what lies where:
+
+    what                        in memory                                        on disk
+    --------------------------  -----------------------------------------------  ----------------------------------------
+    entries of .index           all of them, in two arrays, once one was asked   groups of INDEX_GROUP, written when one is
+                                for or written                                   full, at roll, and by `write_indexes`
+    entries of .timeindex       those not yet written, and the last one          likewise
+
+While the segment is active both files have their full size (segment.index.bytes), zeros behind the entries, as Kafka
+preallocates them; `close` cuts them to the entries and gives the time index its last one. No descriptor is held. A crash
+loses at most entries: the segment lies above the recovery point and its indexes are rebuilt.
+
+The segment must be rolled before a batch (Kafka: LogSegment.shouldRoll) that would make it larger than segment.bytes, whose
+last offset does not fit its indexes, when an index is full, or when segment.ms less the jitter went by: between the largest
+timestamp of the first batch and that of the new one, or since it was made where the first has none.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from kcli.format.file_names import FileKind
+from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndexEntry
+from kcli.format.primitives import INT32_MAX
+from kcli.log.disk import Disk
+from kcli.log.live_segment import LiveSegment
+from kcli.log.log_config import LogConfig
+
+# How many entries of an index wait in memory before they are written with one call.
+INDEX_GROUP = 64
+NOT_LOADED = -1
+NO_ROLL_TIMESTAMP = -1
+
+
+class SegmentAppender:
+    """The active segment of a log. Methods raise OSError as the disk does.
+
+    `largest` is the largest timestamp so far and the last offset of its batch; `first_timestamp` the largest of the first
+    batch, -1 before there is one. `created_ms` is when the segment was made or opened.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_index_entries",
+        "_positions",
+        "_relative_offsets",
+        "_time_entries",
+        "_time_waiting",
+        "_written",
+        "bytes_since_entry",
+        "created_ms",
+        "first_timestamp",
+        "is_preallocated",
+        "last_time_entry",
+        "roll_jitter_ms",
+        "segment",
+    )
+
+    def __init__(self, disk: Disk, segment: LiveSegment, created_ms: int, roll_jitter_ms: int = 0) -> None:
+        self.segment = segment
+        self.created_ms = created_ms
+        self.roll_jitter_ms = roll_jitter_ms
+        self.first_timestamp = NO_ROLL_TIMESTAMP
+        self.bytes_since_entry = 0
+        self.is_preallocated = False
+        self._disk = disk
+        # The entries of .index: all, once they are loaded; _written of them are on disk.
+        self._index_entries = NOT_LOADED
+        self._relative_offsets: array[int] | None = None
+        self._positions: array[int] | None = None
+        self._written = 0
+        self._time_entries = 0
+        self._time_waiting: list[tuple[int, int]] | None = None
+        self.last_time_entry = TimeIndexEntry(-1, segment.base_offset)
+
+    # ------------------------------------------------------------------------------------------------------ beginning
+
+    def create(self, config: LogConfig) -> None:
+        """Make the files of a new segment's indexes."""
+        self._relative_offsets, self._positions, self._time_waiting = array("i"), array("i"), []
+        self._index_entries = 0
+        self.segment.largest_timestamp, self.segment.offset_of_largest = -1, self.segment.base_offset
+        self.preallocate(config)
+
+    def load(self) -> None:
+        """Read the indexes of a segment that was there, unless that is done."""
+        if self._index_entries != NOT_LOADED:
+            return
+        index = self.segment.read_offset_index(self._disk)
+        times = self.segment.read_time_index(self._disk)
+        self._relative_offsets, self._positions = index.relative_offsets, index.positions
+        self._index_entries = self._written = len(index)
+        self._time_entries = len(times)
+        self._time_waiting = []
+        self.last_time_entry = times.last_entry
+        self.segment.read_largest(self._disk)
+
+    def preallocate(self, config: LogConfig) -> None:
+        """Give both files the size that they have while the segment is active."""
+        for kind, entry_bytes in ((FileKind.INDEX, OFFSET_INDEX_ENTRY.size), (FileKind.TIME_INDEX, TIME_INDEX_ENTRY.size)):
+            path = self.segment.path(kind)
+            self._disk.append(path, b"")
+            self._disk.truncate(path, config.segment_index_bytes - config.segment_index_bytes % entry_bytes)
+        self.is_preallocated = True
+
+    # ------------------------------------------------------------------------------------------------------ appending
+
+    def must_roll(self, config: LogConfig, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether the segment must be rolled before a batch of that size, last offset and largest timestamp is appended."""
+        segment = self.segment
+        if segment.size_bytes > config.segment_bytes - size_bytes or last_offset - segment.base_offset > INT32_MAX:
+            return True
+        first = self.first_timestamp
+        waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        if waited > config.max_segment_ms - self.roll_jitter_ms and segment.size_bytes:
+            return True
+        return self.is_index_full(config)
+
+    def is_index_full(self, config: LogConfig) -> bool:
+        """Whether an index takes no more entries; the time index keeps one for the roll."""
+        return (
+            self._index_entries >= config.segment_index_bytes // OFFSET_INDEX_ENTRY.size
+            or self._time_entries >= config.segment_index_bytes // TIME_INDEX_ENTRY.size - 1
+        )
+
+    def add(self, config: LogConfig, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+        """Take a batch into account that was just written at the end of the segment."""
+        segment = self.segment
+        position = segment.size_bytes
+        if max_timestamp > segment.largest_timestamp:
+            segment.largest_timestamp = max_timestamp
+            segment.offset_of_largest = last_offset
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if self.bytes_since_entry > config.index_interval_bytes:
+            self._add_entry(config, last_offset, position)
+        self.bytes_since_entry += size_bytes
+        segment.size_bytes = position + size_bytes
+
+    def _add_entry(self, config: LogConfig, last_offset: int, position: int) -> None:
+        self.load()
+        assert self._relative_offsets is not None and self._positions is not None
+        if not self.is_preallocated:
+            self.preallocate(config)
+        self._relative_offsets.append(last_offset - self.segment.base_offset)
+        self._positions.append(position)
+        self._index_entries += 1
+        self._add_time_entry()
+        self.bytes_since_entry = 0
+        if self._index_entries - self._written >= INDEX_GROUP:
+            self.write_indexes()
+
+    def _add_time_entry(self) -> None:
+        segment = self.segment
+        if segment.largest_timestamp > self.last_time_entry.timestamp:
+            assert self._time_waiting is not None
+            self.last_time_entry = TimeIndexEntry(segment.largest_timestamp, segment.offset_of_largest)
+            self._time_waiting.append((segment.largest_timestamp, segment.offset_of_largest - segment.base_offset))
+            self._time_entries += 1
+
+    def write_indexes(self) -> None:
+        """Write the entries that wait in memory."""
+        if self._index_entries == NOT_LOADED:
+            return
+        assert self._relative_offsets is not None and self._positions is not None and self._time_waiting is not None
+        if self._index_entries > self._written:
+            pairs = zip(self._relative_offsets[self._written :], self._positions[self._written :])
+            data = b"".join(OFFSET_INDEX_ENTRY.pack(*pair) for pair in pairs)
+            self._disk.write_at(self.segment.path(FileKind.INDEX), self._written * OFFSET_INDEX_ENTRY.size, data)
+            self._written = self._index_entries
+        if self._time_waiting:
+            data = b"".join(TIME_INDEX_ENTRY.pack(*pair) for pair in self._time_waiting)
+            at = (self._time_entries - len(self._time_waiting)) * TIME_INDEX_ENTRY.size
+            self._disk.write_at(self.segment.path(FileKind.TIME_INDEX), at, data)
+            self._time_waiting.clear()
+
+    def close(self) -> None:
+        """Give the time index its last entry, write what waits, and cut both files to their entries."""
+        if self._index_entries == NOT_LOADED and not self.is_preallocated and not self.bytes_since_entry:
+            return
+        self.load()
+        self._add_time_entry()
+        self.write_indexes()
+        self._disk.truncate(self.segment.path(FileKind.INDEX), self._index_entries * OFFSET_INDEX_ENTRY.size)
+        self._disk.truncate(self.segment.path(FileKind.TIME_INDEX), self._time_entries * TIME_INDEX_ENTRY.size)
+        self.is_preallocated = False
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def offset_index(self) -> OffsetIndex:
+        """All entries of the `.index` so far."""
+        self.load()
+        assert self._relative_offsets is not None and self._positions is not None
+        return OffsetIndex(self.segment.base_offset, self._relative_offsets, self._positions)
