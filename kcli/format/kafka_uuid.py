@@ -6,6 +6,7 @@ Zero stands for "no id"; one is the id of the metadata topic. `kcliKcliKcliKcliK
 from __future__ import annotations
 
 import binascii
+from collections.abc import Callable
 
 from kcli.format.primitives import FormatError
 
@@ -43,3 +44,16 @@ class Uuid(bytes):
 
 
 ZERO_UUID = Uuid(UUID_BYTES)
+# Below this number ids are Kafka's own: the metadata topic's, and the states of a replica's directory.
+_RESERVED_IDS = 100
+
+
+def random_uuid(random_bytes: Callable[[int], bytes]) -> Uuid:
+    """A new id out of dice (size -> bytes), as Kafka makes them: no reserved one, none that begins with "-" when printed."""
+    while True:
+        raw = bytearray(random_bytes(UUID_BYTES))
+        raw[6] = raw[6] & 0x0F | 0x40  # the version and the variant of a random UUID
+        raw[8] = raw[8] & 0x3F | 0x80
+        found = Uuid(raw)
+        if int.from_bytes(found, "big") >= _RESERVED_IDS and not str(found).startswith("-"):
+            return found

@@ -28,6 +28,7 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import Buffer, CorruptCheckpointError, FormatError
 
 _COLON = re.compile(r":[ \t\n\x0b\f\r]+")
+_PLAIN_PROPERTIES = re.compile(rb"(?:(?:#[ -~]*|[a-z.]+=[\w.-]+)\n)*", re.ASCII)
 _INT_BITS = {"int32": 32, "int64": 64}
 
 # -------------------------------------------------------------------------------------------------- partition.metadata
@@ -97,7 +98,9 @@ class MetaProperties(NamedTuple):
 
 def decode_meta_properties(data: Buffer) -> MetaProperties:
     """Decode meta.properties. Raises CorruptCheckpointError, which names the key."""
-    properties = dict(_properties_file(data))
+    properties = _plain_properties(data)
+    if properties is None:
+        properties = dict(_properties_file(data))
     version_text = properties.get("version", "0")
     version = parse_integer(version_text.strip(), 32)
     if version not in (0, 1):
@@ -122,16 +125,31 @@ def encode_meta_properties(meta: MetaProperties, *, previous: Buffer | None = No
 
     `date` is Java's form, "Sat Nov 21 03:50:00 UTC 2026". Raises CorruptCheckpointError when `previous` cannot be read.
     """
-    file = _properties_file(f"#\n#{date}\n".encode() if previous is None else previous)
     wanted = meta.properties()
+    if previous is None:
+        text = f"#\n#{date}\n" + "".join(f"{key}={value}\n" for key, value in wanted.items())
+        if _plain_properties(text.encode()) == wanted:
+            return text.encode()
+    file = _properties_file(f"#\n#{date}\n".encode() if previous is None else previous)
     for key in ("version", "cluster.id", "node.id", "broker.id", "directory.id"):
         if key in file and key not in wanted:
             del file[key]
     for key, value in wanted.items():
         if file.get(key) != value:
             file[key] = value
-    text: str = file.dumps()
-    return text.encode("iso-8859-1")
+    rewritten: str = file.dumps()
+    return rewritten.encode("iso-8859-1")
+
+
+def _plain_properties(data: Buffer) -> dict[str, str] | None:
+    """The properties of a file as Kafka writes it, with nothing escaped or indented; None for any other: ask javaproperties.
+
+    A node that starts has no 46 ms for the import.
+    """
+    if len(data) > limits.MAX_TEXT_FILE_BYTES or not _PLAIN_PROPERTIES.fullmatch(data):
+        return None
+    lines = (line.partition("=") for line in str(data, "ascii").splitlines() if not line.startswith("#"))
+    return {key: value for key, _, value in lines}
 
 
 def _properties_file(data: Buffer) -> Any:

@@ -90,6 +90,12 @@ def decode_control_record(key: Buffer | None, value: Buffer | None) -> ControlRe
     return ControlRecord(type_id, name, message)
 
 
+def encode_control_record(type_id: int, message: Message) -> tuple[bytes, bytes]:
+    """The key and the value of one of KRaft's control records. Raises EncodeError for values that it cannot carry."""
+    _, message_name, _ = _TYPES[type_id]
+    return _KEY.pack(0, type_id), message_type("control_records", message_name).encode(message, _KRAFT_VERSION_OF_MESSAGES)
+
+
 def _check_marker_version(value: Buffer) -> int:
     """Read the version of a transaction's marker -> the position behind it."""
     version = int.from_bytes(value[:2], "big", signed=True)

@@ -8,9 +8,9 @@
     __cluster_metadata       none                             a frame: unsigned varints 1 (of the frame itself), record
     __remote_log_metadata                                     type, version, then the message, which ends the value
 
-Two ways in: `decode` gives messages or raises FormatError; `describe` gives Kafka's text, its error texts included. They
-part where Kafka's dump tool is more tolerant than it should be: it reads a metadata record of a version that it does not
-know as if it were the newest that it knows.
+`encode_framed` makes such a value. Two ways in: `decode` gives messages or raises FormatError; `describe` gives Kafka's
+text, its error texts included. They part where Kafka's dump tool is more tolerant than it should be: it reads a metadata
+record of a version that it does not know as if it were the newest that it knows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import cache
 
 from kcli.format.java_text import json_text
-from kcli.format.primitives import Buffer
+from kcli.format.primitives import Buffer, write_unsigned_varint
 from kcli.protocol.catalog import message_type, record_types
 from kcli.protocol.codec_support import read_int32_varint
 from kcli.protocol.compiler import MessageType
@@ -335,6 +335,16 @@ def _read_frame_varint(value: Buffer, at: int, what: str) -> tuple[int, int]:
     if number > _INT16_MAX:
         raise DecodeError(f"Value for {what} was too large.", at)
     return ((number + 0x8000) & 0xFFFF) - 0x8000, at
+
+
+def encode_framed(found: MessageType, message: Message, version: int | None = None) -> bytes:
+    """The value of a record of a framed topic, in `version` or in the message's own.
+
+    Raises EncodeError for values that the version cannot carry, and UnsupportedVersionError.
+    """
+    version = message.schema_version if version is None else version
+    head = (FRAME_VERSION, found.key or 0, version)
+    return b"".join(map(write_unsigned_varint, head)) + found.encode(message, version)
 
 
 OFFSETS = GroupDecoder()

@@ -1,0 +1,91 @@
+"""`kcli format`: makes empty log directories those of a node of a cluster, as kafka-storage format does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+from kcli.commands.output import EXIT_OK, CannotRun, print_text
+from kcli.format.limits import MAX_TEXT_FILE_BYTES
+from kcli.log.disk import OsDisk
+
+ARGUMENTS = "--config FILE"
+DESCRIPTION = """\
+Makes the empty log directories of a configuration those of a node, as kafka-storage format of Apache Kafka 4.3
+does; kcli and Kafka start on them. kcli serve does it by itself where it is given an empty directory."""
+EPILOG = """\
+A controller without controller.quorum.voters needs one of --standalone, --initial-controllers and
+--no-initial-controllers. Exit codes: 0 formatted, 2 could not."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `kcli format`."""
+    parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the node's server.properties")
+    parser.add_argument(
+        "-t", "--cluster-id", metavar="ID", help="the cluster's id, 22 characters; without it a new one is made"
+    )
+    voters = parser.add_mutually_exclusive_group()
+    voters.add_argument("-s", "--standalone", action="store_true", help="this controller is the only voter of a dynamic quorum")
+    voters.add_argument(
+        "-N", "--no-initial-controllers", action="store_true", help="a dynamic quorum whose voters this node learns later"
+    )
+    voters.add_argument(
+        "-I", "--initial-controllers", metavar="VOTERS", help="the first voters: ID@HOST:PORT:DIRECTORY_ID, separated by commas"
+    )
+    parser.add_argument(
+        "-f", "--feature", metavar="NAME=LEVEL", action="append", default=[], help="the level of a feature to begin with"
+    )
+    parser.add_argument(
+        "-r", "--release-version", metavar="RELEASE", help="the release whose features to begin with: 3.3-IV3 to 4.3-IV0 (this)"
+    )
+    parser.add_argument("-g", "--ignore-formatted", action="store_true", help="leave formatted directories as they are")
+    parser.add_argument(
+        "-S",
+        "--add-scram",
+        metavar="CREDENTIAL",
+        action="append",
+        default=[],
+        help="a SCRAM credential to begin with: 'SCRAM-SHA-256=[name=alice,password=secret]'",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Format what the configuration names -> exit code. Raises CannotRun where that cannot be."""
+    from kcli.server.controller.features import METADATA_VERSION, metadata_version_name
+    from kcli.server.controller.format_settings import FormatOptions, plan_format
+    from kcli.server.controller.formatting import FormattingError, format_directories
+
+    options = FormatOptions(
+        cluster_id=args.cluster_id,
+        is_standalone=args.standalone,
+        has_no_initial_controllers=args.no_initial_controllers,
+        initial_controllers=args.initial_controllers,
+        features=args.feature,
+        release=args.release_version,
+        scram=args.add_scram,
+        ignore_formatted=args.ignore_formatted,
+    )
+    disk = OsDisk()
+    try:
+        plan = plan_format(_properties(disk, args.config), options, os.urandom)
+        made = format_directories(disk, plan, os.urandom, time.time_ns() // 1_000_000)
+    except FormattingError as error:
+        raise CannotRun(str(error)) from None
+    release = metadata_version_name(plan.features[METADATA_VERSION])
+    for path, meta in made.items():
+        print_text(f"{path}: formatted for node {meta.node_id} of cluster {meta.cluster_id}, metadata.version {release}")
+    if not made:
+        print_text("all of the log directories are formatted already; nothing was done")
+    return EXIT_OK
+
+
+def _properties(disk: OsDisk, path: str) -> dict[str, str]:
+    """The keys of a configuration. Raises CannotRun where it cannot be read."""
+    from javaproperties import InvalidUEscapeError, loads
+
+    try:
+        found: dict[str, str] = loads(str(disk.read_file(path, MAX_TEXT_FILE_BYTES), "iso-8859-1"))
+    except InvalidUEscapeError as error:
+        raise CannotRun(f"{path}: a malformed escape: {error}") from None
+    return found

@@ -1,0 +1,212 @@
+"""Formatting: makes empty log directories those of a node of a cluster, as kafka-storage format of Kafka 4.3 does.
+
+    file                              where               holds
+    --------------------------------  ------------------  ---------------------------------------------------------
+    bootstrap.checkpoint              every directory     the first metadata records: features, SCRAM credentials
+    __cluster_metadata-0/             metadata directory  the voters that a dynamic quorum begins with; not written
+      0...0-0000000000.checkpoint                         for a static quorum or without initial controllers
+    meta.properties                   every directory     cluster.id, node.id, directory.id; written last: a directory
+                                                          with it is formatted, one without is not
+
+A voter of a dynamic quorum is known by the id of its metadata directory, so that one must be given before the file is made.
+Nothing is kept of a directory that is formatted already: with `ignore_formatted` it is left as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kcli.format.file_names import METADATA_TOPIC, FileKind, metadata_snapshot_name, partition_directory_name
+from kcli.format.kafka_uuid import ZERO_UUID, random_uuid
+from kcli.format.limits import MAX_TEXT_FILE_BYTES
+from kcli.format.metadata_files import MetaProperties, decode_meta_properties, encode_meta_properties
+from kcli.format.primitives import FormatError
+from kcli.log.disk import Disk
+from kcli.protocol.message import Message
+from kcli.server.controller.features import KRAFT_VERSION, initial_features
+from kcli.server.controller.metadata_batches import SnapshotBatches, bootstrap_records, voter_of_self
+from kcli.server.controller.voters import VoterAddress
+
+_DAYS = ("Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed")  # from 1970-01-01 on
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+METADATA_PARTITION = partition_directory_name(METADATA_TOPIC, 0)
+
+
+class FormattingError(ValueError):
+    """A directory that cannot be formatted as asked; the message is one sentence that names it."""
+
+
+class FormatPlan(NamedTuple):
+    """What to format, all checked but the directories themselves.
+
+    `directories` are all log directories, `metadata_directory` is one of them or None where the node is no controller and
+    keeps no voters. `features` has every feature's level; `voters` are those of a dynamic quorum to begin with, or None.
+    """
+
+    cluster_id: str
+    node_id: int
+    directories: tuple[str, ...]
+    metadata_directory: str
+    features: dict[str, int]
+    voters: Sequence[VoterAddress] | None = None
+    controller_listener: str = "CONTROLLER"
+    more_records: Sequence[Message] = ()
+    ignore_formatted: bool = False
+
+
+def format_directories(
+    disk: Disk, plan: FormatPlan, random_bytes: Callable[[int], bytes], now_ms: int, *, flush: bool = True
+) -> dict[str, MetaProperties]:
+    """Format the empty ones of the plan's directories -> what was written of each, by path.
+
+    Without `flush` nothing is made durable: the caller does it (`written_paths`). Raises FormattingError where a directory
+    is another node's, or formatted and not to be ignored; OSError as the system does.
+    """
+    found = {path: read_meta_properties(disk, path) for path in plan.directories}
+    for path, meta in found.items():
+        if meta is not None:
+            _check_same_node(path, meta, plan)
+            if not plan.ignore_formatted:
+                raise FormattingError(
+                    f"{path} is formatted already, for node {meta.node_id} of cluster {meta.cluster_id}; "
+                    "--ignore-formatted leaves it as it is and formats the others"
+                )
+    made = {}
+    for path, meta in found.items():
+        if meta is None:
+            is_metadata = path == plan.metadata_directory
+            made[path] = _format_one(disk, path, plan, is_metadata, random_bytes, now_ms, flush)
+    return made
+
+
+def format_directory(
+    disk: Disk,
+    directory: str,
+    random_bytes: Callable[[int], bytes],
+    now_ms: int,
+    *,
+    node_id: int,
+    controller_host: str,
+    controller_port: int,
+    controller_listener: str = "CONTROLLER",
+    cluster_id: str | None = None,
+    directories: Sequence[str] = (),
+    flush: bool = True,
+) -> MetaProperties:
+    """Format an empty directory for a node that is all of its cluster, with a dynamic quorum -> its meta.properties.
+
+    `directories` are further, empty log directories. Raises FormattingError and OSError as format_directories does.
+    """
+    voter = VoterAddress(node_id, controller_host, controller_port, random_uuid(random_bytes))
+    plan = FormatPlan(
+        cluster_id=cluster_id if cluster_id is not None else str(random_uuid(random_bytes)),
+        node_id=node_id,
+        directories=(directory, *directories),
+        metadata_directory=directory,
+        features=initial_features({}, None, is_dynamic_quorum=True),
+        voters=[voter],
+        controller_listener=controller_listener,
+    )
+    return format_directories(disk, plan, random_bytes, now_ms, flush=flush)[directory]
+
+
+def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
+    """The meta.properties of a log directory, None where it has none. Raises FormattingError where it cannot be read."""
+    path = f"{directory}/{FileKind.META_PROPERTIES}"
+    try:
+        return decode_meta_properties(disk.read_file(path, MAX_TEXT_FILE_BYTES))
+    except FileNotFoundError:
+        return None
+    except FormatError as error:
+        raise FormattingError(f"{path} cannot be read: {error.message}") from error
+    except NotADirectoryError as error:
+        raise FormattingError(f"{directory} is no directory") from error
+
+
+def written_paths(directories: Sequence[str], metadata_directory: str) -> tuple[str, ...]:
+    """What must be flushed, in this order, for formatted directories to outlast a power cut."""
+    metadata = f"{metadata_directory}/{METADATA_PARTITION}"
+    paths = [f"{metadata}/{metadata_snapshot_name(0, 0)}", metadata]
+    for directory in directories:
+        paths += (f"{directory}/{kind}" for kind in (FileKind.BOOTSTRAP_CHECKPOINT, FileKind.META_PROPERTIES))
+        paths.append(directory)
+    return tuple(paths)
+
+
+def _check_same_node(path: str, meta: MetaProperties, plan: FormatPlan) -> None:
+    if meta.cluster_id is not None and meta.cluster_id != plan.cluster_id:
+        raise FormattingError(f"{path} belongs to cluster {meta.cluster_id}, not to {plan.cluster_id}")
+    if meta.node_id is not None and meta.node_id != plan.node_id:
+        raise FormattingError(f"{path} belongs to node {meta.node_id}, not to {plan.node_id}")
+
+
+def _format_one(
+    disk: Disk,
+    path: str,
+    plan: FormatPlan,
+    is_metadata: bool,
+    random_bytes: Callable[[int], bytes],
+    now_ms: int,
+    flush: bool,
+) -> MetaProperties:
+    """Write one directory's files, meta.properties last."""
+    disk.make_directory(path)
+    records = [*bootstrap_records(plan.features), *plan.more_records]
+    _write(disk, f"{path}/{FileKind.BOOTSTRAP_CHECKPOINT}", _bootstrap_checkpoint(records, now_ms), flush)
+    directory_id = None
+    if is_metadata and plan.voters is not None:
+        directory_id = next((voter.directory_id for voter in plan.voters if voter.node_id == plan.node_id), None)
+        metadata = f"{path}/{METADATA_PARTITION}"
+        disk.make_directory(metadata)
+        _write(disk, f"{metadata}/{metadata_snapshot_name(0, 0)}", _first_snapshot(plan, now_ms), flush)
+    meta = MetaProperties(1, plan.cluster_id, plan.node_id, directory_id or random_uuid(random_bytes))
+    _write(disk, f"{path}/{FileKind.META_PROPERTIES}", encode_meta_properties(meta, date=java_date(now_ms)), flush)
+    return meta
+
+
+def _write(disk: Disk, path: str, data: bytes, flush: bool) -> None:
+    """Write a file whole: it bears its name only when it is."""
+    if flush:
+        disk.write_file(path, data)
+        return
+    temporary = f"{path}.tmp"
+    try:
+        disk.truncate(temporary, 0)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    disk.append(temporary, data)
+    disk.rename(temporary, path)
+
+
+def _bootstrap_checkpoint(records: Sequence[Message], now_ms: int) -> bytes:
+    snapshot = SnapshotBatches(leader_epoch=0, now_ms=now_ms)
+    return b"".join([snapshot.header(0, 0, ()), *snapshot.batches(records), snapshot.footer()])
+
+
+def _first_snapshot(plan: FormatPlan, now_ms: int) -> bytes:
+    """The snapshot at offset 0 that tells who votes."""
+    voters = [
+        voter_of_self(voter.node_id, voter.directory_id or ZERO_UUID, plan.controller_listener, voter.host, voter.port)
+        for voter in plan.voters or ()
+    ]
+    snapshot = SnapshotBatches(leader_epoch=0, now_ms=now_ms)
+    return snapshot.header(now_ms, plan.features[KRAFT_VERSION], voters) + snapshot.footer()
+
+
+def java_date(now_ms: int) -> str:
+    """A time as Java's Date prints it, in UTC: "Sat Nov 21 03:50:00 UTC 2026"."""
+    seconds = now_ms // 1000
+    days, second_of_day = divmod(seconds, 86400)
+    # Civil from days: years begin in March, eras have 400 years.
+    era, day_of_era = divmod(days + 719468, 146097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36524 - day_of_era // 146096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted_month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * shifted_month + 2) // 5 + 1
+    month = (shifted_month + 2) % 12
+    year = era * 400 + year_of_era + (month < 2)
+    clock = f"{second_of_day // 3600:02}:{second_of_day // 60 % 60:02}:{second_of_day % 60:02}"
+    return f"{_DAYS[days % 7]} {_MONTHS[month]} {day:02} {clock} UTC {year}"

@@ -1,0 +1,220 @@
+"""Batches of the metadata log and of its snapshots: records and control records as bytes, and back.
+
+    snapshot           holds
+    -----------------  -----------------------------------------------------------------------------------------------
+    first batch        control records: SnapshotHeader; from kraft.version 1 on KRaftVersion and Voters, too
+    batches            metadata records, at most MAX_SNAPSHOT_BATCH_BYTES each; none in the first snapshot of a quorum
+    last batch         control record: SnapshotFooter
+
+Offsets in a snapshot count from 0; its leader epoch is that of its name. bootstrap.checkpoint has the same form with epoch
+0 and a header without a timestamp. Records have no key; all records of a batch bear one timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import Buffer, CorruptRecordError
+from kcli.format.record_batch import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    NewRecordBatch,
+    RecordBatch,
+    check_batch,
+    read_header,
+)
+from kcli.format.records import Record, encode_record, read_records
+from kcli.protocol.catalog import message_type
+from kcli.protocol.control_records import (
+    KRAFT_VERSION,
+    KRAFT_VOTERS,
+    SNAPSHOT_FOOTER,
+    SNAPSHOT_HEADER,
+    ControlRecord,
+    decode_control_record,
+    encode_control_record,
+)
+from kcli.protocol.internal_records import CLUSTER_METADATA, encode_framed
+from kcli.protocol.message import Message
+from kcli.state.metadata_values import Voter
+
+# How many bytes of records go into one batch of a snapshot, and how many records into one append of the log: Kafka's limits.
+MAX_SNAPSHOT_BATCH_BYTES = 8 * 1024 * 1024
+MAX_RECORDS_PER_APPEND = 10_000
+# What a batch of the metadata log may inflate to; Kafka writes them uncompressed and of at most 8 MiB.
+MAX_METADATA_BATCH_BYTES = 64 * 1024 * 1024
+_LATEST_KRAFT_VERSION = 1
+
+
+class MetadataBatch(NamedTuple):
+    """One batch of the metadata log, opened: metadata records, or control records where there are none."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    timestamp_ms: int
+    records: list[Message]
+    control_records: list[ControlRecord]
+
+
+def new_record(name: str, /, **fields: object) -> Message:
+    """A metadata record `name` ("TopicRecord") in its newest version. Raises KeyError for a name that is none."""
+    return message_type("metadata_records", name).new(**fields)
+
+
+def encode_metadata_record(record: Message) -> bytes:
+    """A metadata record as the value of a record. Raises EncodeError for values that its version cannot carry."""
+    return encode_framed(message_type("metadata_records", record.STRUCT.name), record)
+
+
+def encode_data_batch(values: Sequence[bytes], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
+    """A batch of records with these values."""
+    records = b"".join(encode_record(Record(delta, 0, None, value)) for delta, value in enumerate(values))
+    return _batch(records, len(values), base_offset, leader_epoch, now_ms, 0)
+
+
+def encode_control_batch(
+    control_records: Sequence[tuple[int, Message]], base_offset: int, leader_epoch: int, now_ms: int
+) -> bytes:
+    """A batch of control records, given as (type, message) pairs."""
+    encoded = (encode_control_record(type_id, message) for type_id, message in control_records)
+    records = b"".join(encode_record(Record(delta, 0, key, value)) for delta, (key, value) in enumerate(encoded))
+    return _batch(records, len(control_records), base_offset, leader_epoch, now_ms, CONTROL_FLAG)
+
+
+def _batch(records: bytes, count: int, base_offset: int, leader_epoch: int, now_ms: int, attributes: int) -> bytes:
+    return NewRecordBatch(
+        base_offset=base_offset,
+        last_offset_delta=count - 1,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        record_count=count,
+        records=records,
+        attributes=attributes,
+        partition_leader_epoch=leader_epoch,
+    ).encode()
+
+
+def control_message(name: str, /, **fields: object) -> Message:
+    """One of KRaft's control messages ("LeaderChangeMessage"). Raises KeyError for a name that is none."""
+    return message_type("control_records", name).new(**fields)
+
+
+def voters_message(voters: Iterable[Voter]) -> Message:
+    """The VotersRecord of a set of voters."""
+    classes = message_type("control_records", "VotersRecord").classes
+    return control_message(
+        "VotersRecord",
+        voters=[
+            classes["Voter"](
+                voter_id=voter.voter_id,
+                voter_directory_id=voter.directory_id,
+                endpoints=[
+                    classes["Endpoint"](name=name, host=host, port=port) for name, (host, port) in voter.endpoints.items()
+                ],
+                kraft_version_feature=classes["KRaftVersionFeature"](
+                    min_supported_version=0, max_supported_version=_LATEST_KRAFT_VERSION
+                ),
+            )
+            for voter in voters
+        ],
+    )
+
+
+class SnapshotBatches:
+    """Makes the batches of a snapshot, one after the other: `header`, then `batches` of records, then `footer`."""
+
+    def __init__(self, leader_epoch: int, now_ms: int) -> None:
+        self._leader_epoch = leader_epoch
+        self._now_ms = now_ms
+        self._next_offset = 0
+
+    def header(self, last_timestamp_ms: int, kraft_version: int, voters: Iterable[Voter]) -> bytes:
+        """The first batch; `last_timestamp_ms` is that of the last record that the snapshot stands for."""
+        header = control_message("SnapshotHeaderRecord", last_contained_log_timestamp=last_timestamp_ms)
+        control_records = [(SNAPSHOT_HEADER, header)]
+        if kraft_version > 0:
+            control_records.append((KRAFT_VERSION, control_message("KRaftVersionRecord", kraft_version=kraft_version)))
+            control_records.append((KRAFT_VOTERS, voters_message(voters)))
+        return self._control(control_records)
+
+    def footer(self) -> bytes:
+        """The last batch."""
+        return self._control([(SNAPSHOT_FOOTER, control_message("SnapshotFooterRecord"))])
+
+    def batches(self, records: Iterable[Message]) -> Iterator[bytes]:
+        """The records in batches of at most MAX_SNAPSHOT_BATCH_BYTES (one record may have more)."""
+        values: list[bytes] = []
+        size_bytes = 0
+        for record in records:
+            value = encode_metadata_record(record)
+            if values and size_bytes + len(value) > MAX_SNAPSHOT_BATCH_BYTES:
+                yield self._data(values)
+                values, size_bytes = [], 0
+            values.append(value)
+            size_bytes += len(value)
+        if values:
+            yield self._data(values)
+
+    def _data(self, values: list[bytes]) -> bytes:
+        base_offset, self._next_offset = self._next_offset, self._next_offset + len(values)
+        return encode_data_batch(values, base_offset, self._leader_epoch, self._now_ms)
+
+    def _control(self, control_records: list[tuple[int, Message]]) -> bytes:
+        base_offset, self._next_offset = self._next_offset, self._next_offset + len(control_records)
+        return encode_control_batch(control_records, base_offset, self._leader_epoch, self._now_ms)
+
+
+def decode_batch(header: RecordBatch, body: Buffer) -> MetadataBatch:
+    """Open a batch whose CRC is known to be right; `body` is what follows its header. Raises FormatError."""
+    data: Buffer = body
+    if header.attributes & CODEC_MASK:
+        from kcli.format.compression import inflate
+
+        data = inflate(header.codec, body, limit=MAX_METADATA_BATCH_BYTES)
+    found = read_records(data, header.record_count)
+    records: list[Message] = []
+    control_records: list[ControlRecord] = []
+    for record in found:
+        if header.is_control:
+            control_records.append(decode_control_record(record.key, record.value))
+        else:
+            message = CLUSTER_METADATA.decode(None, record.value)[1]
+            if message is not None:
+                records.append(message)
+    last_offset, timestamp_ms = header.last_offset, header.max_timestamp
+    return MetadataBatch(header.base_offset, last_offset, header.partition_leader_epoch, timestamp_ms, records, control_records)
+
+
+def decode_batches(data: Buffer) -> Iterator[MetadataBatch]:
+    """The batches that fill `data`, each checked. Raises FormatError, which names the byte, at the first that is not sound."""
+    view = memoryview(data)
+    position = 0
+    while position < len(view):
+        if len(view) - position < HEADER_BYTES:
+            raise CorruptRecordError(f"{len(view) - position} bytes are left, fewer than a batch's header has", position)
+        size_bytes = read_header(view, position).batch_length + LOG_OVERHEAD_BYTES
+        if not HEADER_BYTES <= size_bytes <= len(view) - position:
+            raise CorruptRecordError(f"a batch states {size_bytes} bytes; {len(view) - position} are left", position)
+        batch = view[position : position + size_bytes]
+        yield decode_batch(check_batch(batch), batch[HEADER_BYTES:])
+        position += size_bytes
+
+
+def bootstrap_records(features: dict[str, int]) -> list[Message]:
+    """The first records of a cluster: its metadata.version, then each other feature above level 0 by name."""
+    names = sorted(features, key=lambda name: (name != "metadata.version", name))
+    return [
+        new_record("FeatureLevelRecord", name=name, feature_level=features[name])
+        for name in names
+        if features[name] > 0 and name != "kraft.version"
+    ]
+
+
+def voter_of_self(node_id: int, directory_id: Uuid, listener: str, host: str, port: int) -> Voter:
+    """A voter with one endpoint."""
+    return Voter(node_id, directory_id, {listener.upper(): (host, port)})
