@@ -7,7 +7,7 @@ calls the decoder turns that into `past_the_end`. Lengths are checked before any
 from __future__ import annotations
 
 import binascii
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from kcli.format.kafka_uuid import UUID_BYTES
 from kcli.format.primitives import Buffer, write_unsigned_varint
@@ -126,10 +126,10 @@ class SplicedBuffer(bytearray):
 
     def __init__(self) -> None:
         super().__init__()
-        self.splices: list[tuple[int, object]] = []
+        self.splices: list[tuple[int, Sized]] = []
 
 
-def put_records(out: bytearray, records: object) -> None:
+def put_records(out: bytearray, records: Sized) -> None:
     """Append records to a message under way, or note where they go in where they are no bytes (a region of a file)."""
     if isinstance(records, bytes | bytearray | memoryview):
         out += records

@@ -95,25 +95,6 @@ class MessageType:
         self.encode_into(out, message, message.schema_version if version is None else version)
         return bytes(out)
 
-    def encode_parts(self, message: Message, version: int, head: bytes) -> list[Any]:
-        """The message behind `head` as parts: bytes, and whatever its fields of records hold that is no bytes.
-
-        Such a value must have a length; bytes of that length are sent in its place. Raises as `encode` does.
-        """
-        out = codec_support.SplicedBuffer()
-        out += head
-        self.encode_into(out, message, version)
-        parts: list[Any] = []
-        start = 0
-        for position, value in out.splices:
-            if position > start:
-                parts.append(bytes(memoryview(out)[start:position]))
-            parts.append(value)
-            start = position
-        if start < len(out):
-            parts.append(bytes(memoryview(out)[start:]) if start else out)
-        return parts
-
     def encode_into(self, out: bytearray, message: Message, version: int) -> None:
         """Append the message to `out`. Raises as `encode` does."""
         encode = self._functions.get(("encode", version)) or self._compile("encode", version)

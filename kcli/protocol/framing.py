@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import Any
 
 from kcli.format.java_text import decode_utf8
 from kcli.format.primitives import Buffer
+from kcli.protocol import codec_support
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, Api
 from kcli.protocol.codec_support import past_the_end, read_int32_varint
 from kcli.protocol.errors import DecodeError, EncodeError, UnsupportedVersionError
@@ -112,6 +114,31 @@ def encode_response(correlation_id: int, api: Api, version: int, message: Messag
     api.response.encode_into(out, message, version)
     _RESPONSE_HEAD.pack_into(out, 0, len(out) - SIZE_BYTES, correlation_id)
     return out
+
+
+def encode_response_parts(correlation_id: int, api: Api, version: int, message: Message) -> list[Any]:
+    """The same frame as parts: bytes, and in their places what fields of records hold that is no bytes but has a length.
+
+    Raises as encode_response does.
+    """
+    out = codec_support.SplicedBuffer()
+    out += bytes(8 if version < api.flexible_from or api.key == API_VERSIONS else 9)
+    api.response.encode_into(out, message, version)
+    splices = out.splices
+    if not splices:
+        _RESPONSE_HEAD.pack_into(out, 0, len(out) - SIZE_BYTES, correlation_id)
+        return [out]
+    _RESPONSE_HEAD.pack_into(out, 0, len(out) - SIZE_BYTES + sum(len(value) for _, value in splices), correlation_id)
+    parts: list[Any] = []
+    start = 0
+    for position, value in splices:
+        if position > start:
+            parts.append(bytes(memoryview(out)[start:position]))
+        parts.append(value)
+        start = position
+    if start < len(out):
+        parts.append(bytes(memoryview(out)[start:]))
+    return parts
 
 
 def encode_request(correlation_id: int, api: Api, version: int, client_id: str, message: Message) -> bytearray:

@@ -1,0 +1,160 @@
+"""The broker: partitions that it hosts, clients that it serves, and what it does by itself as time goes by.
+
+    part               does
+    -----------------  -----------------------------------------------------------------------------------------------
+    RequestRouter      takes clients' requests apart and answers them
+    ControllerChannel  the way to the controller: registration, heartbeats, producer ids, clients' requests handed on
+    BrokerLifecycle    registers, sends heartbeats, is unfenced, and leaves in order
+    MetadataPublisher  follows the metadata log: makes the partitions, configs and topics be what it says
+    LogManager         the logs in the log directories
+    Purgatory          produces that wait for the disk, fetches that wait for records
+
+It never waits and never asks the time: see kcli.server.events.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.log.disk import LogDisk
+from kcli.log.unified_log import UnifiedLog
+from kcli.protocol.apis import FETCH, PRODUCE
+from kcli.protocol.message import Message
+from kcli.server.apis.context import RequestContext
+from kcli.server.apis.fetch import DelayedFetch, FetchHandler
+from kcli.server.apis.produce import ProduceHandler
+from kcli.server.authorizer import AllowAll, Authorizer
+from kcli.server.controller_channel import ControllerChannel
+from kcli.server.dice import Dice
+from kcli.server.events import Connection, Effect, Flush, Flushed
+from kcli.server.fetch_session import FetchSessionCache
+from kcli.server.metrics import BrokerMetrics
+from kcli.server.purgatory import Purgatory
+from kcli.server.replication.partition import Partition
+from kcli.server.request_router import RequestRouter
+from kcli.server.timing_wheel import Timer
+from kcli.state.metadata_image import MetadataImage
+
+FlushCallback = Callable[[OSError | None, int], None]
+
+
+class Broker:
+    """One broker; `effects` is the node's list of what is to be done, `tell` writes a line of its log."""
+
+    def __init__(
+        self,
+        config: Any,
+        cluster_id: str,
+        disk: LogDisk,
+        rng: Dice,
+        timer: Timer,
+        effects: list[Effect],
+        log_manager: Any,
+        controller_id: Callable[[], int],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self.node_id: int = config["node.id"]
+        self.cluster_id = cluster_id
+        self.image = MetadataImage()
+        self.metadata_offset = -1
+        self.disk = disk
+        self.rng = rng
+        self.timer = timer
+        self.effects = effects
+        self.log_manager = log_manager
+        self.tell = tell
+        self.authorizer: Authorizer = AllowAll()
+        self.metrics = BrokerMetrics()
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.produce_purgatory = Purgatory(timer)
+        self.fetch_purgatory = Purgatory(timer)
+        self.fetch_sessions = FetchSessionCache(config["max.incremental.fetch.session.cache.slots"], rng)
+        self.fetch_max_bytes: int = config["fetch.max.bytes"]
+        self.controller = ControllerChannel(self.node_id, effects, controller_id)
+        self.router = RequestRouter(self, effects, config["unstable.api.versions.enable"])
+        self.router.serve_with(PRODUCE, ProduceHandler(self).handle)
+        self.router.serve_with(FETCH, FetchHandler(self).handle)
+        self._flushes: dict[int, tuple[FlushCallback, ...]] = {}
+        self._log_flushes: dict[UnifiedLog, tuple[int, int]] = {}  # log -> flush under way, the end offset that it covers
+        self._next_flush_id = 0
+        self._waiting_fetches: dict[Connection, DelayedFetch] = {}
+
+    # ------------------------------------------------------------------------------------------------------ look-ups
+
+    def topic_name(self, topic_id: Uuid) -> str | None:
+        """The name of the topic with that id, or None."""
+        topic = self.image.topics.get(topic_id)
+        return None if topic is None else topic.name
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition that this broker hosts, or None."""
+        return self.partitions.get((topic, index))
+
+    # ------------------------------------------------------------------------------------------------------ requests
+
+    def respond(self, context: RequestContext, response: Message) -> None:
+        """Answer a request, once."""
+        self._waiting_fetches.pop(context.connection, None)
+        acks_none = False  # a produce with acks=0 never waits for replicas; one that waits for the disk is answered below
+        self.router.respond(context, response, acks_none=acks_none)
+
+    def forward(self, context: RequestContext, frame: memoryview) -> None:
+        """Hand a client's request on to the controller."""
+        self.controller.forward(context, frame)
+
+    def watch_fetch(self, connection: Connection, fetch: DelayedFetch, keys: list[tuple[str, int]], deadline_ms: int) -> None:
+        """Have a fetch wait; it is forgotten when its connection ends."""
+        self._waiting_fetches[connection] = fetch
+        self.fetch_purgatory.watch(fetch, keys, deadline_ms)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget what waits for a connection that is gone."""
+        fetch = self._waiting_fetches.pop(connection, None)
+        if fetch is not None:
+            self.fetch_purgatory.drop(fetch)
+
+    def fault(self, what: str, error: Exception) -> None:
+        """Say in the log that this program has a fault; whoever runs it goes on being served."""
+        where = traceback.extract_tb(error.__traceback__)
+        at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
+        self.tell(f"a fault of kcli in {what}{at}: {error!r}; please report it")
+
+    # ----------------------------------------------------------------------------------------------------- the disk
+
+    def flush_paths(self, paths: tuple[str, ...], callback: FlushCallback) -> int:
+        """Have files made durable, then `callback(error, now_ms)` -> the id of the flush."""
+        self._next_flush_id += 1
+        self._flushes[self._next_flush_id] = (callback,)
+        self.effects.append(Flush(self._next_flush_id, paths))
+        return self._next_flush_id
+
+    def flush_log(self, log: UnifiedLog, callback: FlushCallback) -> None:
+        """Have a log made durable up to its present end; appends that come meanwhile wait for the next flush."""
+        end_offset = log.log_end_offset
+
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            if error is None:
+                log.mark_flushed(end_offset)
+            callback(error, now_ms)
+
+        self.flush_paths(tuple(log.unflushed_paths()), flushed)
+
+    def flushed(self, event: Flushed, now_ms: int) -> None:
+        """A flush is done, or failed."""
+        for callback in self._flushes.pop(event.flush_id, ()):
+            callback(event.error, now_ms)
+
+    def storage_failed(self, partition: Partition | None, error: OSError) -> None:
+        """The disk refused a partition's bytes: its log directory goes offline."""
+        if partition is None or partition.log is None:
+            return
+        directory = partition.log.directory
+        self.tell(f"{directory}: {error.strerror or error}; its log directory goes offline")
+        for offline in self.log_manager.take_offline(directory, error):
+            hosted = self.partitions.get(offline)
+            if hosted is not None:
+                hosted.log = None

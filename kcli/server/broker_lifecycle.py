@@ -1,0 +1,141 @@
+"""How a broker comes into the cluster and leaves it (KIP-631): it registers, is unfenced, sends heartbeats, asks to go.
+
+    state                         until                                       heartbeats
+    ----------------------------  ------------------------------------------  ------------------------------------------
+    STARTING                      it is registered and has an epoch           none
+    RECOVERY                      it knows the metadata up to its own         at once, and at each change of metadata:
+                                  registration; the controller unfences it    want_fence = False
+    RUNNING                       somebody stops it                           every broker.heartbeat.interval.ms
+    PENDING_CONTROLLED_SHUTDOWN   the controller has moved its leaderships    at once and on: want_shut_down = True
+    SHUTTING_DOWN                                                             none
+
+A controller that does not answer is asked again. A broker that is stopped waits SHUTDOWN_TIMEOUT_MS for the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION
+from kcli.protocol.message import Message
+from kcli.server.timing_wheel import TimerTask
+
+RETRY_MS = 20
+SHUTDOWN_TIMEOUT_MS = 5_000
+# So that a change of metadata is seen in the heartbeat after it, without one for each.
+FENCED_HEARTBEAT_MS = 10
+
+
+class BrokerState(IntEnum):
+    """Kafka's states of a broker, as its metric kafka_server_kafkaserver_brokerstate tells them."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERY = 2
+    RUNNING = 3
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    SHUTTING_DOWN = 7
+
+
+class BrokerLifecycle:
+    """The registration of one broker. `on_running(now_ms)` and `on_released(now_ms)` are called once each."""
+
+    def __init__(
+        self,
+        broker: Any,
+        incarnation_id: Uuid,
+        registration: Callable[[Message], None],
+        on_running: Callable[[int], None],
+        on_released: Callable[[int], None],
+    ) -> None:
+        self._broker = broker
+        self._incarnation_id = incarnation_id
+        self._fill_in = registration
+        self._on_running = on_running
+        self._on_released = on_released
+        self._interval_ms: int = broker.config["broker.heartbeat.interval.ms"]
+        self._task: TimerTask | None = None
+        self._is_asking = False
+        self.state = BrokerState.NOT_RUNNING
+        self.broker_epoch = -1
+
+    def start(self, now_ms: int) -> None:
+        """Register."""
+        self.state = BrokerState.STARTING
+        request = API_KEYS[BROKER_REGISTRATION].request.new(
+            broker_id=self._broker.node_id, cluster_id=self._broker.cluster_id, incarnation_id=self._incarnation_id
+        )
+        self._fill_in(request)
+        self._broker.controller.send(BROKER_REGISTRATION, request, self._registered)
+
+    def _registered(self, response: Message | None, now_ms: int) -> None:
+        if response is None or response.error_code:
+            if response is not None and response.error_code != error_codes.NOT_CONTROLLER:
+                self._broker.tell(f"the controller refuses the registration: {error_codes.NAMES.get(response.error_code)}")
+            self._again(RETRY_MS, now_ms, self.start)
+            return
+        self.broker_epoch = response.broker_epoch
+        self.state = BrokerState.RECOVERY
+        self._beat(now_ms)
+
+    def metadata_changed(self, now_ms: int) -> None:
+        """New metadata was applied: a broker that is still fenced says so at once."""
+        if self.state is BrokerState.RECOVERY:
+            self._beat(now_ms)
+
+    def stop(self, now_ms: int) -> None:
+        """Ask the controller to let this broker go."""
+        if self.state in (BrokerState.PENDING_CONTROLLED_SHUTDOWN, BrokerState.SHUTTING_DOWN):
+            return
+        if self.state is not BrokerState.RUNNING or not self._broker.config["controlled.shutdown.enable"]:
+            self._release(now_ms)
+            return
+        self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        self._broker.timer.schedule(now_ms + SHUTDOWN_TIMEOUT_MS, self._release)
+        self._beat(now_ms)
+
+    def _release(self, now_ms: int) -> None:
+        if self.state is not BrokerState.SHUTTING_DOWN:
+            self.state = BrokerState.SHUTTING_DOWN
+            if self._task is not None:
+                self._task.cancel()
+            self._on_released(now_ms)
+
+    def _again(self, after_ms: int, now_ms: int, what: Callable[[int], None]) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._task = self._broker.timer.schedule(now_ms + after_ms, what)
+
+    def _beat(self, now_ms: int) -> None:
+        if self._is_asking or self.state is BrokerState.SHUTTING_DOWN:
+            return
+        self._is_asking = True
+        request = API_KEYS[BROKER_HEARTBEAT].request.new(
+            broker_id=self._broker.node_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._broker.metadata_offset,
+            want_fence=False,
+            want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+            offline_log_dirs=self._broker.log_manager.offline_directory_ids(),
+        )
+        self._broker.controller.send(BROKER_HEARTBEAT, request, self._beaten)
+
+    def _beaten(self, response: Message | None, now_ms: int) -> None:
+        self._is_asking = False
+        if self.state is BrokerState.SHUTTING_DOWN:
+            return
+        if response is None or response.error_code:
+            self._again(RETRY_MS, now_ms, self._beat)
+            return
+        if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
+            self._release(now_ms)
+            return
+        if self.state is BrokerState.RECOVERY and not response.is_fenced:
+            self.state = BrokerState.RUNNING
+            self._on_running(now_ms)
+        is_waiting = self.state is not BrokerState.RUNNING
+        self._again(FENCED_HEARTBEAT_MS if is_waiting else self._interval_ms, now_ms, self._beat)

@@ -1,0 +1,182 @@
+"""Fetch sessions (KIP-227): a client names its partitions once and then only what changes; so does the broker in its answers.
+
+    request (session id, epoch)   means                                                          answered with
+    ----------------------------  -------------------------------------------------------------  -------------------------
+    any, -1                       no session; an id's session ends                               all partitions
+    any, 0                        a new session of the partitions named; an id's session ends    all partitions, its id
+    id, n > 0                     the session's partitions, with those named added or changed    those with something new
+                                  and those forgotten removed; n must be the next epoch
+
+A partition has something new when it has records, an error, a diverging epoch, or another high watermark or log start offset
+than the client was told. Partitions that had records go to the end of the session's order, so that each gets its turn.
+
+The cache holds max.incremental.fetch.session.cache.slots sessions. A full one gives up the one that was used least recently,
+if that was longer than EVICTION_MS ago; otherwise the client goes without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kcli.format.primitives import INT32_MAX
+from kcli.protocol import error_codes
+from kcli.protocol.message import Message
+from kcli.server.dice import Dice
+
+NO_SESSION_ID = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+EVICTION_MS = 120_000
+
+# A topic's id where the request's version has ids, else its name; and the partition's index.
+PartitionKey = tuple[object, int]
+
+
+class SessionError(Exception):
+    """A session that cannot go on; `code` is Kafka's error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class FetchTarget:
+    """One partition of a fetch: what the client wants of it, and what it was last told of it."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "partition", "topic")
+
+    def __init__(self, topic: object, partition: Message) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+    def has_news(self, answer: Message) -> bool:
+        """True where the client must be told of `answer` (a PartitionData), which then counts as told."""
+        news = (
+            (answer.records is not None and len(answer.records) > 0)
+            or answer.high_watermark != self.high_watermark
+            or answer.log_start_offset != self.log_start_offset
+            or answer.error_code != 0
+            or answer.preferred_read_replica >= 0
+            or answer.diverging_epoch.epoch >= 0
+        )
+        # After an error everything is new.
+        self.high_watermark = -1 if answer.error_code else answer.high_watermark
+        self.log_start_offset = answer.log_start_offset
+        return news
+
+
+class FetchSession:
+    """The partitions of a client, in the order in which they are read."""
+
+    __slots__ = ("epoch", "last_used_ms", "session_id", "targets", "uses_topic_ids")
+
+    def __init__(self, session_id: int, uses_topic_ids: bool, targets: dict[PartitionKey, FetchTarget], now_ms: int) -> None:
+        self.session_id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        self.targets = targets
+        self.epoch = 1
+        self.last_used_ms = now_ms
+
+
+class FetchPlan(NamedTuple):
+    """What one request fetches: its targets in order, and the session that it belongs to or is to begin."""
+
+    targets: list[FetchTarget]
+    session: FetchSession | None
+    is_incremental: bool
+    begins_session: bool
+
+
+class FetchSessionCache:
+    """The sessions of a broker."""
+
+    def __init__(self, max_sessions: int, rng: Dice) -> None:
+        self.max_sessions = max_sessions
+        self._rng = rng
+        self._sessions: dict[int, FetchSession] = {}  # the least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions all sessions have together."""
+        return sum(len(session.targets) for session in self._sessions.values())
+
+    def plan(self, request: Message, version: int, now_ms: int) -> FetchPlan:
+        """What a FetchRequest fetches. Raises SessionError."""
+        uses_topic_ids = version >= 13
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if request.session_id != NO_SESSION_ID:
+                self._sessions.pop(request.session_id, None)
+            targets = [
+                FetchTarget(topic.topic_id if uses_topic_ids else topic.topic, partition)
+                for topic in request.topics
+                for partition in topic.partitions
+            ]
+            return FetchPlan(targets, None, False, request.session_epoch == INITIAL_EPOCH and self.max_sessions > 0)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise SessionError(error_codes.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {request.session_id}")
+        if session.uses_topic_ids != uses_topic_ids:
+            raise SessionError(error_codes.FETCH_SESSION_TOPIC_ID_ERROR, "a session uses topic ids or names, not both")
+        if session.epoch != request.session_epoch:
+            message = f"fetch session {session.session_id} is at epoch {session.epoch}, not {request.session_epoch}"
+            raise SessionError(error_codes.INVALID_FETCH_SESSION_EPOCH, message)
+        self._update(session, request)
+        if not session.targets:
+            del self._sessions[session.session_id]
+            return FetchPlan([], None, False, False)
+        session.epoch = 1 if session.epoch == INT32_MAX else session.epoch + 1
+        self._touch(session, now_ms)
+        return FetchPlan(list(session.targets.values()), session, True, False)
+
+    @staticmethod
+    def _update(session: FetchSession, request: Message) -> None:
+        for topic in request.topics:
+            name = topic.topic_id if session.uses_topic_ids else topic.topic
+            for partition in topic.partitions:
+                known = session.targets.get((name, partition.partition))
+                if known is None:
+                    session.targets[name, partition.partition] = FetchTarget(name, partition)
+                else:
+                    known.partition = partition
+        for topic in request.forgotten_topics_data:
+            name = topic.topic_id if session.uses_topic_ids else topic.topic
+            for index in topic.partitions:
+                session.targets.pop((name, index), None)
+
+    def begin(self, targets: Iterable[FetchTarget], uses_topic_ids: bool, now_ms: int) -> int:
+        """Begin a session -> its id, or 0 where there is no room for it."""
+        by_key = {(target.topic, target.partition.partition): target for target in targets}
+        if not by_key or not self._has_room(now_ms):
+            return NO_SESSION_ID
+        session_id = self._rng.randint(1, INT32_MAX)
+        while session_id in self._sessions:
+            session_id = self._rng.randint(1, INT32_MAX)
+        self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, by_key, now_ms)
+        return session_id
+
+    def _has_room(self, now_ms: int) -> bool:
+        if len(self._sessions) < self.max_sessions:
+            return True
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.last_used_ms <= EVICTION_MS:
+            return False
+        del self._sessions[oldest.session_id]
+        return True
+
+    def _touch(self, session: FetchSession, now_ms: int) -> None:
+        session.last_used_ms = now_ms
+        del self._sessions[session.session_id]
+        self._sessions[session.session_id] = session
+
+
+def rotate(session: FetchSession, target: FetchTarget) -> None:
+    """Put a target that had records at the end of its session's order."""
+    key = (target.topic, target.partition.partition)
+    if key in session.targets:
+        session.targets[key] = session.targets.pop(key)

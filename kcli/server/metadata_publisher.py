@@ -1,0 +1,126 @@
+"""Makes a broker be what the metadata log says: it applies the records, then looks at what they changed.
+
+    records                                     what the broker does
+    ------------------------------------------  ------------------------------------------------------------------------
+    Topic, Partition, PartitionChange           opens or makes the logs of its replicas; leads or follows
+    RemoveTopic                                 gives the topic's logs up to be deleted; waiting requests get their errors
+    Config of a topic                           its logs go by the new settings from now on
+    Config of this broker or of all brokers     the broker's own settings, as far as they can change while it runs
+
+The first time, at start, everything in the image counts as changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.log.log_config import LogConfig
+from kcli.protocol.message import Message
+from kcli.server.replication.partition import Partition
+from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, Topic, name_of
+
+_TOPIC_RECORDS = frozenset(("TopicRecord", "PartitionRecord", "PartitionChangeRecord"))
+
+
+class MetadataPublisher:
+    """Applies metadata to one broker. `topic_config(name)` gives a topic's settings from the image."""
+
+    def __init__(self, broker: Any, topic_config: Callable[[str], LogConfig]) -> None:
+        self._broker = broker
+        self._topic_config = topic_config
+        self._is_started = False
+        self.on_broker_config: Callable[[], None] = lambda: None
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as the broker knows it."""
+        image: MetadataImage = self._broker.image
+        return image
+
+    def apply(self, records: Iterable[Message], last_offset: int, now_ms: int) -> None:
+        """Apply committed records up to `last_offset`, and do what they ask for. Raises StateError for what cannot be."""
+        changed: dict[Uuid, None] = {}
+        removed: list[Topic] = []
+        configs: dict[ConfigResource, None] = {}
+        image = self.image
+        for record in records:
+            kind = record.STRUCT.name
+            if kind in _TOPIC_RECORDS:
+                changed[record.topic_id] = None
+            elif kind == "RemoveTopicRecord" and record.topic_id in image.topics:
+                removed.append(image.topics[record.topic_id])
+            elif kind == "ClearElrRecord":
+                changed.update(dict.fromkeys(image.topics))
+            image.apply(record)
+            if kind == "ConfigRecord":
+                configs[ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)] = None
+        self._broker.metadata_offset = last_offset
+        if self._is_started:
+            self._publish(changed, removed, configs, now_ms)
+
+    def start(self, now_ms: int) -> None:
+        """Do what the image asks for as a whole; the logs that are there have been loaded."""
+        self._is_started = True
+        self._publish(dict.fromkeys(self.image.topics), [], {}, now_ms)
+
+    def _publish(self, changed: Iterable[Uuid], removed: list[Topic], configs: dict[ConfigResource, None], now_ms: int) -> None:
+        for topic in removed:
+            self._remove(topic, now_ms)
+        for topic_id in changed:
+            found = self.image.topics.get(topic_id)
+            if found is not None:
+                self._update(found, now_ms)
+        for resource in configs:
+            if resource.type == "TOPIC":
+                self._reconfigure(resource.name)
+            elif resource.type == "BROKER":
+                self.on_broker_config()
+
+    def _update(self, topic: Topic, now_ms: int) -> None:
+        broker = self._broker
+        for index, registration in topic.partitions.items():
+            if broker.node_id not in registration.replicas:
+                continue
+            partition = broker.partitions.get((topic.name, index))
+            if partition is None or partition.topic_id != topic.topic_id:
+                partition = self._open(topic, index, now_ms)
+            partition.apply(registration)
+
+    def _open(self, topic: Topic, index: int, now_ms: int) -> Partition:
+        broker = self._broker
+        log = None
+        try:
+            log = broker.log_manager.get_or_create_log(
+                topic.name, index, topic.topic_id, self._topic_config(topic.name), now_ms=now_ms
+            )
+        except OSError as error:
+            broker.tell(f"the log of {topic.name}-{index} cannot be opened: {error}")
+        partition = Partition(broker.node_id, topic.name, index, topic.topic_id, log)
+        broker.partitions[topic.name, index] = partition
+        return partition
+
+    def _remove(self, topic: Topic, now_ms: int) -> None:
+        broker = self._broker
+        for index in topic.partitions:
+            partition = broker.partitions.get((topic.name, index))
+            if partition is None or partition.topic_id != topic.topic_id:
+                continue
+            del broker.partitions[topic.name, index]
+            partition.is_leader = False
+            partition.log = None
+            broker.log_manager.delete_log(topic.name, index, now_ms)
+            broker.produce_purgatory.check(partition.key, now_ms)
+            broker.fetch_purgatory.check(partition.key, now_ms)
+        broker.metrics.forget_topic(topic.name)
+
+    def _reconfigure(self, topic: str) -> None:
+        config = self._topic_config(topic)
+        self._broker.log_manager.update_topic_config(topic, config)
+
+    def reconfigure_all(self) -> None:
+        """The defaults of topics have changed."""
+        for topic in self.image.topic_ids:
+            self._reconfigure(topic)
