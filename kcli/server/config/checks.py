@@ -1,0 +1,179 @@
+"""Keys that must agree with each other: Kafka's own rules (KafkaConfig.validateValues), a sentence for each that is broken.
+
+group                what must hold
+-------------------  ----------------------------------------------------------------------------------------------
+identity             node.id and broker.id are the same; a controller is among its voters
+listeners            what kcli.server.config.listeners says; controllers' listeners are told to no client
+times and sizes      log.retention.*, log.roll.*, replica fetch waits, heartbeats below sessions, minimum below maximum
+directories          cordoned.log.dirs are among log.dirs
+"""
+
+from __future__ import annotations
+
+from kcli.server.config.listeners import UNROUTABLE_HOST, repeated_listeners
+from kcli.server.config.server_config import NO_LIMIT, ServerConfig
+from kcli.server.config.values import ConfigError
+
+_MIB = 1 << 20
+
+
+def cross_faults(config: ServerConfig) -> list[str]:
+    """Everything in which stated keys contradict each other."""
+    faults: list[str] = []
+    for check in (_identity, _listeners, _times, _groups, _directories):
+        try:
+            faults += check(config)
+        except ConfigError as error:
+            faults += error.faults
+    return list(dict.fromkeys(faults))
+
+
+def _identity(config: ServerConfig) -> list[str]:
+    faults = []
+    broker_id = config.text("broker.id")
+    if broker_id is not None and config.text("node.id") is not None and config.stated_value("broker.id") != config.node_id:
+        faults.append(
+            f"broker.id={broker_id}{config.where('broker.id')} and node.id={config.node_id}{config.where('node.id')} "
+            "differ; state node.id alone"
+        )
+    if config.text("zookeeper.connect") is not None and config.text("process.roles") is None:
+        faults.append(
+            f"zookeeper.connect{config.where('zookeeper.connect')}: ZooKeeper went with Kafka 4.0; "
+            "state process.roles=broker,controller and node.id instead"
+        )
+    voters = config.quorum_voters
+    if voters and config.is_controller and config.node_id not in voters:
+        faults.append(
+            f"controller.quorum.voters{config.where('controller.quorum.voters')}: node {config.node_id} is a controller and "
+            f"not among the voters {', '.join(map(str, voters))}"
+        )
+    if voters and not config.is_controller and config.node_id in voters:
+        faults.append(
+            f"controller.quorum.voters{config.where('controller.quorum.voters')}: node {config.node_id} is among the voters, "
+            "but process.roles does not name controller"
+        )
+    return faults
+
+
+def _listeners(config: ServerConfig) -> list[str]:
+    faults = repeated_listeners("listeners", config.listeners, ports_too=True)
+    if config.text("advertised.listeners") is not None:
+        faults += repeated_listeners("advertised.listeners", config.advertised_listeners, ports_too=False)
+    protocols = config.security_protocols
+    names = config.controller_listener_names
+    if not config.is_broker:
+        return faults + [
+            f"{name} of controller.listener.names is not in listeners" for name in names[:1] if not config.controller_listeners
+        ]
+    if not config.broker_listeners:
+        faults.append(f"listeners{config.where('listeners')}: none is for clients; all of them are for controllers")
+        return faults
+    if not config.is_controller and config.controller_listeners:
+        faults.append(
+            f"listeners: {config.controller_listeners[0]} is for controllers, but process.roles does not name controller"
+        )
+    faults += [
+        f"advertised.listeners: clients cannot connect to {listener}; state an address that they reach"
+        f"{config.where('advertised.listeners') or config.where('listeners')}"
+        for listener in config.advertised_listeners
+        if listener.host == UNROUTABLE_HOST
+    ]
+    faults += [
+        f"controller.listener.names: {name} has no security protocol in listener.security.protocol.map"
+        for name in names
+        if name not in protocols
+    ]
+    return faults + _inter_broker_listener(config)
+
+
+def _inter_broker_listener(config: ServerConfig) -> list[str]:
+    key = "inter.broker.listener.name"
+    name = config.inter_broker_listener_name
+    told = [listener.name for listener in config.advertised_listeners]
+    bound = [listener.name for listener in config.broker_listeners]
+    faults = []
+    if config.text(key) is not None and config.text("security.inter.broker.protocol") is not None:
+        faults.append(f"{key} and security.inter.broker.protocol are both stated; only one of them may be")
+    if name in config.controller_listener_names:
+        faults.append(f"{key}={name}: that listener is for controllers{config.where(key)}")
+    elif name not in told:
+        faults.append(f"{key}={name}: no advertised listener has that name; they are {', '.join(told)}{config.where(key)}")
+    faults += [
+        f"advertised.listeners: {name} is not in listeners, which are {', '.join(bound)}{config.where('advertised.listeners')}"
+        for name in told
+        if name not in bound
+    ]
+    return faults
+
+
+def _times(config: ServerConfig) -> list[str]:
+    faults = []
+    for key, lowest in (("log.retention.ms", 1), ("log.roll.ms", 1), ("log.roll.jitter.ms", 0)):
+        value = config.get_int(key)
+        if value < lowest and not (key == "log.retention.ms" and value == NO_LIMIT):
+            unlimited = ", or -1 for no limit" if key == "log.retention.ms" else ""
+            faults.append(f"{key}={value} is not valid; {lowest} or more is{unlimited}{config.where(key)}")
+    wait = config.get_int("replica.fetch.wait.max.ms")
+    for key in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
+        faults += _at_most(config, "replica.fetch.wait.max.ms", wait, key, config.get_int(key))
+    delay, idle = config.get_int("connection.failed.authentication.delay.ms"), config.get_int("connections.max.idle.ms")
+    if 0 < idle <= delay:
+        faults.append(f"connection.failed.authentication.delay.ms={delay} must be below connections.max.idle.ms={idle}")
+    threads = config.get_int("log.cleaner.threads")
+    if config.get_int("log.cleaner.dedupe.buffer.size") // max(threads, 1) <= _MIB:
+        faults.append("log.cleaner.dedupe.buffer.size must be above 1 MiB for each of log.cleaner.threads")
+    level = config.get_int("offsets.topic.compression.codec")
+    if level not in range(5):
+        faults.append(f"offsets.topic.compression.codec={level} is not valid; 0 (none), 1 gzip, 2 snappy, 3 lz4, 4 zstd are")
+    return faults
+
+
+def _at_most(config: ServerConfig, key: str, value: int, other: str, bound: int) -> list[str]:
+    where = config.where(key) or config.where(other)
+    return [f"{key}={value} must not be above {other}={bound}{where}"] if value > bound else []
+
+
+# Which key must not be above which, in groups' coordinators.
+_ORDERED = (
+    ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+    ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+    ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
+    ("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    ("group.consumer.min.assignment.interval.ms", "group.consumer.max.assignment.interval.ms"),
+    ("group.consumer.min.assignment.interval.ms", "group.consumer.assignment.interval.ms"),
+    ("group.consumer.assignment.interval.ms", "group.consumer.max.assignment.interval.ms"),
+    ("group.share.min.heartbeat.interval.ms", "group.share.max.heartbeat.interval.ms"),
+    ("group.share.min.heartbeat.interval.ms", "group.share.heartbeat.interval.ms"),
+    ("group.share.heartbeat.interval.ms", "group.share.max.heartbeat.interval.ms"),
+    ("group.share.min.session.timeout.ms", "group.share.max.session.timeout.ms"),
+    ("group.share.min.session.timeout.ms", "group.share.session.timeout.ms"),
+    ("group.share.session.timeout.ms", "group.share.max.session.timeout.ms"),
+    ("group.share.min.record.lock.duration.ms", "group.share.record.lock.duration.ms"),
+    ("group.share.record.lock.duration.ms", "group.share.max.record.lock.duration.ms"),
+    ("group.streams.min.heartbeat.interval.ms", "group.streams.max.heartbeat.interval.ms"),
+    ("group.streams.min.heartbeat.interval.ms", "group.streams.heartbeat.interval.ms"),
+    ("group.streams.heartbeat.interval.ms", "group.streams.max.heartbeat.interval.ms"),
+    ("group.streams.min.session.timeout.ms", "group.streams.max.session.timeout.ms"),
+    ("group.streams.min.session.timeout.ms", "group.streams.session.timeout.ms"),
+    ("group.streams.session.timeout.ms", "group.streams.max.session.timeout.ms"),
+    ("group.streams.num.standby.replicas", "group.streams.max.standby.replicas"),
+)
+
+
+def _groups(config: ServerConfig) -> list[str]:
+    faults: list[str] = []
+    for low, high in _ORDERED:
+        if config.text(low) is not None or config.text(high) is not None:
+            faults += _at_most(config, low, config.get_int(low), high, config.get_int(high))
+    return faults
+
+
+def _directories(config: ServerConfig) -> list[str]:
+    strangers = [path for path in config.get_list("cordoned.log.dirs") if path != "*" and path not in config.log_dirs]
+    return [
+        f"cordoned.log.dirs: {path} is not among log.dirs, which are {', '.join(config.log_dirs)}"
+        f"{config.where('cordoned.log.dirs')}"
+        for path in strangers
+    ]

@@ -1,0 +1,127 @@
+"""Every configuration key of Kafka 4.3: its type, default, valid values, importance and how it is served here.
+
+    table                 keys of
+    --------------------  ---------------------------------------------------------------------------------------------
+    BROKER_KEYS           server.properties, and what brokers' dynamic configuration may change
+    BROKER_DYNAMIC_KEYS   brokers' dynamic configuration only (throttles of replication)
+    TOPIC_KEYS            a topic's configuration; each with the broker keys that stand in for it
+    GROUP_KEYS            a group's configuration; each with the broker key that stands in for it
+    CLIENT_METRICS_KEYS   a client metrics subscription
+
+They are declared once, in keys.txt, one line a key (its head explains the columns). The file is cut into lines when this
+module is imported; a line is parsed when its key is first asked for, so that a start pays for the keys that it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+REQUIRED = "REQUIRED"
+
+
+class Serving(StrEnum):
+    """What kcli does with a key."""
+
+    SERVED = "served"
+    LATER = "later"
+    NO_MEANING = "no meaning"
+    GUARD = "guard"
+
+
+class UpdateMode(StrEnum):
+    """How brokers' dynamic configuration may change a key."""
+
+    READ_ONLY = "fixed"
+    PER_BROKER = "broker"
+    CLUSTER_WIDE = "cluster"
+
+
+class ConfigKey(NamedTuple):
+    """One key. `default` is text as a file would have it; None is Kafka's null."""
+
+    name: str
+    type: str
+    default: str | None
+    is_required: bool
+    valid: str
+    importance: str
+    update_mode: UpdateMode
+    broker_keys: tuple[str, ...]
+    serving: Serving
+    is_internal: bool
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether its value is a secret, which nothing shows."""
+        return self.type == "PASSWORD"
+
+    @property
+    def is_list(self) -> bool:
+        """Whether its value is a list, so that APPEND and SUBTRACT work on it."""
+        return self.type == "LIST"
+
+
+class ConfigTable:
+    """The keys of one kind, by name, in alphabetical order."""
+
+    __slots__ = ("_keys", "_lines")
+
+    def __init__(self, block: str) -> None:
+        self._lines = {line.partition(" | ")[0]: line for line in block.splitlines()}
+        self._keys: dict[str, ConfigKey] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._lines
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, name: str) -> ConfigKey:
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = _parse_line(self._lines[name])
+        return key
+
+    def get(self, name: str) -> ConfigKey | None:
+        """The key of that name, or None."""
+        return self[name] if name in self._lines else None
+
+    def keys(self) -> list[ConfigKey]:
+        """All keys, parsed."""
+        return [self[name] for name in self._lines]
+
+
+def _parse_line(line: str) -> ConfigKey:
+    name, type_name, default, valid, importance, where, serving, *flags = (cell.strip() for cell in line.split(" | "))
+    is_mode = where in ("fixed", "broker", "cluster")
+    return ConfigKey(
+        name,
+        type_name,
+        None if default in ("null", REQUIRED) else default,
+        default == REQUIRED,
+        valid,
+        importance,
+        UpdateMode(where) if is_mode else UpdateMode.READ_ONLY,
+        () if is_mode or where == "-" else tuple(where.split(" ")),
+        Serving(serving),
+        "internal" in flags,
+    )
+
+
+def _read_tables() -> dict[str, ConfigTable]:
+    with open(__file__.removesuffix("definitions.py") + "keys.txt", encoding="utf-8") as file:
+        blocks = file.read().split("\n[")[1:]
+    return {title: ConfigTable(block) for title, _, block in (block.partition("]\n") for block in blocks)}
+
+
+_TABLES = _read_tables()
+BROKER_KEYS = _TABLES["broker"]
+BROKER_DYNAMIC_KEYS = _TABLES["broker-dynamic"]
+TOPIC_KEYS = _TABLES["topic"]
+GROUP_KEYS = _TABLES["group"]
+CLIENT_METRICS_KEYS = _TABLES["client-metrics"]

@@ -1,0 +1,107 @@
+"""Listeners: where a node takes connections, where it says that it does, and how each is secured.
+
+    key                             text
+    ------------------------------  -----------------------------------------------------------------------------------
+    listeners                       NAME://host:port, ... ; an empty host is every address, [::1] an IPv6 one, port 0 any
+                                    free port
+    advertised.listeners            the same; what clients are told instead. Without it: `listeners`
+    listener.security.protocol.map  NAME:PROTOCOL, ... ; names not in it must be protocols themselves
+    controller.listener.names       NAME, ... : the listeners that controllers use; no client is told of them
+    inter.broker.listener.name      the listener that brokers use; without it the one named like
+                                    security.inter.broker.protocol
+
+Names are in capitals (Kafka folds them). Rules are those of Kafka's AbstractKafkaConfig: names once each, ports once each
+unless one host is IPv4 and the other IPv6, no 0.0.0.0 told to clients, a listener for brokers that clients are told of.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from kcli.format.java_integers import parse_integer
+from kcli.server.config.values import ConfigError, split_list
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_HOST_CHARACTERS = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-%._:")
+_IPV4 = r"\d+\.\d+\.\d+\.\d+"
+UNROUTABLE_HOST = "0.0.0.0"
+
+
+class Listener(NamedTuple):
+    """One listener. An empty host is every address (in an advertised one: this machine's name); port 0 any free port."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    @property
+    def is_plaintext(self) -> bool:
+        """Whether it neither encrypts nor asks who is there."""
+        return self.security_protocol == "PLAINTEXT"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_security_protocols(key: str, text: str) -> dict[str, str]:
+    """listener.security.protocol.map: protocol by listener. Raises ConfigError."""
+    protocols: dict[str, str] = {}
+    for item in split_list(text):
+        name, colon, protocol = (part.strip() for part in item.rpartition(":"))
+        if not colon or not name or protocol.upper() not in SECURITY_PROTOCOLS:
+            raise ConfigError(f"{key}={text} is not valid: {item!r} is not a listener's name, a colon and one of {_PROTOCOLS}")
+        protocols[name.upper()] = protocol.upper()
+    return protocols
+
+
+_PROTOCOLS = ", ".join(SECURITY_PROTOCOLS)
+
+
+def parse_listeners(key: str, texts: list[str], protocols: dict[str, str]) -> list[Listener]:
+    """The listeners that a key lists, each with its protocol. Raises ConfigError, which names the one that is wrong."""
+    return [_parse_listener(key, text, protocols) for text in texts]
+
+
+def _parse_listener(key: str, text: str, protocols: dict[str, str]) -> Listener:
+    name, slashes, address = text.strip().rpartition("://")
+    host, colon, port_text = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    port = parse_integer(port_text, 32)
+    if not (slashes and name and colon and _HOST_CHARACTERS.issuperset(host)) or port is None:
+        raise ConfigError(f"{key}: {text!r} is not valid; NAME://host:port is, as in PLAINTEXT://127.0.0.1:9092")
+    name = name.upper()
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"{key}: the port of {text!r} is not valid; 0 (any free one) to 65535 is")
+    if name not in protocols:
+        raise ConfigError(
+            f"{key}: {text!r} names no security protocol; add {name}:PLAINTEXT (or another of {_PROTOCOLS}) to "
+            "listener.security.protocol.map"
+        )
+    return Listener(name, host, port, protocols[name])
+
+
+def repeated_listeners(key: str, listeners: list[Listener], *, ports_too: bool) -> list[str]:
+    """What is twice in a list of listeners, as sentences."""
+    faults = []
+    names: dict[str, Listener] = {}
+    ports: dict[int, Listener] = {}
+    for listener in listeners:
+        twin = names.setdefault(listener.name, listener)
+        if twin is not listener and not (twin.port == listener.port and _are_two_families(twin, listener)):
+            faults.append(f"{key}: {twin} and {listener} have the same name; each listener needs its own")
+        if not ports_too or listener.port == 0:
+            continue
+        twin = ports.setdefault(listener.port, listener)
+        if twin is not listener and not _are_two_families(twin, listener):
+            faults.append(f"{key}: {twin} and {listener} have the same port; each listener needs its own")
+    return faults
+
+
+def _are_two_families(one: Listener, other: Listener) -> bool:
+    """Whether one host is an IPv4 address and the other an IPv6 one, which may share a port."""
+    first, second = sorted((one.host, other.host), key=lambda host: ":" in host)
+    return re.fullmatch(_IPV4, first) is not None and ":" in second

@@ -1,0 +1,121 @@
+"""server.properties and --override become a ServerConfig, or one sentence for each thing that is wrong.
+
+what stands there                                       becomes
+------------------------------------------------------  --------------------------------------------------------------
+a key of Kafka with a value that is not valid           a fault
+keys that contradict each other (checks)                a fault
+a key that guards, set, and not served yet (serving)    a fault, where the configuration is to be served
+an unknown key in the file                              a warning with the nearest name; a fault with `strict`
+an unknown key in an override                           a fault with the nearest name
+a key of an older Kafka (REMOVED_KEYS)                  a warning that says so
+a key of a plugin (PLUGIN_PREFIXES), a client's key     nothing: Kafka hands it on
+the same key twice in the file                          a warning; the last one counts, as in Kafka
+keys without meaning here, or not served yet            one line each (serving), in `config.warnings`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kcli.server.config.checks import cross_faults
+from kcli.server.config.key_names import is_plugin_key, key_of, removed_key, unknown_key
+from kcli.server.config.server_config import (
+    BUILT_IN,
+    REQUIRED_DEFAULTS,
+    ConfigSource,
+    ServerConfig,
+    StatedValue,
+)
+from kcli.server.config.serving import guard_faults, serving_lines
+from kcli.server.config.values import ConfigError, parse_value
+
+
+def load_config(path: str | None, overrides: Sequence[str] = (), *, strict: bool = False, serving: bool = True) -> ServerConfig:
+    """The configuration of a node: a file's (or BUILT_IN), with overrides (`key=value`) above it.
+
+    With `strict` an unknown key of the file is a fault; `serving` says that a node is to be started with it, so that a key
+    that guards and is not served yet is one. Raises ConfigError with a sentence for each fault.
+    """
+    data = None if path is None else _read(path)
+    return configure(data, path, overrides, strict=strict, serving=serving)
+
+
+def configure(
+    data: bytes | None, name: str | None, overrides: Sequence[str] = (), *, strict: bool = False, serving: bool = True
+) -> ServerConfig:
+    """The same of a file's bytes; None: no file. Raises ConfigError."""
+    faults: list[str] = []
+    warnings: list[str] = []
+    stated: dict[str, StatedValue] = {}
+    if data is None:
+        stated = {key: StatedValue(text, ConfigSource.BUILT_IN, "built in") for key, text in BUILT_IN.items()}
+    else:
+        for key, value in _file_values(data, name or "server.properties", warnings):
+            stated[key] = value
+    for text in overrides:
+        key, equals, value_text = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--override {text}: key=value is valid")
+        if key.strip() == "log.dir" and data is None:
+            stated.pop("log.dirs", None)
+        stated[key.strip()] = StatedValue(value_text.strip(), ConfigSource.OVERRIDE, f"--override {key.strip()}")
+    config = ServerConfig(stated, name)
+    for key, value in stated.items():
+        _check(key, value, strict, faults, warnings)
+    if not faults and serving:
+        faults += guard_faults(config)
+    faults = faults or cross_faults(config)
+    if faults:
+        raise ConfigError(*faults)
+    config.warnings = warnings + _taken_for_granted(config, name) + serving_lines(config)
+    return config
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _file_values(data: bytes, name: str, warnings: list[str]) -> Iterator[tuple[str, StatedValue]]:
+    from kcli.server.config.properties_file import PropertiesError, parse_properties
+
+    seen: dict[str, int] = {}
+    try:
+        properties = parse_properties(data)
+    except PropertiesError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    for key, value, line in properties:
+        if key in seen:
+            warnings.append(f"{name}: {key} is stated twice, on lines {seen[key]} and {line}; the last one counts")
+        seen[key] = line
+        yield key, StatedValue(value, ConfigSource.FILE, f"{name}, line {line}")
+
+
+def _check(key: str, value: StatedValue, strict: bool, faults: list[str], warnings: list[str]) -> None:
+    """Note what is wrong with one key and its value."""
+    definition = key_of(key)
+    if definition is not None:
+        try:
+            parse_value(definition._replace(name=key), value.text)
+        except ConfigError as error:
+            faults.append(f"{value.where}: {error}" if value.source is ConfigSource.FILE else f"{error} ({value.where})")
+        return
+    if is_plugin_key(key):
+        return
+    removed = removed_key(key)
+    sentence = f"{value.where}: {key}: {removed}" if removed else f"{value.where}: {unknown_key(key)}"
+    is_fault = value.source is ConfigSource.OVERRIDE or (strict and not removed)
+    (faults if is_fault else warnings).append(sentence)
+
+
+def _taken_for_granted(config: ServerConfig, name: str | None) -> list[str]:
+    """A line for what Kafka would ask the file to state."""
+    if config.file_name is None:
+        return []
+    taken = [f"{key}={value}" for key, value in REQUIRED_DEFAULTS.items() if config.text(key) is None]
+    if config.text("broker.id") is not None:
+        taken = [text for text in taken if not text.startswith("node.id")]
+    return [f"{name} does not state {', '.join(taken)}, which is taken for granted"] if taken else []

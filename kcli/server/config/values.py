@@ -1,0 +1,199 @@
+"""Values of configuration keys: text to value, value to text, and what is valid, said in words.
+
+    type            text, spaces around it ignored              value
+    --------------  ------------------------------------------  ---------------
+    BOOLEAN         true, false in any case                     bool
+    SHORT INT LONG  a signed integer of 16, 32, 64 bits         int
+    DOUBLE          a number as Java reads it                   float
+    STRING CLASS    any                                         str
+    PASSWORD        any; it is shown nowhere                    str
+    LIST            values between commas; nothing: empty list  list of str
+
+A key's `valid` column adds to its type; the words of it are checked by `_VALID_LISTS` and `_fault_of` below. Kafka's rules
+(ConfigDef and its validators in 4.3): ranges include both ends, a list's values are neither empty nor twice there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from kcli.format.java_integers import parse_integer
+from kcli.server.config.definitions import ConfigKey
+
+ConfigValue = Any
+
+_BITS = {"SHORT": 16, "INT": 32, "LONG": 64}
+_BLANKS = " \t\n\x0b\f\r"
+# Patterns that few starts need are text: compiling one takes longer than reading the whole file.
+# Java's Double.parseDouble: also a suffix of f or d; its hexadecimal and NaN nobody writes here.
+_DOUBLE = r"[+-]?(?:Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?)"
+_THROTTLED_REPLICA = r"\d+:\d+"
+_VOTER = r"(\d+)@(.+):(\d{1,5})"
+_SERVER = r".+:(\d{1,5})"
+_DURATION = r"P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{1,9})?S)?)?"
+# What Java's String.trim takes away.
+_TRIMMED = "".join(map(chr, range(33)))
+
+
+class ConfigError(Exception):
+    """A configuration that is not valid: one sentence a fault, in `faults`."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+def parse_value(key: ConfigKey, text: str) -> ConfigValue:
+    """The value that `text` is for a key. Raises ConfigError, whose sentence names key, value and what is valid."""
+    text = text.strip(_TRIMMED)
+    value = _typed(key.type, text)
+    if value is None or (key.valid and not _is_valid(key.valid, value)):
+        raise ConfigError(f"{key.name}{shown_value(key, text)} is not valid; {valid_values(key)} is")
+    return value
+
+
+def shown_value(key: ConfigKey, text: str) -> str:
+    """`=text` for a sentence, unless it is a secret."""
+    return "" if key.is_sensitive else f"={text}"
+
+
+def default_value(key: ConfigKey) -> ConfigValue:
+    """The value that a key has where nobody states it; None is Kafka's null."""
+    return None if key.default is None else _typed(key.type, key.default)
+
+
+def format_value(value: ConfigValue) -> str | None:
+    """A value as text, as Kafka shows it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        from kcli.format.java_text import double_text
+
+        return double_text(value)
+    return ",".join(value) if isinstance(value, list) else str(value)
+
+
+def split_list(text: str) -> list[str]:
+    """The values of a list as text."""
+    text = text.strip(_TRIMMED)
+    return [part.strip(_BLANKS) for part in text.split(",")] if text else []
+
+
+def _typed(type_name: str, text: str) -> ConfigValue:
+    """The value, or None where the text is not of the type."""
+    if type_name in _BITS:
+        return parse_integer(text, _BITS[type_name])
+    if type_name == "BOOLEAN":
+        return {"true": True, "false": False}.get(text.lower())
+    if type_name == "DOUBLE":
+        return float(text.rstrip("fFdD")) if re.fullmatch(_DOUBLE, text) else None
+    return split_list(text) if type_name == "LIST" else text
+
+
+def _is_valid(valid: str, value: ConfigValue) -> bool:
+    """Whether a value of the right type is what the `valid` column asks for."""
+    if valid[0] == "[":
+        low, high, or_minus_one = _range(valid)
+        return bool(low <= value and (high is None or value <= high)) or (or_minus_one and value == -1)
+    if valid.startswith("one of"):
+        any_case = valid.startswith("one of (any case)")
+        words = _words(valid)
+        return value.lower() in map(str.lower, words) if any_case else value in words
+    if valid.startswith("list"):
+        words = _words(valid)
+        return (
+            (bool(value) or not valid.startswith("list, not empty"))
+            and len(set(value)) == len(value)
+            and "" not in value
+            and (not words or all(word in words for word in value))
+        )
+    return _CHECKS[valid](value)
+
+
+@lru_cache(maxsize=256)
+def _range(valid: str) -> tuple[float, float | None, bool]:
+    span, _, or_minus_one = valid[1:].partition("]")
+    low, _, high = span.partition(",...")
+    return _number(low), _number(high[1:]) if high.startswith(",") else None, bool(or_minus_one)
+
+
+def _number(text: str) -> float:
+    return float(text) if "." in text else int(text)
+
+
+def _words(valid: str) -> list[str]:
+    """The words that `one of a b` and `list of a b` allow; none: all."""
+    return valid.replace("(any case) ", "").partition("of ")[2].split()
+
+
+def _are_voters(value: list[str]) -> bool:
+    matches = [re.fullmatch(_VOTER, text) for text in value]
+    ids = [match[1] for match in matches if match is not None]
+    return None not in matches and len(set(ids)) == len(ids) and all(int(match[3]) < 65536 for match in matches if match)
+
+
+def _are_servers(value: list[str]) -> bool:
+    return all((match := re.fullmatch(_SERVER, text)) is not None and int(match[1]) < 65536 for text in value)
+
+
+def _are_throttled_replicas(value: list[str]) -> bool:
+    return value == ["*"] or all(re.fullmatch(_THROTTLED_REPLICA, text) for text in value)
+
+
+def _is_offset_reset(value: str) -> bool:
+    name, _, duration = value.partition(":")
+    return value in ("latest", "earliest") or (
+        name == "by_duration" and re.fullmatch(_DURATION, duration, re.IGNORECASE) is not None
+    )
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "not empty": bool,
+    "not null": lambda value: value is not None,
+    "voters": _are_voters,
+    "servers": _are_servers,
+    "throttled replicas": _are_throttled_replicas,
+    "offset reset": _is_offset_reset,
+}
+_CHECKS_IN_WORDS = {
+    "not empty": "text that is not empty",
+    "not null": "any text",
+    "voters": "a list of id@host:port with different ids",
+    "servers": "a list of host:port",
+    "throttled replicas": "* or a list of partition:broker",
+    "offset reset": "latest, earliest or by_duration: and an ISO 8601 duration (by_duration:PT1H)",
+}
+_TYPES_IN_WORDS = {
+    "BOOLEAN": "true or false",
+    "SHORT": "an integer of 16 bits",
+    "INT": "an integer of 32 bits",
+    "LONG": "an integer of 64 bits",
+    "DOUBLE": "a number",
+    "STRING": "any text",
+    "CLASS": "the name of a class",
+    "PASSWORD": "any text",
+    "LIST": "a list between commas",
+}
+
+
+def valid_values(key: ConfigKey) -> str:
+    """What is valid for a key, as part of a sentence."""
+    type_words, valid = _TYPES_IN_WORDS[key.type], key.valid
+    if not valid:
+        return type_words
+    if valid[0] == "[":
+        low, high, or_minus_one = _range(valid)
+        span = f"from {low} on" if high is None else f"from {low} to {high}"
+        return f"{type_words} {span}{', or -1' if or_minus_one else ''}"
+    words = ", ".join(_words(valid))
+    if valid.startswith("one of"):
+        return f"one of {words}{' (in any case)' if '(any case)' in valid else ''}"
+    if valid.startswith("list"):
+        at_least_one = " with at least one value" if "not empty" in valid else ""
+        return f"a list{at_least_one}{f' out of {words}' if words else ''}, each once"
+    return _CHECKS_IN_WORDS[valid]
