@@ -126,6 +126,11 @@ class UnifiedLog:
         """How many segments there are."""
         return len(self._segments)
 
+    @property
+    def first_base_offset(self) -> int:
+        """Where the first segment begins: at the log start offset or before it."""
+        return self._segments[0].base_offset
+
     def update_high_watermark(self, offset: int) -> None:
         """Set the high watermark; it is kept within [log start offset, log end offset]."""
         self.high_watermark = max(self.log_start_offset, min(offset, self.log_end_offset))
@@ -286,6 +291,10 @@ class UnifiedLog:
         self._active.close()
         self.producers.map_end_offset = self.log_end_offset
         self.producers.take_snapshot()
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Give the files back and nothing else: the directory is about to be renamed, or has failed."""
         for segment in self._segments:
             self._files.close(segment.log_path)
 

@@ -1,0 +1,479 @@
+"""All logs of a broker, in one or several log directories: opened, found, made, moved aside, checkpointed, closed.
+
+    what                       how (Kafka: LogManager; ReplicaManager for high watermarks and DescribeLogDirs)
+    -------------------------  -----------------------------------------------------------------------------------------
+    start                      `start` (kcli.log.log_startup): a generator, a slice of work a step
+    a new partition            goes to the directory asked for by id, or to the one with the fewest partitions
+    deletion                   the directory is renamed to `<topic>-<partition>.<32 hex digits>-delete`, removed later
+    background tasks           kcli.log.log_tasks: retention, flushes, checkpoints, deletions, producers, moving replicas
+    a disk error               `fail_dir`: the directory is offline, its partitions answer KAFKA_STORAGE_ERROR, the others
+                               serve; the last one gone raises AllLogDirsOfflineError, at which the broker stops
+    clean stop                 `shutdown`: a generator; every log is flushed and closed, then checkpoints and the marks
+
+Nothing here waits for a device but `shutdown`: what has to be made durable is queued, and the broker takes it with
+`take_flushes` after each event (kcli.log.flush_request says how it is answered). Whoever gets an OSError from a log itself
+hands it to `fail_dir`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
+from kcli.log.deletion_queue import DeletionQueue
+from kcli.log.disk import LogDisk
+from kcli.log.file_cache import FileCache
+from kcli.log.flush_request import FlushRequest, write_unflushed
+from kcli.log.log_config import LogConfig
+from kcli.log.log_dir import LogDir
+from kcli.log.log_directory import join_path, parent_path
+from kcli.log.log_opener import open_log
+from kcli.log.offset_checkpoint_file import TopicPartition
+from kcli.log.storage_errors import (
+    AllLogDirsOfflineError,
+    InconsistentTopicIdError,
+    KafkaStorageError,
+    LogDirNotFoundError,
+)
+from kcli.log.unified_log import UnifiedLog
+
+# Directory ids that name no directory (Kafka: DirectoryId.UNASSIGNED, LOST, MIGRATING).
+_RESERVED_DIRECTORY_IDS = frozenset(Uuid(number.to_bytes(16, "big")) for number in range(100))
+_UNIQUE_ID_BITS = 128
+
+
+class Dice(Protocol):
+    """What is asked of a source of random numbers, which `random.Random` is."""
+
+    def getrandbits(self, count: int, /) -> int:
+        """A number of so many random bits."""
+        ...
+
+
+class LogManagerSettings(NamedTuple):
+    """The broker's settings for logs, in ms and bytes, with Kafka's defaults; INT64_MAX stands for never."""
+
+    retention_check_interval_ms: int = 300_000  # log.retention.check.interval.ms
+    flush_scheduler_interval_ms: int = (1 << 63) - 1  # log.flush.scheduler.interval.ms
+    flush_offset_checkpoint_interval_ms: int = 60_000  # log.flush.offset.checkpoint.interval.ms
+    flush_start_offset_checkpoint_interval_ms: int = 60_000  # log.flush.start.offset.checkpoint.interval.ms
+    high_watermark_checkpoint_interval_ms: int = 5_000  # replica.high.watermark.checkpoint.interval.ms
+    file_delete_delay_ms: int = 60_000  # log.segment.delete.delay.ms: for whole directories
+    initial_task_delay_ms: int = 30_000  # log.initial.task.delay.ms
+    producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
+    producer_id_expiration_check_interval_ms: int = 600_000  # producer.id.expiration.check.interval.ms
+    alter_log_dirs_max_bytes_per_second: int = (1 << 63) - 1  # replica.alter.log.dirs.io.max.bytes.per.second
+
+
+class LogManager:
+    """See the head of this module.
+
+    `log_dirs` is path -> directory id (None where meta.properties has none), in the order of log.dirs; `config_of` gives a
+    topic's settings, `report` takes one sentence for the broker's own log. `logs` and `future_logs` are by (topic, partition).
+    Raises LogDirLockedError where another process holds a directory, AllLogDirsOfflineError where none can be used.
+    """
+
+    def __init__(
+        self,
+        disk: LogDisk,
+        files: FileCache,
+        log_dirs: Mapping[str, Uuid | None],
+        config_of: Callable[[str], LogConfig],
+        rng: Dice,
+        settings: LogManagerSettings = LogManagerSettings(),  # noqa: B008
+        report: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.disk = disk
+        self.files = files
+        self.config_of = config_of
+        self.settings = settings
+        self.report = report
+        self.logs: dict[TopicPartition, UnifiedLog] = {}
+        self.future_logs: dict[TopicPartition, UnifiedLog] = {}
+        self.offline_partitions: dict[TopicPartition, str] = {}  # -> the log directory that it was in
+        self.stray_directories: list[str] = []
+        self.preferred_dirs: dict[TopicPartition, str] = {}
+        self.deletions = DeletionQueue(disk, lambda path, error: self._fail_dir_of(path, error))
+        self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
+        self._rng = rng
+        self._flushes: list[FlushRequest] = []
+        self._open_dirs()
+
+    def _open_dirs(self) -> None:
+        try:
+            for log_dir in self.dirs.values():
+                try:
+                    log_dir.open()
+                except OSError as error:
+                    self.fail_dir(log_dir.path, error)
+        except Exception:
+            for log_dir in self.dirs.values():
+                log_dir.unlock()
+            raise
+
+    def start(self, is_hosted: Callable[[Uuid, int], bool], now_ms: int) -> Iterator[None]:
+        """Open all logs, a slice of work a step; `is_hosted` tells whether the metadata has a topic id's partition here.
+
+        Raises DuplicateLogError and AllLogDirsOfflineError, at which the broker cannot start.
+        """
+        from kcli.log.log_startup import load_logs
+
+        return load_logs(self, is_hosted, now_ms)
+
+    # ------------------------------------------------------------------------------------------------------ durability
+
+    def take_flushes(self) -> list[FlushRequest]:
+        """What was asked to be flushed since the last call."""
+        taken, self._flushes = self._flushes, []
+        return taken
+
+    def queue_flush(self, request: FlushRequest | None) -> None:
+        """Ask for a flush; nothing for None."""
+        if request is not None:
+            self._flushes.append(request)
+
+    def flush_log(self, log: UnifiedLog) -> None:
+        """Ask for what the log has not yet on the device; its recovery point rises when that is done."""
+        self.queue_flush(self.flush_request(log))
+
+    def flush_request(self, log: UnifiedLog) -> FlushRequest | None:
+        """What makes the log durable up to its present end; None where it is."""
+        offset = log.log_end_offset
+        paths = tuple(log.unflushed_paths())
+        if not paths:
+            return None
+
+        def flushed(error: OSError | None) -> FlushRequest | None:
+            if error is None:
+                log.mark_flushed(offset)
+                return None
+            if isinstance(error, FileNotFoundError) and self._is_live(log):
+                again = self.flush_request(log)
+                if again is None or again.paths != paths:
+                    return again  # a segment was deleted or cut meanwhile
+            self._fail_unless_gone(log, error)
+            return None
+
+        return FlushRequest(paths, flushed)
+
+    def _is_live(self, log: UnifiedLog) -> bool:
+        """Whether the log is still in service."""
+        key = (log.topic, log.partition)
+        return self.logs.get(key) is log or self.future_logs.get(key) is log
+
+    def _fail_unless_gone(self, log: UnifiedLog, error: OSError | None) -> None:
+        """Take the log directory of a log offline, unless the log was deleted before its files could be flushed."""
+        if error is not None and (self._is_live(log) or not isinstance(error, FileNotFoundError)):
+            self._fail_dir_of(log.directory, error)
+
+    def _failing(self, path: str) -> Callable[[OSError | None], None]:
+        """What takes the log directory of a path offline when it is called with an error."""
+        return lambda error: None if error is None else self._fail_dir_of(path, error)
+
+    def flush_directory(self, path: str) -> None:
+        """Ask for the entries of a directory to be made durable."""
+        self.queue_flush(FlushRequest((path,), self._failing(path)))
+
+    # --------------------------------------------------------------------------------------------------------- finding
+
+    def get_log(self, topic: str, partition: int, *, future: bool = False) -> UnifiedLog | None:
+        """The log of a partition, None where there is none. Raises KafkaStorageError where its log directory is offline."""
+        key = (topic, partition)
+        log = (self.future_logs if future else self.logs).get(key)
+        if log is None and not future and key in self.offline_partitions:
+            raise KafkaStorageError(f"{topic}-{partition} lies in {self.offline_partitions[key]}, which is offline")
+        return log
+
+    def all_logs(self) -> list[UnifiedLog]:
+        """The logs and the future logs."""
+        return [*self.logs.values(), *self.future_logs.values()]
+
+    def log_dir_of(self, log: UnifiedLog) -> LogDir:
+        """The log directory that a log lies in."""
+        return self.dirs[parent_path(log.directory)]
+
+    def directory_id_of(self, log: UnifiedLog) -> Uuid | None:
+        """The id of that directory."""
+        return self.log_dir_of(log).directory_id
+
+    def online_dirs(self) -> list[LogDir]:
+        """The log directories that serve."""
+        return [log_dir for log_dir in self.dirs.values() if log_dir.is_online]
+
+    def clean_broker_epoch(self) -> int:
+        """The broker epoch that all log directories were cleanly stopped with; -1 where they were not, or differ."""
+        epochs = {log_dir.clean_broker_epoch if log_dir.is_online else None for log_dir in self.dirs.values()}
+        epoch = epochs.pop() if len(epochs) == 1 else None
+        return -1 if epoch is None else epoch
+
+    # -------------------------------------------------------------------------------------------------------- creating
+
+    def get_or_create_log(
+        self,
+        topic: str,
+        partition: int,
+        topic_id: Uuid,
+        *,
+        now_ms: int,
+        directory_id: Uuid | None = None,
+        is_new: bool = False,
+    ) -> UnifiedLog:
+        """The log of a partition; it is made where it is missing, in the directory of that id or where the fewest are.
+
+        `is_new` says that the metadata made the partition just now: else a missing log may lie in a directory that is offline.
+        Raises KafkaStorageError, and InconsistentTopicIdError where the log belongs to a topic of another id.
+        """
+        key = (topic, partition)
+        log = self.get_log(*key)
+        if log is None:
+            offline = [log_dir.path for log_dir in self.dirs.values() if not log_dir.is_online]
+            if offline and not is_new:
+                raise KafkaStorageError(
+                    f"{topic}-{partition} is not made anew while it may lie in {', '.join(offline)}: offline"
+                )
+            name = partition_directory_name(topic, partition)
+            log = self._create_log(
+                (topic, partition), name, topic_id, self._wanted_dirs((topic, partition), directory_id), now_ms
+            )
+            self.logs[topic, partition] = log
+            self.preferred_dirs.pop((topic, partition), None)
+        elif log.topic_id is not None and log.topic_id != topic_id:
+            raise InconsistentTopicIdError(
+                f"{log.directory} belongs to topic id {Uuid(log.topic_id)}, not to {topic_id}: "
+                "a topic of that name was deleted and made anew"
+            )
+        return log
+
+    def create_future_log(self, topic: str, partition: int, topic_id: Uuid, log_dir: LogDir, now_ms: int) -> UnifiedLog:
+        """Make the log that is to take a partition's place in another directory. Raises KafkaStorageError."""
+        name = partition_directory_name(topic, partition, DirectoryState.FUTURE, self.unique_id())
+        log = self._create_log((topic, partition), name, topic_id, [log_dir], now_ms)
+        self.future_logs[topic, partition] = log
+        return log
+
+    def unique_id(self) -> str:
+        """The 32 hex digits in the name of a directory that is about to be deleted, is moving or stray."""
+        return f"{self._rng.getrandbits(_UNIQUE_ID_BITS):032x}"
+
+    def _wanted_dirs(self, key: TopicPartition, directory_id: Uuid | None) -> list[LogDir]:
+        """Where a new partition may go, the best first; one place only where it is asked for."""
+        wanted = self.preferred_dirs.get(key)
+        if wanted is None and directory_id is not None and directory_id not in _RESERVED_DIRECTORY_IDS:
+            found = [log_dir for log_dir in self.online_dirs() if log_dir.directory_id == directory_id]
+            if found:
+                return found
+        if wanted is not None:
+            return [self.dirs[wanted]]
+        counts = dict.fromkeys(self.dirs, 0)
+        for log in self.all_logs():
+            counts[parent_path(log.directory)] += 1
+        return sorted(self.online_dirs(), key=lambda log_dir: counts[log_dir.path])
+
+    def _create_log(self, key: TopicPartition, name: str, topic_id: Uuid, dirs: Iterable[LogDir], now_ms: int) -> UnifiedLog:
+        for log_dir in dirs:
+            if log_dir.is_online:
+                try:
+                    return self._create_log_in(log_dir, key, name, topic_id, now_ms)
+                except OSError as error:
+                    self.fail_dir(log_dir.path, error)
+        raise KafkaStorageError(f"{name} cannot be made: no log directory that may take it is online")
+
+    def _create_log_in(self, log_dir: LogDir, key: TopicPartition, name: str, topic_id: Uuid, now_ms: int) -> UnifiedLog:
+        directory = join_path(log_dir.path, name)
+        metadata = join_path(directory, FileKind.PARTITION_METADATA.value)
+        self.disk.make_directory(directory)
+        if not self.disk.exists(metadata):
+            write_unflushed(self.disk, metadata, encode_partition_metadata(PartitionMetadata(0, topic_id)))
+        log = self.open_log(directory, key, topic_id, now_ms)
+        paths = (metadata, directory, log_dir.path)
+        self.queue_flush(FlushRequest(paths, lambda error: self._fail_unless_gone(log, error)))
+        return log
+
+    def open_log(
+        self,
+        directory: str,
+        key: TopicPartition,
+        topic_id: Uuid | None,
+        now_ms: int,
+        *,
+        clean_shutdown: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+    ) -> UnifiedLog:
+        """Open the log in a partition's directory. Raises LogRefusedError and OSError."""
+        return open_log(
+            self.disk,
+            self.files,
+            directory,
+            *key,
+            self.config_of(key[0]),
+            now_ms,
+            clean_shutdown=clean_shutdown,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            topic_id=topic_id,
+        )
+
+    # ------------------------------------------------------------------------------------------------- configurations
+
+    def update_topic_config(self, topic: str) -> None:
+        """Let the open logs of a topic go by its present settings."""
+        for logs in (self.logs, self.future_logs):
+            for (name, _), log in logs.items():
+                if name == topic:
+                    log.config = self.config_of(topic)
+
+    def update_all_configs(self) -> None:
+        """The same for every log: a default of the broker has changed."""
+        configs: dict[str, LogConfig] = {}
+        for log in self.all_logs():
+            if log.topic not in configs:
+                configs[log.topic] = self.config_of(log.topic)
+            log.config = configs[log.topic]
+
+    # -------------------------------------------------------------------------------------------------------- removing
+
+    def delete_logs(self, partitions: Iterable[TopicPartition], now_ms: int, *, stray: bool = False) -> None:
+        """Take partitions' logs, and the ones that were to replace them, out of service.
+
+        Their directories are renamed at once and removed file.delete.delay.ms later; `stray` ones are renamed and kept. A
+        partition without a log is passed over. Raises KafkaStorageError where one lies in a directory that is offline.
+        """
+        touched: set[str] = set()
+        offline = []
+        for key in partitions:
+            offline += [key] if self.offline_partitions.get(key) else []
+            for logs in (self.logs, self.future_logs):
+                log = logs.pop(key, None)
+                if log is not None:
+                    touched.add(parent_path(log.directory))
+                    self._set_aside(log, DirectoryState.STRAY if stray else DirectoryState.DELETE, now_ms)
+        for path in touched:
+            self.checkpoint_dir(self.dirs[path], FileKind.RECOVERY_POINT_CHECKPOINT)
+            self.checkpoint_dir(self.dirs[path], FileKind.LOG_START_OFFSET_CHECKPOINT)
+        if offline:
+            names = ", ".join(f"{topic}-{partition}" for topic, partition in offline)
+            raise KafkaStorageError(f"{names} cannot be deleted while the log directory is offline")
+
+    def set_aside(self, log: UnifiedLog, now_ms: int) -> None:
+        """Rename the directory of a log that another has replaced, and remove it later."""
+        self._set_aside(log, DirectoryState.DELETE, now_ms)
+
+    def _set_aside(self, log: UnifiedLog, state: DirectoryState, now_ms: int) -> None:
+        directory = log.directory
+        log_dir = self.dirs[parent_path(directory)]
+        target = join_path(log_dir.path, partition_directory_name(log.topic, log.partition, state, self.unique_id()))
+        try:
+            log.close_files()
+            self.disk.rename(directory, target)
+        except OSError as error:
+            self.fail_dir(log_dir.path, error)
+            return
+        self.flush_directory(log_dir.path)
+        if state is DirectoryState.STRAY:
+            self.stray_directories.append(target)
+        else:
+            self.deletions.add((target,), now_ms + self.settings.file_delete_delay_ms)
+
+    # --------------------------------------------------------------------------------------------------------- failing
+
+    def fail_dir(self, path: str, error: OSError) -> list[TopicPartition]:
+        """Take a log directory offline after an error on it -> its partitions, which answer KAFKA_STORAGE_ERROR from now on.
+
+        `path` is the directory or lies in it. Raises AllLogDirsOfflineError where it was the last one.
+        """
+        log_dir = self._containing_dir(path)
+        if not log_dir.is_online:
+            return []
+        where = f" ({error.filename})" if error.filename and error.filename != log_dir.path else ""
+        reason = f"{log_dir.path}: {error.strerror or error}{where}: the log directory is offline until the broker starts anew"
+        log_dir.fail(reason)
+        self.report(reason)
+        lost = []
+        for logs in (self.logs, self.future_logs):
+            for key, log in list(logs.items()):
+                if parent_path(log.directory) == log_dir.path:
+                    del logs[key]
+                    log.close_files()
+                    if logs is self.logs:
+                        self.offline_partitions[key] = log_dir.path
+                        lost.append(key)
+        self.deletions.forget(log_dir.path)
+        if not self.online_dirs():
+            reasons = "; ".join(failed.offline_reason or "" for failed in self.dirs.values())
+            raise AllLogDirsOfflineError(f"no log directory is left to serve from: {reasons}")
+        return lost
+
+    def _fail_dir_of(self, path: str, error: OSError) -> None:
+        self.fail_dir(path, error)
+
+    def _containing_dir(self, path: str) -> LogDir:
+        """The log directory that is `path` or holds it. Raises LogDirNotFoundError."""
+        at = path
+        while at not in self.dirs:
+            parent = parent_path(at)
+            if parent == at:
+                raise LogDirNotFoundError(f"{path} is in no directory of log.dirs ({', '.join(self.dirs)})")
+            at = parent
+        return self.dirs[at]
+
+    # ---------------------------------------------------------------------------------------------------- checkpoints
+
+    def checkpointed_offset(self, log: UnifiedLog, kind: FileKind) -> int | None:
+        """What a checkpoint holds of a log; None where it has no line there."""
+        if kind is FileKind.RECOVERY_POINT_CHECKPOINT:
+            return log.recovery_point
+        if kind is FileKind.REPLICATION_CHECKPOINT:
+            return log.high_watermark
+        return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
+
+    def checkpoint_dir(self, log_dir: LogDir, kind: FileKind) -> None:
+        """Write one checkpoint of a log directory."""
+        offsets = self.offsets_in(log_dir, kind)
+        self.write_checkpoint(log_dir, kind, offsets)
+
+    def offsets_in(self, log_dir: LogDir, kind: FileKind) -> dict[TopicPartition, int]:
+        """What a checkpoint of a log directory is to hold now; a log and its future one never share a directory."""
+        found = {}
+        for log in self.all_logs():
+            if parent_path(log.directory) == log_dir.path:
+                offset = self.checkpointed_offset(log, kind)
+                if offset is not None:
+                    found[log.topic, log.partition] = offset
+        return found
+
+    def write_checkpoint(self, log_dir: LogDir, kind: FileKind, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write these offsets as one checkpoint of a log directory."""
+        if not log_dir.is_online:
+            return
+        try:
+            self.queue_flush(log_dir.checkpoints[kind].write(offsets, self._failing(log_dir.path)))
+        except OSError as error:
+            self.fail_dir(log_dir.path, error)
+
+    # -------------------------------------------------------------------------------------------------------- stopping
+
+    def shutdown(self, broker_epoch: int) -> Iterator[None]:
+        """Flush and close every log, one a step, then write checkpoints and the marks of a clean stop; waits for the device.
+
+        A directory that fails on the way has no mark, and recovers at the next start.
+        """
+        for log_dir in self.online_dirs():
+            logs = [log for log in self.all_logs() if parent_path(log.directory) == log_dir.path]
+            try:
+                for log in logs:
+                    for path in log.unflushed_paths():
+                        self.disk.flush(path)
+                    log.mark_flushed(log.log_end_offset)
+                    log.close()
+                    yield
+                log_dir.finish(broker_epoch, {kind: self.offsets_in(log_dir, kind) for kind in log_dir.checkpoints})
+            except OSError as error:
+                self.report(f"{log_dir.path}: {error.strerror or error}: it is not marked as cleanly stopped")
+                log_dir.unlock()
+        self.logs.clear()
+        self.future_logs.clear()
+        self.files.close_all()

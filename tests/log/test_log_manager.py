@@ -1,0 +1,360 @@
+"""Protects LogManager: what it makes of log directories at a start, where new partitions go, what is left after a stop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.record_batch import NewRecordBatch
+from kcli.format.records import Record, encode_records
+from kcli.log.disk import OsDisk
+from kcli.log.file_cache import FileCache
+from kcli.log.log_config import LogConfig
+from kcli.log.log_manager import LogManager, LogManagerSettings
+from kcli.log.storage_errors import (
+    AllLogDirsOfflineError,
+    DuplicateLogError,
+    InconsistentTopicIdError,
+    KafkaStorageError,
+    LogDirLockedError,
+)
+
+TOPIC_ID = Uuid(b"topic-id-of-16-b")
+OTHER_ID = Uuid(b"other-id-of-16-b")
+NOW_MS = 1_700_000_000_000
+
+
+def batch(count: int = 3, value: bytes = b"v") -> memoryview:
+    """A batch as a producer sends it."""
+    records = encode_records(Record(delta, 0, None, value, ()) for delta in range(count))
+    new = NewRecordBatch(
+        base_offset=0,
+        last_offset_delta=count - 1,
+        base_timestamp=NOW_MS,
+        max_timestamp=NOW_MS,
+        record_count=count,
+        records=records,
+    )
+    return memoryview(bytearray(new.encode()))
+
+
+class Node:
+    """Managers one behind the other over the same directories, with the device at hand: what is asked to be flushed is done."""
+
+    def __init__(self, *directories: Path, ids: bool = True) -> None:
+        self.dirs = {str(path): Uuid(bytes([200 + at]) * 16) if ids else None for at, path in enumerate(directories)}
+        self.config = LogConfig()
+        self.reports: list[str] = []
+
+    def manager(self, **settings: int) -> LogManager:
+        disk = OsDisk()
+        return LogManager(
+            disk,
+            FileCache(disk),
+            self.dirs,
+            lambda topic: self.config,
+            random.Random(7),
+            LogManagerSettings(**settings),
+            self.reports.append,
+        )
+
+    def started(self, is_hosted: Callable[[Uuid, int], bool] = lambda topic_id, partition: True, **settings: int) -> LogManager:
+        manager = self.manager(**settings)
+        for _ in manager.start(is_hosted, NOW_MS):
+            pass
+        return manager
+
+
+def device(manager: LogManager, paths: tuple[str, ...]) -> OSError | None:
+    """What a shell answers to a Flush of these paths."""
+    try:
+        for path in paths:
+            manager.disk.flush(path)
+    except OSError as error:
+        return error
+    return None
+
+
+def flush(manager: LogManager, error: OSError | None = None) -> list[tuple[str, ...]]:
+    """Do what is to be flushed, or fail it -> the paths."""
+    done = []
+    while waiting := manager.take_flushes():
+        while waiting:
+            request = waiting.pop()
+            done.append(request.paths)
+            more = request.done(error or device(manager, request.paths))
+            if more is not None:
+                waiting.append(more)
+    return done
+
+
+def stop(manager: LogManager, broker_epoch: int = 5) -> None:
+    for _ in manager.shutdown(broker_epoch):
+        pass
+
+
+def crash(manager: LogManager) -> None:
+    """As after a kill: nothing is written any more, and the locks are gone."""
+    manager.files.close_all()
+    for log_dir in manager.dirs.values():
+        log_dir.unlock()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "a", tmp_path / "b")
+
+
+def test_partitions_go_where_the_fewest_are(node: Node) -> None:
+    manager = node.started()
+    for partition in range(6):
+        manager.get_or_create_log("t", partition, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    counts = [sum(manager.log_dir_of(log).path == path for log in manager.logs.values()) for path in node.dirs]
+    assert counts == [3, 3]
+
+
+def test_a_partition_goes_to_the_directory_asked_for(node: Node) -> None:
+    manager = node.started()
+    wanted = list(node.dirs.values())[1]
+    for partition in range(4):
+        log = manager.get_or_create_log("t", partition, TOPIC_ID, now_ms=NOW_MS, is_new=True, directory_id=wanted)
+        assert manager.directory_id_of(log) == wanted
+
+
+def test_a_reserved_directory_id_leaves_the_choice(node: Node) -> None:
+    manager = node.started()
+    manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log = manager.get_or_create_log("t", 1, TOPIC_ID, now_ms=NOW_MS, is_new=True, directory_id=Uuid(bytes(16)))
+    assert manager.directory_id_of(log) == list(node.dirs.values())[1]
+
+
+def test_the_topic_id_is_written_and_must_agree(node: Node) -> None:
+    manager = node.started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    assert Path(log.directory, "partition.metadata").read_text() == f"version: 0\ntopic_id: {TOPIC_ID}"
+    flushed = {path for paths in flush(manager) for path in paths}
+    assert {log.directory, log.directory + "/partition.metadata", str(Path(log.directory).parent)} <= flushed
+    assert manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS) is log
+    with pytest.raises(InconsistentTopicIdError, match=str(OTHER_ID)):
+        manager.get_or_create_log("t", 0, OTHER_ID, now_ms=NOW_MS)
+
+
+def test_a_clean_stop_and_start_keeps_all(node: Node) -> None:
+    manager = node.started()
+    for partition in range(5):
+        log = manager.get_or_create_log("t", partition, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+        for _ in range(partition):
+            log.append_as_leader(batch(), 0, NOW_MS)
+        log.update_high_watermark(log.log_end_offset)
+    stop(manager, 42)
+    again = node.manager()
+    assert again.clean_broker_epoch() == 42
+    for _ in again.start(lambda topic_id, partition: True, NOW_MS):
+        pass
+    assert all(not Path(path, ".kafka_cleanshutdown").exists() for path in node.dirs)
+    for partition in range(5):
+        found = again.get_log("t", partition)
+        assert found is not None
+        assert found.topic_id == TOPIC_ID
+        assert found.log_end_offset == found.high_watermark == found.recovery_point == 3 * partition
+
+
+def test_without_a_clean_stop_nothing_is_believed_above_the_recovery_point(node: Node) -> None:
+    manager = node.started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log.append_as_leader(batch(), 0, NOW_MS)
+    log.append_as_leader(batch(), 0, NOW_MS)
+    path = Path(log.path("0".zfill(20) + ".log"))
+    crash(manager)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    again = node.started()
+    assert again.clean_broker_epoch() == -1
+    found = again.get_log("t", 0)
+    assert found is not None
+    assert (found.log_end_offset, path.stat().st_size) == (3, len(data) // 2)
+
+
+def test_a_directory_is_used_by_one(node: Node, tmp_path: Path) -> None:
+    """POSIX locks know processes, so the other one is a process."""
+    import subprocess
+    import sys
+
+    (tmp_path / "a").mkdir()
+    held = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from kcli.log.disk import OsDisk; u = OsDisk().lock(sys.argv[1]); print(1, flush=True); input()",
+            str(tmp_path / "a" / ".lock"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert held.stdout is not None and held.stdin is not None
+        held.stdout.readline()
+        with pytest.raises(LogDirLockedError, match="another process uses this log directory"):
+            node.manager()
+    finally:
+        held.communicate(b"\n")
+    node.manager()
+
+
+def test_what_the_metadata_does_not_know_becomes_stray(node: Node) -> None:
+    manager = node.started()
+    for partition, topic_id in enumerate((TOPIC_ID, OTHER_ID)):
+        manager.get_or_create_log("t", partition, topic_id, now_ms=NOW_MS, is_new=True)
+    lost = manager.get_or_create_log("t", 2, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    Path(lost.directory, "partition.metadata").unlink()
+    stop(manager)
+    again = node.started(lambda topic_id, partition: topic_id == TOPIC_ID)
+    assert set(again.logs) == {("t", 0)}
+    names = sorted(path.name for directory in node.dirs for path in Path(directory).glob("t-*"))
+    assert names[0] == "t-0"
+    assert [name.endswith("-stray") for name in names] == [False, True, True]
+    assert len([report for report in node.reports if "renamed to" in report]) == 2
+    crash(again)
+    third = node.started(lambda topic_id, partition: topic_id == TOPIC_ID)
+    assert len(third.stray_directories) == 2
+    assert set(third.logs) == {("t", 0)}
+
+
+def test_what_is_no_partition_is_left_alone(node: Node, tmp_path: Path) -> None:
+    for name in ("lost+found", "remote-log-index-cache", "__cluster_metadata-0"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+    (tmp_path / "a" / "a-file-0").write_text("")
+    manager = node.started()
+    assert not manager.logs and not manager.stray_directories
+    assert [report for report in node.reports if "lost+found" in report]
+    assert len(node.reports) == 1
+
+
+def test_one_partition_in_two_places_is_refused(node: Node, tmp_path: Path) -> None:
+    manager = node.started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    stop(manager)
+    import shutil
+
+    shutil.copytree(log.directory, tmp_path / "b" / "t-0")
+    with pytest.raises(DuplicateLogError, match="t-0 lies twice"):
+        node.started()
+
+
+def test_deleting_renames_at_once_and_removes_later(node: Node) -> None:
+    manager = node.started(file_delete_delay_ms=500)
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    manager.get_or_create_log("t", 1, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    manager.delete_logs([("t", 0), ("absent", 0)], NOW_MS)
+    assert manager.get_log("t", 0) is None
+    home = Path(log.directory).parent
+    (renamed,) = home.glob("t-0.*")
+    assert renamed.name.endswith("-delete") and len(renamed.name) == len("t-0.") + 32 + len("-delete")
+    assert manager.deletions.run(NOW_MS + 499) == NOW_MS + 500
+    assert renamed.exists()
+    now_ms = NOW_MS + 500
+    while (again_ms := manager.deletions.run(now_ms)) == now_ms:
+        pass
+    assert not renamed.exists() and not len(manager.deletions) and again_ms > now_ms
+    flush(manager)  # also what the deleted log had asked for
+    assert not node.reports
+    checkpoints = (home / "recovery-point-offset-checkpoint").read_text()
+    assert "t 0" not in checkpoints
+
+
+def test_a_deletion_that_was_interrupted_goes_on(node: Node) -> None:
+    manager = node.started()
+    manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    manager.delete_logs([("t", 0)], NOW_MS)
+    crash(manager)
+    again = node.started(file_delete_delay_ms=0)
+    assert len(again.deletions) == 1 and not again.logs
+    while again.deletions.run(NOW_MS) == NOW_MS:
+        pass
+    assert not [path for directory in node.dirs for path in Path(directory).glob("t-*")]
+
+
+def test_checkpoints_hold_what_the_logs_say(node: Node, tmp_path: Path) -> None:
+    manager = Node(tmp_path / "a").started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log.append_as_leader(batch(), 0, NOW_MS)
+    log.update_high_watermark(2)
+    manager.flush_log(log)
+    flush(manager)
+    assert log.recovery_point == 3
+    for kind in manager.dirs[str(tmp_path / "a")].checkpoints:
+        manager.checkpoint_dir(manager.dirs[str(tmp_path / "a")], kind)
+    flush(manager)
+    read = {path.name: path.read_text() for path in (tmp_path / "a").glob("*-checkpoint")}
+    assert read["recovery-point-offset-checkpoint"] == "0\n1\nt 0 3\n"
+    assert read["replication-offset-checkpoint"] == "0\n1\nt 0 2\n"
+    assert read["log-start-offset-checkpoint"] == "0\n0\n"
+
+
+@pytest.mark.parametrize("where", ["flush", "report"])
+def test_a_directory_that_fails_goes_alone(node: Node, where: str) -> None:
+    manager = node.started()
+    logs = [manager.get_or_create_log("t", partition, TOPIC_ID, now_ms=NOW_MS, is_new=True) for partition in range(4)]
+    flush(manager)
+    bad = Path(logs[0].directory).parent
+    if where == "flush":
+        logs[0].append_as_leader(batch(), 0, NOW_MS)
+        manager.flush_log(logs[0])
+        flush(manager, OSError(5, "Input/output error"))
+        assert logs[0].recovery_point == 0
+    else:
+        assert set(manager.fail_dir(logs[0].directory, OSError(5, "Input/output error"))) == {("t", 0), ("t", 2)}
+    with pytest.raises(KafkaStorageError) as refused:
+        manager.get_log("t", 0)
+    assert refused.value.code == 56
+    with pytest.raises(KafkaStorageError):
+        manager.get_or_create_log("u", 0, TOPIC_ID, now_ms=NOW_MS)
+    made = manager.get_or_create_log("u", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    assert Path(made.directory).parent != bad
+    assert manager.get_log("t", 1) is logs[1]
+    assert any("Input/output error" in report and str(bad) in report for report in node.reports)
+    with pytest.raises(AllLogDirsOfflineError, match="no log directory is left"):
+        manager.fail_dir(made.directory, OSError(5, "Input/output error"))
+
+
+def test_a_directory_that_cannot_be_opened_goes_alone(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a file")
+    manager = node.started()
+    assert [log_dir.path for log_dir in manager.online_dirs()] == [str(tmp_path / "b")]
+    (tmp_path / "b").rename(tmp_path / "c")
+    crash(manager)
+    (tmp_path / "b").write_text("a file")
+    with pytest.raises(AllLogDirsOfflineError):
+        node.manager()
+
+
+def test_settings_reach_open_logs(node: Node) -> None:
+    manager = node.started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    node.config = LogConfig(segment_bytes=4096)
+    manager.update_topic_config("other")
+    assert log.config.segment_bytes != 4096
+    manager.update_topic_config("t")
+    assert log.config.segment_bytes == 4096
+    node.config = LogConfig(segment_bytes=8192)
+    manager.update_all_configs()
+    assert log.config.segment_bytes == 8192
+
+
+@pytest.mark.parametrize("text", ["0\n7\nt 0 1\n", "1\n0\n", "words\n", "0\n1\nt 0\n"])
+@pytest.mark.parametrize("kind", ["recovery-point", "log-start", "replication"])
+def test_malformed_checkpoints_are_told_and_passed_over(node: Node, tmp_path: Path, kind: str, text: str) -> None:
+    manager = node.started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log.append_as_leader(batch(), 0, NOW_MS)
+    stop(manager)
+    (tmp_path / "a" / f"{kind}-offset-checkpoint").write_text(text)
+    again = node.started()
+    found = again.get_log("t", 0)
+    assert found is not None and found.log_end_offset == 3
+    assert any(f"{kind}-offset-checkpoint" in report for report in node.reports)
