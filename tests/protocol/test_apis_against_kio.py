@@ -1,0 +1,52 @@
+"""Protects every request and response against kio, which has its declarations from Kafka's own: the same bytes both ways."""
+
+from __future__ import annotations
+
+import io
+from random import Random
+
+import pytest
+
+from kcli.protocol.apis import Api
+from tests.protocol.random_messages import APIS, EVERY_FORM, message_type, random_bytes
+
+pytest.importorskip("kio")
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+FAST_SEEDS, CI_SEEDS = range(2), range(2, 60)
+
+
+def check(api: Api, side: str, version: int, seeds: range) -> None:
+    """kio reads what we write and writes the same bytes, and we read those as the message that was."""
+    entity = (load_request_schema if side == "request" else load_response_schema)(api.key, version)
+    read, write, found = entity_reader(entity), entity_writer(entity), message_type(api, side)
+    for seed in seeds:
+        message, data = random_bytes(Random(f"{api.name} {side} {version} {seed}"), api, side, version, gentle=True)
+        seen, size = read(data, 0)
+        out = io.BytesIO()
+        write(out, seen)
+        assert (size, out.getvalue()) == (len(data), data), (api, side, version, seed)
+        assert found.decode(out.getvalue(), version) == (message, len(data)), (api, side, version, seed)
+
+
+@pytest.mark.parametrize("side", ["request", "response"])
+def test_every_form_is_kios(side: str) -> None:
+    for api, of, version in EVERY_FORM:
+        if of == side:
+            check(api, side, version, FAST_SEEDS)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_every_form_is_kios_from_many_seeds(api: Api) -> None:
+    for of, side, version in EVERY_FORM:
+        if of is api:
+            check(api, side, version, CI_SEEDS)
+
+
+def test_all_of_kios_apis_are_there() -> None:
+    from kio.schema.index import api_key_map
+
+    assert {api.key for api in APIS} == set(api_key_map)
