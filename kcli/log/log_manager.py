@@ -6,13 +6,13 @@
     a new partition            goes to the directory asked for by id, or to the one with the fewest partitions
     deletion                   the directory is renamed to `<topic>-<partition>.<32 hex digits>-delete`, removed later
     background tasks           kcli.log.log_tasks: retention, flushes, checkpoints, deletions, producers, moving replicas
-    a disk error               `fail_dir`: the directory is offline, its partitions answer KAFKA_STORAGE_ERROR, the others
+    a disk error               `take_offline`: the directory is offline, its partitions answer KAFKA_STORAGE_ERROR, the others
                                serve; the last one gone raises AllLogDirsOfflineError, at which the broker stops
     clean stop                 `shutdown`: a generator; every log is flushed and closed, then checkpoints and the marks
 
 Nothing here waits for a device but `shutdown`: what has to be made durable is queued, and the broker takes it with
 `take_flushes` after each event (kcli.log.flush_request says how it is answered). Whoever gets an OSError from a log itself
-hands it to `fail_dir`.
+hands it to `take_offline`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
 from kcli.log.deletion_queue import DeletionQueue
 from kcli.log.disk import LogDisk
@@ -42,14 +42,13 @@ from kcli.log.unified_log import UnifiedLog
 
 # Directory ids that name no directory (Kafka: DirectoryId.UNASSIGNED, LOST, MIGRATING).
 _RESERVED_DIRECTORY_IDS = frozenset(Uuid(number.to_bytes(16, "big")) for number in range(100))
-_UNIQUE_ID_BITS = 128
 
 
 class Dice(Protocol):
     """What is asked of a source of random numbers, which `random.Random` is."""
 
-    def getrandbits(self, count: int, /) -> int:
-        """A number of so many random bits."""
+    def randbytes(self, n: int) -> bytes:
+        """So many bytes."""
         ...
 
 
@@ -71,8 +70,8 @@ class LogManagerSettings(NamedTuple):
 class LogManager:
     """See the head of this module.
 
-    `log_dirs` is path -> directory id (None where meta.properties has none), in the order of log.dirs; `config_of` gives a
-    topic's settings, `report` takes one sentence for the broker's own log. `logs` and `future_logs` are by (topic, partition).
+    `log_dirs` is path -> directory id (None where meta.properties has none), in the order of log.dirs; `report` takes one
+    sentence for the broker's own log. `logs` and `future_logs` are by (topic, partition).
     Raises LogDirLockedError where another process holds a directory, AllLogDirsOfflineError where none can be used.
     """
 
@@ -81,14 +80,12 @@ class LogManager:
         disk: LogDisk,
         files: FileCache,
         log_dirs: Mapping[str, Uuid | None],
-        config_of: Callable[[str], LogConfig],
         rng: Dice,
         settings: LogManagerSettings = LogManagerSettings(),  # noqa: B008
         report: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.disk = disk
         self.files = files
-        self.config_of = config_of
         self.settings = settings
         self.report = report
         self.logs: dict[TopicPartition, UnifiedLog] = {}
@@ -96,7 +93,7 @@ class LogManager:
         self.offline_partitions: dict[TopicPartition, str] = {}  # -> the log directory that it was in
         self.stray_directories: list[str] = []
         self.preferred_dirs: dict[TopicPartition, str] = {}
-        self.deletions = DeletionQueue(disk, lambda path, error: self._fail_dir_of(path, error))
+        self.deletions = DeletionQueue(disk, lambda path, error: self._take_offline(path, error))
         self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
         self._rng = rng
         self._flushes: list[FlushRequest] = []
@@ -108,20 +105,23 @@ class LogManager:
                 try:
                     log_dir.open()
                 except OSError as error:
-                    self.fail_dir(log_dir.path, error)
+                    self.take_offline(log_dir.path, error)
         except Exception:
             for log_dir in self.dirs.values():
                 log_dir.unlock()
             raise
 
-    def start(self, is_hosted: Callable[[Uuid, int], bool], now_ms: int) -> Iterator[None]:
-        """Open all logs, a slice of work a step; `is_hosted` tells whether the metadata has a topic id's partition here.
+    def start(
+        self, config_of: Callable[[str], LogConfig], is_hosted: Callable[[Uuid, int], bool], now_ms: int
+    ) -> Iterator[None]:
+        """Open all logs, a slice of work a step.
 
+        `config_of` gives a topic's settings; `is_hosted` tells whether the metadata places a topic id's partition here.
         Raises DuplicateLogError and AllLogDirsOfflineError, at which the broker cannot start.
         """
-        from kcli.log.log_startup import load_logs
+        from kcli.log.log_startup import LogStartup
 
-        return load_logs(self, is_hosted, now_ms)
+        return LogStartup(self, config_of, is_hosted, now_ms).run()
 
     # ------------------------------------------------------------------------------------------------------ durability
 
@@ -167,11 +167,11 @@ class LogManager:
     def _fail_unless_gone(self, log: UnifiedLog, error: OSError | None) -> None:
         """Take the log directory of a log offline, unless the log was deleted before its files could be flushed."""
         if error is not None and (self._is_live(log) or not isinstance(error, FileNotFoundError)):
-            self._fail_dir_of(log.directory, error)
+            self._take_offline(log.directory, error)
 
     def _failing(self, path: str) -> Callable[[OSError | None], None]:
         """What takes the log directory of a path offline when it is called with an error."""
-        return lambda error: None if error is None else self._fail_dir_of(path, error)
+        return lambda error: None if error is None else self._take_offline(path, error)
 
     def flush_directory(self, path: str) -> None:
         """Ask for the entries of a directory to be made durable."""
@@ -203,6 +203,10 @@ class LogManager:
         """The log directories that serve."""
         return [log_dir for log_dir in self.dirs.values() if log_dir.is_online]
 
+    def offline_directory_ids(self) -> list[Uuid]:
+        """The ids of the log directories that are offline, for heartbeats."""
+        return [found.directory_id for found in self.dirs.values() if not found.is_online and found.directory_id is not None]
+
     def clean_broker_epoch(self) -> int:
         """The broker epoch that all log directories were cleanly stopped with; -1 where they were not, or differ."""
         epochs = {log_dir.clean_broker_epoch if log_dir.is_online else None for log_dir in self.dirs.values()}
@@ -216,6 +220,7 @@ class LogManager:
         topic: str,
         partition: int,
         topic_id: Uuid,
+        config: LogConfig,
         *,
         now_ms: int,
         directory_id: Uuid | None = None,
@@ -236,7 +241,7 @@ class LogManager:
                 )
             name = partition_directory_name(topic, partition)
             log = self._create_log(
-                (topic, partition), name, topic_id, self._wanted_dirs((topic, partition), directory_id), now_ms
+                (topic, partition), name, topic_id, config, self._wanted_dirs((topic, partition), directory_id), now_ms
             )
             self.logs[topic, partition] = log
             self.preferred_dirs.pop((topic, partition), None)
@@ -247,16 +252,17 @@ class LogManager:
             )
         return log
 
-    def create_future_log(self, topic: str, partition: int, topic_id: Uuid, log_dir: LogDir, now_ms: int) -> UnifiedLog:
+    def create_future_log(self, current: UnifiedLog, log_dir: LogDir, now_ms: int) -> UnifiedLog:
         """Make the log that is to take a partition's place in another directory. Raises KafkaStorageError."""
-        name = partition_directory_name(topic, partition, DirectoryState.FUTURE, self.unique_id())
-        log = self._create_log((topic, partition), name, topic_id, [log_dir], now_ms)
-        self.future_logs[topic, partition] = log
+        key = (current.topic, current.partition)
+        name = partition_directory_name(*key, DirectoryState.FUTURE, self.unique_id())
+        log = self._create_log(key, name, Uuid(current.topic_id or bytes(16)), current.config, [log_dir], now_ms)
+        self.future_logs[key] = log
         return log
 
     def unique_id(self) -> str:
         """The 32 hex digits in the name of a directory that is about to be deleted, is moving or stray."""
-        return f"{self._rng.getrandbits(_UNIQUE_ID_BITS):032x}"
+        return self._rng.randbytes(UUID_BYTES).hex()
 
     def _wanted_dirs(self, key: TopicPartition, directory_id: Uuid | None) -> list[LogDir]:
         """Where a new partition may go, the best first; one place only where it is asked for."""
@@ -272,22 +278,26 @@ class LogManager:
             counts[parent_path(log.directory)] += 1
         return sorted(self.online_dirs(), key=lambda log_dir: counts[log_dir.path])
 
-    def _create_log(self, key: TopicPartition, name: str, topic_id: Uuid, dirs: Iterable[LogDir], now_ms: int) -> UnifiedLog:
+    def _create_log(
+        self, key: TopicPartition, name: str, topic_id: Uuid, config: LogConfig, dirs: Iterable[LogDir], now_ms: int
+    ) -> UnifiedLog:
         for log_dir in dirs:
             if log_dir.is_online:
                 try:
-                    return self._create_log_in(log_dir, key, name, topic_id, now_ms)
+                    return self._create_log_in(log_dir, key, name, topic_id, config, now_ms)
                 except OSError as error:
-                    self.fail_dir(log_dir.path, error)
+                    self.take_offline(log_dir.path, error)
         raise KafkaStorageError(f"{name} cannot be made: no log directory that may take it is online")
 
-    def _create_log_in(self, log_dir: LogDir, key: TopicPartition, name: str, topic_id: Uuid, now_ms: int) -> UnifiedLog:
+    def _create_log_in(
+        self, log_dir: LogDir, key: TopicPartition, name: str, topic_id: Uuid, config: LogConfig, now_ms: int
+    ) -> UnifiedLog:
         directory = join_path(log_dir.path, name)
         metadata = join_path(directory, FileKind.PARTITION_METADATA.value)
         self.disk.make_directory(directory)
         if not self.disk.exists(metadata):
             write_unflushed(self.disk, metadata, encode_partition_metadata(PartitionMetadata(0, topic_id)))
-        log = self.open_log(directory, key, topic_id, now_ms)
+        log = self.open_log(directory, key, topic_id, config, now_ms)
         paths = (metadata, directory, log_dir.path)
         self.queue_flush(FlushRequest(paths, lambda error: self._fail_unless_gone(log, error)))
         return log
@@ -297,6 +307,7 @@ class LogManager:
         directory: str,
         key: TopicPartition,
         topic_id: Uuid | None,
+        config: LogConfig,
         now_ms: int,
         *,
         clean_shutdown: bool = False,
@@ -309,7 +320,7 @@ class LogManager:
             self.files,
             directory,
             *key,
-            self.config_of(key[0]),
+            config,
             now_ms,
             clean_shutdown=clean_shutdown,
             recovery_point=recovery_point,
@@ -319,22 +330,18 @@ class LogManager:
 
     # ------------------------------------------------------------------------------------------------- configurations
 
-    def update_topic_config(self, topic: str) -> None:
-        """Let the open logs of a topic go by its present settings."""
+    def update_topic_config(self, topic: str, config: LogConfig) -> None:
+        """Let the open logs of a topic go by these settings from now on."""
         for logs in (self.logs, self.future_logs):
             for (name, _), log in logs.items():
                 if name == topic:
-                    log.config = self.config_of(topic)
-
-    def update_all_configs(self) -> None:
-        """The same for every log: a default of the broker has changed."""
-        configs: dict[str, LogConfig] = {}
-        for log in self.all_logs():
-            if log.topic not in configs:
-                configs[log.topic] = self.config_of(log.topic)
-            log.config = configs[log.topic]
+                    log.config = config
 
     # -------------------------------------------------------------------------------------------------------- removing
+
+    def delete_log(self, topic: str, partition: int, now_ms: int) -> None:
+        """Delete the log of one partition; see `delete_logs`."""
+        self.delete_logs([(topic, partition)], now_ms)
 
     def delete_logs(self, partitions: Iterable[TopicPartition], now_ms: int, *, stray: bool = False) -> None:
         """Take partitions' logs, and the ones that were to replace them, out of service.
@@ -370,7 +377,7 @@ class LogManager:
             log.close_files()
             self.disk.rename(directory, target)
         except OSError as error:
-            self.fail_dir(log_dir.path, error)
+            self.take_offline(log_dir.path, error)
             return
         self.flush_directory(log_dir.path)
         if state is DirectoryState.STRAY:
@@ -380,7 +387,7 @@ class LogManager:
 
     # --------------------------------------------------------------------------------------------------------- failing
 
-    def fail_dir(self, path: str, error: OSError) -> list[TopicPartition]:
+    def take_offline(self, path: str, error: OSError) -> list[TopicPartition]:
         """Take a log directory offline after an error on it -> its partitions, which answer KAFKA_STORAGE_ERROR from now on.
 
         `path` is the directory or lies in it. Raises AllLogDirsOfflineError where it was the last one.
@@ -407,8 +414,8 @@ class LogManager:
             raise AllLogDirsOfflineError(f"no log directory is left to serve from: {reasons}")
         return lost
 
-    def _fail_dir_of(self, path: str, error: OSError) -> None:
-        self.fail_dir(path, error)
+    def _take_offline(self, path: str, error: OSError) -> None:
+        self.take_offline(path, error)
 
     def _containing_dir(self, path: str) -> LogDir:
         """The log directory that is `path` or holds it. Raises LogDirNotFoundError."""
@@ -452,7 +459,7 @@ class LogManager:
         try:
             self.queue_flush(log_dir.checkpoints[kind].write(offsets, self._failing(log_dir.path)))
         except OSError as error:
-            self.fail_dir(log_dir.path, error)
+            self.take_offline(log_dir.path, error)
 
     # -------------------------------------------------------------------------------------------------------- stopping
 

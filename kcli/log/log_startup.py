@@ -34,6 +34,7 @@ from kcli.format.file_names import (
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import FormatError
+from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path
 from kcli.log.log_segment import LogRefusedError
@@ -46,101 +47,107 @@ if TYPE_CHECKING:
 _Checkpoints = dict[FileKind, dict[TopicPartition, int]]
 
 
-def load_logs(manager: LogManager, is_hosted: Callable[[Uuid, int], bool], now_ms: int) -> Iterator[None]:
-    """Open all logs into the manager, about one a step; see LogManager.start."""
-    for log_dir in manager.online_dirs():
-        try:
-            yield from _load_dir(manager, log_dir, is_hosted, now_ms)
-            log_dir.is_loaded = True
-        except OSError as error:
-            manager.fail_dir(log_dir.path, error)
-        except LogRefusedError as error:
-            sentence = f"{error.path}: {error.message}; `kcli verify --repair {log_dir.path}` says what can be done"
-            manager.fail_dir(log_dir.path, OSError(sentence))
+class LogStartup:
+    """Opens all logs into a manager; see LogManager.start."""
 
+    def __init__(
+        self,
+        manager: LogManager,
+        config_of: Callable[[str], LogConfig],
+        is_hosted: Callable[[Uuid, int], bool],
+        now_ms: int,
+    ) -> None:
+        self._manager = manager
+        self._disk = manager.disk
+        self._config_of = config_of
+        self._is_hosted = is_hosted
+        self._now_ms = now_ms
 
-def _load_dir(manager: LogManager, log_dir: LogDir, is_hosted: Callable[[Uuid, int], bool], now_ms: int) -> Iterator[None]:
-    checkpoints = log_dir.begin_loading(manager.report)
-    yield
-    for name in manager.disk.list_directory(log_dir.path):
-        found = _partition_of(manager, log_dir, name)
-        if found is None:
-            continue
-        path = join_path(log_dir.path, name)
-        if found.state is DirectoryState.DELETE:
-            manager.deletions.add((path,), now_ms + manager.settings.file_delete_delay_ms)
-        elif found.state is DirectoryState.STRAY:
-            manager.stray_directories.append(path)
-        else:
-            topic_id = _read_topic_id(manager, path)
-            if topic_id is None or not is_hosted(topic_id, found.partition):
-                _set_stray(manager, log_dir, path, found, topic_id)
+    def run(self) -> Iterator[None]:
+        """About one log a step."""
+        manager = self._manager
+        for log_dir in manager.online_dirs():
+            try:
+                yield from self._load_dir(log_dir)
+                log_dir.is_loaded = True
+            except OSError as error:
+                manager.take_offline(log_dir.path, error)
+            except LogRefusedError as error:
+                sentence = f"{error.path}: {error.message}; `kcli verify --repair {log_dir.path}` says what can be done"
+                manager.take_offline(log_dir.path, OSError(sentence))
+
+    def _load_dir(self, log_dir: LogDir) -> Iterator[None]:
+        manager = self._manager
+        checkpoints = log_dir.begin_loading(manager.report)
+        yield
+        for name in self._disk.list_directory(log_dir.path):
+            found = self._partition_of(log_dir, name)
+            if found is None:
+                continue
+            path = join_path(log_dir.path, name)
+            if found.state is DirectoryState.DELETE:
+                manager.deletions.add((path,), self._now_ms + manager.settings.file_delete_delay_ms)
+            elif found.state is DirectoryState.STRAY:
+                manager.stray_directories.append(path)
             else:
-                _open(manager, log_dir, path, found, topic_id, checkpoints, now_ms)
-            yield
+                topic_id = self._read_topic_id(path)
+                if topic_id is None or not self._is_hosted(topic_id, found.partition):
+                    self._set_stray(log_dir, path, found, topic_id)
+                else:
+                    self._open(log_dir, path, found, topic_id, checkpoints)
+                yield
 
+    def _partition_of(self, log_dir: LogDir, name: str) -> PartitionDirectory | None:
+        """What a name in a log directory says of a partition's directory; None for anything else."""
+        path = join_path(log_dir.path, name)
+        try:
+            found = parse_partition_directory(name)
+        except FormatError as error:
+            if name != REMOTE_INDEX_CACHE_DIRECTORY and self._disk.is_directory(path):
+                self._manager.report(f"{log_dir.path}: {error.message}; it is left alone")
+            return None
+        return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
-def _partition_of(manager: LogManager, log_dir: LogDir, name: str) -> PartitionDirectory | None:
-    """What a name in a log directory says of a partition's directory; None for anything else."""
-    try:
-        found = parse_partition_directory(name)
-    except FormatError as error:
-        if name != REMOTE_INDEX_CACHE_DIRECTORY and manager.disk.is_directory(join_path(log_dir.path, name)):
-            manager.report(f"{log_dir.path}: {error.message}; it is left alone")
-        return None
-    if found.topic == METADATA_TOPIC or not manager.disk.is_directory(join_path(log_dir.path, name)):
-        return None
-    return found
+    def _read_topic_id(self, path: str) -> Uuid | None:
+        """The topic id in partition.metadata; None where it is missing or empty: a crash came before the device had it."""
+        at = join_path(path, FileKind.PARTITION_METADATA.value)
+        try:
+            data = self._disk.read_file(at, limits.MAX_TEXT_FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        try:
+            return decode_partition_metadata(data).topic_id if data.strip(b"\0") else None
+        except FormatError as error:
+            raise LogRefusedError(error.message, at) from error
 
+    def _set_stray(self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid | None) -> None:
+        manager = self._manager
+        name = partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, manager.unique_id())
+        target = join_path(log_dir.path, name)
+        why = "it has no topic id" if topic_id is None else f"the metadata does not place topic id {topic_id} on this broker"
+        manager.report(f"{path}: {why}; renamed to {target}")
+        self._disk.rename(path, target)
+        manager.flush_directory(log_dir.path)
+        manager.stray_directories.append(target)
 
-def _read_topic_id(manager: LogManager, path: str) -> Uuid | None:
-    """The topic id in partition.metadata; None where the file is missing or empty: it was not on the device before a crash."""
-    at = join_path(path, FileKind.PARTITION_METADATA.value)
-    try:
-        data = manager.disk.read_file(at, limits.MAX_TEXT_FILE_BYTES)
-    except FileNotFoundError:
-        return None
-    try:
-        return decode_partition_metadata(data).topic_id if data.strip(b"\0") else None
-    except FormatError as error:
-        raise LogRefusedError(error.message, at) from error
-
-
-def _set_stray(manager: LogManager, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid | None) -> None:
-    target = join_path(
-        log_dir.path, partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, manager.unique_id())
-    )
-    why = "it has no topic id" if topic_id is None else f"the metadata does not place topic id {topic_id} on this broker"
-    manager.report(f"{path}: {why}; renamed to {target}")
-    manager.disk.rename(path, target)
-    manager.flush_directory(log_dir.path)
-    manager.stray_directories.append(target)
-
-
-def _open(
-    manager: LogManager,
-    log_dir: LogDir,
-    path: str,
-    found: PartitionDirectory,
-    topic_id: Uuid,
-    checkpoints: _Checkpoints,
-    now_ms: int,
-) -> None:
-    key = (found.topic, found.partition)
-    logs = manager.future_logs if found.state is DirectoryState.FUTURE else manager.logs
-    if key in logs:
-        raise DuplicateLogError(
-            f"{found.topic}-{found.partition} lies twice, in {logs[key].directory} and in {path}: remove the one that is "
-            "older, most likely that of the log directory which failed last"
+    def _open(self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid, checkpoints: _Checkpoints) -> None:
+        manager = self._manager
+        key = (found.topic, found.partition)
+        logs = manager.future_logs if found.state is DirectoryState.FUTURE else manager.logs
+        if key in logs:
+            raise DuplicateLogError(
+                f"{found.topic}-{found.partition} lies twice, in {logs[key].directory} and in {path}: remove the one that is "
+                "older, most likely that of the log directory which failed last"
+            )
+        log = manager.open_log(
+            path,
+            key,
+            topic_id,
+            self._config_of(found.topic),
+            self._now_ms,
+            clean_shutdown=log_dir.had_clean_shutdown,
+            recovery_point=checkpoints[FileKind.RECOVERY_POINT_CHECKPOINT].get(key, 0),
+            log_start_offset=checkpoints[FileKind.LOG_START_OFFSET_CHECKPOINT].get(key, 0),
         )
-    log = manager.open_log(
-        path,
-        key,
-        topic_id,
-        now_ms,
-        clean_shutdown=log_dir.had_clean_shutdown,
-        recovery_point=checkpoints[FileKind.RECOVERY_POINT_CHECKPOINT].get(key, 0),
-        log_start_offset=checkpoints[FileKind.LOG_START_OFFSET_CHECKPOINT].get(key, 0),
-    )
-    log.update_high_watermark(checkpoints[FileKind.REPLICATION_CHECKPOINT].get(key, 0))
-    logs[key] = log
+        log.update_high_watermark(checkpoints[FileKind.REPLICATION_CHECKPOINT].get(key, 0))
+        logs[key] = log

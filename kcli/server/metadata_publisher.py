@@ -17,6 +17,7 @@ from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.log_config import LogConfig
+from kcli.log.storage_errors import StorageError
 from kcli.protocol.message import Message
 from kcli.server.replication.partition import Partition
 from kcli.state.metadata_image import MetadataImage
@@ -96,7 +97,7 @@ class MetadataPublisher:
             log = broker.log_manager.get_or_create_log(
                 topic.name, index, topic.topic_id, self._topic_config(topic.name), now_ms=now_ms
             )
-        except OSError as error:
+        except (OSError, StorageError) as error:
             broker.tell(f"the log of {topic.name}-{index} cannot be opened: {error}")
         partition = Partition(broker.node_id, topic.name, index, topic.topic_id, log)
         broker.partitions[topic.name, index] = partition

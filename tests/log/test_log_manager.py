@@ -56,7 +56,6 @@ class Node:
             disk,
             FileCache(disk),
             self.dirs,
-            lambda topic: self.config,
             random.Random(7),
             LogManagerSettings(**settings),
             self.reports.append,
@@ -64,7 +63,7 @@ class Node:
 
     def started(self, is_hosted: Callable[[Uuid, int], bool] = lambda topic_id, partition: True, **settings: int) -> LogManager:
         manager = self.manager(**settings)
-        for _ in manager.start(is_hosted, NOW_MS):
+        for _ in manager.start(lambda topic: self.config, is_hosted, NOW_MS):
             pass
         return manager
 
@@ -112,7 +111,7 @@ def node(tmp_path: Path) -> Node:
 def test_partitions_go_where_the_fewest_are(node: Node) -> None:
     manager = node.started()
     for partition in range(6):
-        manager.get_or_create_log("t", partition, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+        manager.get_or_create_log("t", partition, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     counts = [sum(manager.log_dir_of(log).path == path for log in manager.logs.values()) for path in node.dirs]
     assert counts == [3, 3]
 
@@ -121,39 +120,39 @@ def test_a_partition_goes_to_the_directory_asked_for(node: Node) -> None:
     manager = node.started()
     wanted = list(node.dirs.values())[1]
     for partition in range(4):
-        log = manager.get_or_create_log("t", partition, TOPIC_ID, now_ms=NOW_MS, is_new=True, directory_id=wanted)
+        log = manager.get_or_create_log("t", partition, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True, directory_id=wanted)
         assert manager.directory_id_of(log) == wanted
 
 
 def test_a_reserved_directory_id_leaves_the_choice(node: Node) -> None:
     manager = node.started()
-    manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
-    log = manager.get_or_create_log("t", 1, TOPIC_ID, now_ms=NOW_MS, is_new=True, directory_id=Uuid(bytes(16)))
+    manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
+    log = manager.get_or_create_log("t", 1, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True, directory_id=Uuid(bytes(16)))
     assert manager.directory_id_of(log) == list(node.dirs.values())[1]
 
 
 def test_the_topic_id_is_written_and_must_agree(node: Node) -> None:
     manager = node.started()
-    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     assert Path(log.directory, "partition.metadata").read_text() == f"version: 0\ntopic_id: {TOPIC_ID}"
     flushed = {path for paths in flush(manager) for path in paths}
     assert {log.directory, log.directory + "/partition.metadata", str(Path(log.directory).parent)} <= flushed
-    assert manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS) is log
+    assert manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS) is log
     with pytest.raises(InconsistentTopicIdError, match=str(OTHER_ID)):
-        manager.get_or_create_log("t", 0, OTHER_ID, now_ms=NOW_MS)
+        manager.get_or_create_log("t", 0, OTHER_ID, LogConfig(), now_ms=NOW_MS)
 
 
 def test_a_clean_stop_and_start_keeps_all(node: Node) -> None:
     manager = node.started()
     for partition in range(5):
-        log = manager.get_or_create_log("t", partition, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+        log = manager.get_or_create_log("t", partition, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
         for _ in range(partition):
             log.append_as_leader(batch(), 0, NOW_MS)
         log.update_high_watermark(log.log_end_offset)
     stop(manager, 42)
     again = node.manager()
     assert again.clean_broker_epoch() == 42
-    for _ in again.start(lambda topic_id, partition: True, NOW_MS):
+    for _ in again.start(lambda topic: node.config, lambda topic_id, partition: True, NOW_MS):
         pass
     assert all(not Path(path, ".kafka_cleanshutdown").exists() for path in node.dirs)
     for partition in range(5):
@@ -165,7 +164,7 @@ def test_a_clean_stop_and_start_keeps_all(node: Node) -> None:
 
 def test_without_a_clean_stop_nothing_is_believed_above_the_recovery_point(node: Node) -> None:
     manager = node.started()
-    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     log.append_as_leader(batch(), 0, NOW_MS)
     log.append_as_leader(batch(), 0, NOW_MS)
     path = Path(log.path("0".zfill(20) + ".log"))
@@ -209,8 +208,8 @@ def test_a_directory_is_used_by_one(node: Node, tmp_path: Path) -> None:
 def test_what_the_metadata_does_not_know_becomes_stray(node: Node) -> None:
     manager = node.started()
     for partition, topic_id in enumerate((TOPIC_ID, OTHER_ID)):
-        manager.get_or_create_log("t", partition, topic_id, now_ms=NOW_MS, is_new=True)
-    lost = manager.get_or_create_log("t", 2, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+        manager.get_or_create_log("t", partition, topic_id, LogConfig(), now_ms=NOW_MS, is_new=True)
+    lost = manager.get_or_create_log("t", 2, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     Path(lost.directory, "partition.metadata").unlink()
     stop(manager)
     again = node.started(lambda topic_id, partition: topic_id == TOPIC_ID)
@@ -237,7 +236,7 @@ def test_what_is_no_partition_is_left_alone(node: Node, tmp_path: Path) -> None:
 
 def test_one_partition_in_two_places_is_refused(node: Node, tmp_path: Path) -> None:
     manager = node.started()
-    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     stop(manager)
     import shutil
 
@@ -248,8 +247,8 @@ def test_one_partition_in_two_places_is_refused(node: Node, tmp_path: Path) -> N
 
 def test_deleting_renames_at_once_and_removes_later(node: Node) -> None:
     manager = node.started(file_delete_delay_ms=500)
-    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
-    manager.get_or_create_log("t", 1, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
+    manager.get_or_create_log("t", 1, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     manager.delete_logs([("t", 0), ("absent", 0)], NOW_MS)
     assert manager.get_log("t", 0) is None
     home = Path(log.directory).parent
@@ -269,7 +268,7 @@ def test_deleting_renames_at_once_and_removes_later(node: Node) -> None:
 
 def test_a_deletion_that_was_interrupted_goes_on(node: Node) -> None:
     manager = node.started()
-    manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     manager.delete_logs([("t", 0)], NOW_MS)
     crash(manager)
     again = node.started(file_delete_delay_ms=0)
@@ -281,7 +280,7 @@ def test_a_deletion_that_was_interrupted_goes_on(node: Node) -> None:
 
 def test_checkpoints_hold_what_the_logs_say(node: Node, tmp_path: Path) -> None:
     manager = Node(tmp_path / "a").started()
-    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     log.append_as_leader(batch(), 0, NOW_MS)
     log.update_high_watermark(2)
     manager.flush_log(log)
@@ -299,7 +298,9 @@ def test_checkpoints_hold_what_the_logs_say(node: Node, tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["flush", "report"])
 def test_a_directory_that_fails_goes_alone(node: Node, where: str) -> None:
     manager = node.started()
-    logs = [manager.get_or_create_log("t", partition, TOPIC_ID, now_ms=NOW_MS, is_new=True) for partition in range(4)]
+    logs = [
+        manager.get_or_create_log("t", partition, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True) for partition in range(4)
+    ]
     flush(manager)
     bad = Path(logs[0].directory).parent
     if where == "flush":
@@ -308,18 +309,18 @@ def test_a_directory_that_fails_goes_alone(node: Node, where: str) -> None:
         flush(manager, OSError(5, "Input/output error"))
         assert logs[0].recovery_point == 0
     else:
-        assert set(manager.fail_dir(logs[0].directory, OSError(5, "Input/output error"))) == {("t", 0), ("t", 2)}
+        assert set(manager.take_offline(logs[0].directory, OSError(5, "Input/output error"))) == {("t", 0), ("t", 2)}
     with pytest.raises(KafkaStorageError) as refused:
         manager.get_log("t", 0)
     assert refused.value.code == 56
     with pytest.raises(KafkaStorageError):
-        manager.get_or_create_log("u", 0, TOPIC_ID, now_ms=NOW_MS)
-    made = manager.get_or_create_log("u", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+        manager.get_or_create_log("u", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS)
+    made = manager.get_or_create_log("u", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     assert Path(made.directory).parent != bad
     assert manager.get_log("t", 1) is logs[1]
     assert any("Input/output error" in report and str(bad) in report for report in node.reports)
     with pytest.raises(AllLogDirsOfflineError, match="no log directory is left"):
-        manager.fail_dir(made.directory, OSError(5, "Input/output error"))
+        manager.take_offline(made.directory, OSError(5, "Input/output error"))
 
 
 def test_a_directory_that_cannot_be_opened_goes_alone(node: Node, tmp_path: Path) -> None:
@@ -335,22 +336,18 @@ def test_a_directory_that_cannot_be_opened_goes_alone(node: Node, tmp_path: Path
 
 def test_settings_reach_open_logs(node: Node) -> None:
     manager = node.started()
-    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
-    node.config = LogConfig(segment_bytes=4096)
-    manager.update_topic_config("other")
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
+    manager.update_topic_config("other", LogConfig(segment_bytes=4096))
     assert log.config.segment_bytes != 4096
-    manager.update_topic_config("t")
+    manager.update_topic_config("t", LogConfig(segment_bytes=4096))
     assert log.config.segment_bytes == 4096
-    node.config = LogConfig(segment_bytes=8192)
-    manager.update_all_configs()
-    assert log.config.segment_bytes == 8192
 
 
 @pytest.mark.parametrize("text", ["0\n7\nt 0 1\n", "1\n0\n", "words\n", "0\n1\nt 0\n"])
 @pytest.mark.parametrize("kind", ["recovery-point", "log-start", "replication"])
 def test_malformed_checkpoints_are_told_and_passed_over(node: Node, tmp_path: Path, kind: str, text: str) -> None:
     manager = node.started()
-    log = manager.get_or_create_log("t", 0, TOPIC_ID, now_ms=NOW_MS, is_new=True)
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
     log.append_as_leader(batch(), 0, NOW_MS)
     stop(manager)
     (tmp_path / "a" / f"{kind}-offset-checkpoint").write_text(text)
