@@ -20,25 +20,32 @@ from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk import LogDisk
+from kcli.log.flush_request import FlushRequest
+from kcli.log.log_config import LogConfig
 from kcli.log.unified_log import UnifiedLog
-from kcli.protocol.apis import FETCH, PRODUCE
+from kcli.protocol.apis import API_KEYS, BROKER_REGISTRATION, FETCH, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.fetch import DelayedFetch, FetchHandler
 from kcli.server.apis.produce import ProduceHandler
 from kcli.server.authorizer import AllowAll, Authorizer
+from kcli.server.broker_lifecycle import BrokerLifecycle
+from kcli.server.controller.features import supported_features
 from kcli.server.controller_channel import ControllerChannel
 from kcli.server.dice import Dice
-from kcli.server.events import Connection, Effect, Flush, Flushed
+from kcli.server.events import Connection, Effect
 from kcli.server.fetch_session import FetchSessionCache
+from kcli.server.flushes import FlushCallback, Flushes
+from kcli.server.metadata_publisher import MetadataPublisher
 from kcli.server.metrics import BrokerMetrics
 from kcli.server.purgatory import Purgatory
 from kcli.server.replication.partition import Partition
 from kcli.server.request_router import RequestRouter
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import SECURITY_PROTOCOLS, ConfigResource
 
-FlushCallback = Callable[[OSError | None, int], None]
+SECURITY_PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
 
 class Broker:
@@ -52,6 +59,7 @@ class Broker:
         rng: Dice,
         timer: Timer,
         effects: list[Effect],
+        flushes: Flushes,
         log_manager: Any,
         controller_id: Callable[[], int],
         tell: Callable[[str], None],
@@ -65,6 +73,7 @@ class Broker:
         self.rng = rng
         self.timer = timer
         self.effects = effects
+        self.flushes = flushes
         self.log_manager = log_manager
         self.tell = tell
         self.authorizer: Authorizer = AllowAll()
@@ -78,10 +87,48 @@ class Broker:
         self.router = RequestRouter(self, effects, config["unstable.api.versions.enable"])
         self.router.serve_with(PRODUCE, ProduceHandler(self).handle)
         self.router.serve_with(FETCH, FetchHandler(self).handle)
-        self._flushes: dict[int, tuple[FlushCallback, ...]] = {}
-        self._log_flushes: dict[UnifiedLog, tuple[int, int]] = {}  # log -> flush under way, the end offset that it covers
-        self._next_flush_id = 0
         self._waiting_fetches: dict[Connection, DelayedFetch] = {}
+        self._default_topic_config: LogConfig | None = None
+        self.bound_ports: dict[str, int] = {}  # by listener, where a free port was asked for
+        self.lifecycle: BrokerLifecycle
+        self.publisher: MetadataPublisher
+
+    # ---------------------------------------------------------------------------------------------- coming and going
+
+    def begin(self, node: Any, now_ms: int) -> None:
+        """Begin to follow the metadata; the rest of the start follows from what is committed (kcli.server.broker_startup)."""
+        from kcli.server.broker_startup import BrokerStartup
+
+        BrokerStartup(self, node).begin(now_ms)
+
+    def describe_registration(self, request: Message) -> None:
+        """Fill in what a registration says of this broker: where it is reached, what it can, which log directories it has."""
+        listener, feature = (API_KEYS[BROKER_REGISTRATION].request.classes[name] for name in ("Listener", "Feature"))
+        for found in self.config.advertised_listeners:
+            protocol = SECURITY_PROTOCOL_IDS[found.security_protocol]
+            port = found.port or self.bound_ports.get(found.name, 0)
+            request.listeners.append(listener(name=found.name, host=found.host, port=port, security_protocol=protocol))
+        for name, versions in supported_features().items():
+            request.features.append(
+                feature(name=name, min_supported_version=versions.lowest, max_supported_version=versions.highest)
+            )
+        request.rack = self.config["broker.rack"]
+        request.log_dirs = [log_dir.directory_id for log_dir in self.log_manager.online_dirs() if log_dir.directory_id]
+        request.previous_broker_epoch = self.log_manager.clean_broker_epoch()
+
+    def take_log_flushes(self, now_ms: int) -> None:
+        """Hand on what the log manager wants flushed."""
+        for request in self.log_manager.take_flushes():
+            self._flush_request(request)
+
+    def _flush_request(self, request: FlushRequest) -> None:
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            following = request.done(error)
+            if following is not None:
+                self._flush_request(following)
+            self.take_log_flushes(now_ms)
+
+        self.flushes.flush(request.paths, flushed)
 
     # ------------------------------------------------------------------------------------------------------ look-ups
 
@@ -89,6 +136,29 @@ class Broker:
         """The name of the topic with that id, or None."""
         topic = self.image.topics.get(topic_id)
         return None if topic is None else topic.name
+
+    def topic_config(self, topic: str) -> LogConfig:
+        """The settings of a topic's logs: its own, over the broker's."""
+        from kcli.server.config.topic_config import effective_topic_config  # type: ignore[import-not-found,unused-ignore]
+
+        overrides = self.image.configs.get(ConfigResource("TOPIC", topic)) or {}
+        if not overrides:
+            if self._default_topic_config is None:
+                self._default_topic_config = LogConfig.of(effective_topic_config(self.config, {}))
+            return self._default_topic_config
+        return LogConfig.of(effective_topic_config(self.config, overrides))
+
+    def reconfigure_topic(self, topic: str) -> None:
+        """Let the logs of a topic go by its present settings."""
+        if topic in self.image.topic_ids:
+            self.log_manager.update_topic_config(topic, self.topic_config(topic))
+
+    def reconfigure(self) -> None:
+        """Let everything go by the broker's present settings."""
+        self._default_topic_config = None
+        self.fetch_max_bytes = self.config["fetch.max.bytes"]
+        for topic in self.image.topic_ids:
+            self.reconfigure_topic(topic)
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """The partition that this broker hosts, or None."""
@@ -125,13 +195,6 @@ class Broker:
 
     # ----------------------------------------------------------------------------------------------------- the disk
 
-    def flush_paths(self, paths: tuple[str, ...], callback: FlushCallback) -> int:
-        """Have files made durable, then `callback(error, now_ms)` -> the id of the flush."""
-        self._next_flush_id += 1
-        self._flushes[self._next_flush_id] = (callback,)
-        self.effects.append(Flush(self._next_flush_id, paths))
-        return self._next_flush_id
-
     def flush_log(self, log: UnifiedLog, callback: FlushCallback) -> None:
         """Have a log made durable up to its present end; appends that come meanwhile wait for the next flush."""
         end_offset = log.log_end_offset
@@ -141,19 +204,13 @@ class Broker:
                 log.mark_flushed(end_offset)
             callback(error, now_ms)
 
-        self.flush_paths(tuple(log.unflushed_paths()), flushed)
-
-    def flushed(self, event: Flushed, now_ms: int) -> None:
-        """A flush is done, or failed."""
-        for callback in self._flushes.pop(event.flush_id, ()):
-            callback(event.error, now_ms)
+        self.flushes.flush(log.unflushed_paths(), flushed)
 
     def storage_failed(self, partition: Partition | None, error: OSError) -> None:
         """The disk refused a partition's bytes: its log directory goes offline."""
         if partition is None or partition.log is None:
             return
         directory = partition.log.directory
-        self.tell(f"{directory}: {error.strerror or error}; its log directory goes offline")
         for offline in self.log_manager.take_offline(directory, error):
             hosted = self.partitions.get(offline)
             if hosted is not None:

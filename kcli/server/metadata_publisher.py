@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.log_config import LogConfig
 from kcli.log.storage_errors import StorageError
 from kcli.protocol.message import Message
 from kcli.server.replication.partition import Partition
@@ -27,12 +26,12 @@ _TOPIC_RECORDS = frozenset(("TopicRecord", "PartitionRecord", "PartitionChangeRe
 
 
 class MetadataPublisher:
-    """Applies metadata to one broker. `topic_config(name)` gives a topic's settings from the image."""
+    """Applies metadata to one broker, `broker`."""
 
-    def __init__(self, broker: Any, topic_config: Callable[[str], LogConfig]) -> None:
+    def __init__(self, broker: Any) -> None:
         self._broker = broker
-        self._topic_config = topic_config
         self._is_started = False
+        self._is_started_long_ago = False  # all partitions that come from now on are new
         self.on_broker_config: Callable[[], None] = lambda: None
 
     @property
@@ -66,6 +65,7 @@ class MetadataPublisher:
         """Do what the image asks for as a whole; the logs that are there have been loaded."""
         self._is_started = True
         self._publish(dict.fromkeys(self.image.topics), [], {}, now_ms)
+        self._is_started_long_ago = True
 
     def _publish(self, changed: Iterable[Uuid], removed: list[Topic], configs: dict[ConfigResource, None], now_ms: int) -> None:
         for topic in removed:
@@ -76,7 +76,7 @@ class MetadataPublisher:
                 self._update(found, now_ms)
         for resource in configs:
             if resource.type == "TOPIC":
-                self._reconfigure(resource.name)
+                self._broker.reconfigure_topic(resource.name)
             elif resource.type == "BROKER":
                 self.on_broker_config()
 
@@ -95,7 +95,13 @@ class MetadataPublisher:
         log = None
         try:
             log = broker.log_manager.get_or_create_log(
-                topic.name, index, topic.topic_id, self._topic_config(topic.name), now_ms=now_ms
+                topic.name,
+                index,
+                topic.topic_id,
+                broker.topic_config(topic.name),
+                now_ms=now_ms,
+                directory_id=_directory(topic, index, broker.node_id),
+                is_new=self._is_started_long_ago,
             )
         except (OSError, StorageError) as error:
             broker.tell(f"the log of {topic.name}-{index} cannot be opened: {error}")
@@ -105,6 +111,7 @@ class MetadataPublisher:
 
     def _remove(self, topic: Topic, now_ms: int) -> None:
         broker = self._broker
+        gone = []
         for index in topic.partitions:
             partition = broker.partitions.get((topic.name, index))
             if partition is None or partition.topic_id != topic.topic_id:
@@ -112,16 +119,19 @@ class MetadataPublisher:
             del broker.partitions[topic.name, index]
             partition.is_leader = False
             partition.log = None
-            broker.log_manager.delete_log(topic.name, index, now_ms)
+            gone.append(partition)
+        try:
+            broker.log_manager.delete_logs([partition.key for partition in gone], now_ms)
+        except StorageError as error:
+            broker.tell(f"topic {topic.name} is deleted, but {error}")
+        for partition in gone:
             broker.produce_purgatory.check(partition.key, now_ms)
             broker.fetch_purgatory.check(partition.key, now_ms)
         broker.metrics.forget_topic(topic.name)
 
-    def _reconfigure(self, topic: str) -> None:
-        config = self._topic_config(topic)
-        self._broker.log_manager.update_topic_config(topic, config)
 
-    def reconfigure_all(self) -> None:
-        """The defaults of topics have changed."""
-        for topic in self.image.topic_ids:
-            self._reconfigure(topic)
+def _directory(topic: Topic, index: int, node_id: int) -> Uuid | None:
+    """The id of the log directory that the metadata puts a replica in, or None."""
+    registration = topic.partitions[index]
+    at = registration.replicas.index(node_id)
+    return registration.directories[at] if at < len(registration.directories) else None

@@ -1,0 +1,76 @@
+"""How a broker begins and ends, step by step; no step waits.
+
+step                  goes on when
+--------------------  --------------------------------------------------------------------------------------------
+follow the metadata   the raft client has told all that was committed when it started
+load the logs         the last slice is done (kcli.log.log_manager)
+publish               at once: partitions that the metadata names and no directory has are made
+register              the controller has taken the registration, and unfenced the broker
+ready
+release               the controller lets the broker go, or does not answer in time
+close the logs        the last slice is done: checkpoints, snapshots, the mark of a clean stop
+stop the node
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol.message import Message
+from kcli.server.broker_lifecycle import BrokerLifecycle
+from kcli.server.metadata_publisher import MetadataPublisher
+
+# How often the metadata is looked at until it is caught up with.
+CATCH_UP_CHECK_MS = 5
+
+
+class BrokerStartup:
+    """The steps of one broker; a MetadataListener."""
+
+    def __init__(self, broker: Any, node: Any) -> None:
+        self._broker = broker
+        self._node = node
+        self._has_begun_loading = False
+        self._is_published = False
+        self.publisher = MetadataPublisher(broker)
+        broker.publisher = self.publisher
+        broker.lifecycle = BrokerLifecycle(
+            broker, Uuid(broker.rng.randbytes(16)), broker.describe_registration, node.ready, self._release
+        )
+
+    def begin(self, now_ms: int) -> None:
+        """Follow the metadata."""
+        self._node.controller.add_listener(self)
+        self._broker.timer.schedule(now_ms, self._catch_up)
+
+    def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
+        """Apply what is committed."""
+        self.publisher.apply(records, last_offset, now_ms)
+        if self._is_published:
+            self._broker.lifecycle.metadata_changed(now_ms)
+            self._broker.take_log_flushes(now_ms)
+
+    def _catch_up(self, now_ms: int) -> None:
+        if not self._node.controller.is_caught_up():
+            self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
+            return
+        work = self._broker.log_manager.start(self._broker.topic_config, self._is_hosted, now_ms)
+        self._node.run_slices(work, self._loaded, now_ms)
+
+    def _is_hosted(self, topic_id: Uuid, partition: int) -> bool:
+        topic = self._broker.image.topics.get(topic_id)
+        found = None if topic is None else topic.partitions.get(partition)
+        return found is not None and self._broker.node_id in found.replicas
+
+    def _loaded(self, now_ms: int) -> None:
+        self._is_published = True
+        self.publisher.start(now_ms)
+        self._broker.log_tasks_begin(now_ms)
+        self._broker.take_log_flushes(now_ms)
+        self._broker.lifecycle.start(now_ms)
+
+    def _release(self, now_ms: int) -> None:
+        work = self._broker.log_manager.shutdown(self._broker.lifecycle.broker_epoch)
+        self._node.run_slices(work, self._node.released, now_ms)
