@@ -15,6 +15,7 @@ from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, p
 
 # name -> (module, one line of help); the order is that of --help and of the README.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("serve", "run a Kafka broker and controller in this process"),
     "dump-log": ("dump_log", "show the files of a log directory: segments, indexes, snapshots, checkpoints"),
     "verify": ("verify", "check a log directory, and repair it with --repair"),
     "describe": ("describe", "tell what a log directory holds: topics, offsets, groups, transactions, configs"),

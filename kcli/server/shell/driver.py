@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -184,8 +185,8 @@ class Driver:
 
     # ----------------------------------------------------------------------------------------------------- connections
 
-    async def listen(self, listener: str, host: str, port: int, backlog: int) -> int:
-        """Take connections on an address -> the port, where 0 was asked for. Raises OSError where it cannot be had."""
+    async def listen(self, listener: str, bound: socket.socket) -> None:
+        """Take connections on a listener's socket, which is bound and listens."""
 
         def make(peer: tuple[str, int]) -> Connection:
             return Connection(self._connection_id(), listener, *peer)
@@ -193,9 +194,7 @@ class Driver:
         def protocol() -> ClientConnection:
             return ClientConnection(self, make, self.loop)
 
-        server = await self.loop.create_server(protocol, host or None, port, backlog=backlog)
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        self._servers.append(await self.loop.create_server(protocol, sock=bound))
 
     def connection_made(self, client: ClientConnection) -> bool:
         """Count a connection in; False: there are max.connections already."""

@@ -1,0 +1,49 @@
+"""`kcli serve`: run a Kafka broker and controller in this process."""
+
+from __future__ import annotations
+
+import argparse
+
+from kcli.commands.output import EXIT_OK, CannotRun, tell
+
+ARGUMENTS = "[server.properties]"
+DESCRIPTION = """\
+Run a node of a Kafka cluster: broker and KRaft controller in one process, on Kafka's own files.
+
+Without anything it serves PLAINTEXT://127.0.0.1:9092 from ./kcli-data, which it formats when it is empty. A
+server.properties of Apache Kafka is taken as it is; what is not served is named, and what guards and is not
+served yet refuses the start. Stop it with Ctrl-C or SIGTERM: it leaves its directories as Kafka does."""
+EPILOG = "Exit codes: 0 stopped in order; 2 could not start."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("config", nargs="?", metavar="server.properties", help="the configuration, as Kafka's")
+    parser.add_argument(
+        "--override", metavar="KEY=VALUE", action="append", default=[], help="set a key, over the file; can be repeated"
+    )
+    parser.add_argument("--strict-config", action="store_true", help="an unknown key in the file is an error")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until stopped -> exit code. Raises CannotRun where that cannot be."""
+    from kcli.server.config.loading import load_config
+    from kcli.server.config.values import ConfigError
+    from kcli.server.shell.server import ServerError, addresses, serve
+
+    try:
+        config = load_config(args.config, args.override, strict=args.strict_config)
+    except ConfigError as error:
+        raise CannotRun(str(error)) from None
+    for warning in config.warnings:
+        tell(warning)
+
+    def ready(ports: dict[str, int]) -> None:
+        where = addresses(config.broker_listeners, ports)
+        tell(f"node {config.node_id} is ready: {where}; data in {', '.join(config.log_dirs)}; Ctrl-C stops it")
+
+    try:
+        serve(config, tell, ready)
+    except ServerError as error:
+        raise CannotRun(str(error)) from None
+    return EXIT_OK

@@ -1,0 +1,145 @@
+"""Makes a node out of a configuration and a disk: whose the directories are, what the node is, all of its cores.
+
+the log directories are             then
+----------------------------------  ----------------------------------------------------------------------------------
+all empty                           they are formatted: a cluster of this one node, with a dynamic quorum
+formatted, all for one node         they are opened; one that is empty beside them is formatted like them
+of two clusters or another node     NodeError: one sentence that names the directory and the setting
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.metadata_files import MetaProperties
+from kcli.log.disk import LogDisk
+from kcli.log.file_cache import FileCache
+from kcli.log.log_manager import LogManager, LogManagerSettings
+from kcli.log.storage_errors import StorageError
+from kcli.server.broker import Broker
+from kcli.server.config.server_config import ServerConfig
+from kcli.server.controller.formatting import FormattingError, format_directory, read_meta_properties
+from kcli.server.dice import Dice
+from kcli.server.events import Effect
+from kcli.server.flushes import Flushes
+from kcli.server.node import Node
+from kcli.server.timing_wheel import Timer
+
+Tell = Callable[[str], None]
+
+
+class NodeError(Exception):
+    """A node that cannot be made; the message is one sentence."""
+
+
+class Identity(NamedTuple):
+    """Whose the directories are: the cluster's id, and the directory ids by path."""
+
+    cluster_id: str
+    directory_ids: dict[str, Uuid | None]
+
+
+def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell) -> Identity:
+    """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
+    directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
+    try:
+        metas = {path: read_meta_properties(disk, path) for path in directories}
+        empty = [path for path, meta in metas.items() if meta is None]
+        if len(empty) == len(directories):
+            metas = _format_all(config, disk, rng, now_ms, directories)
+            tell(f"formatted {', '.join(directories)} for a new cluster")
+        elif empty:
+            raise NodeError(
+                f"{', '.join(empty)} is not formatted, while other log directories are: format it with "
+                f"`kcli format --ignore-formatted --cluster-id {_cluster_ids(metas)[0]}` or take it out of log.dirs"
+            )
+    except FormattingError as error:
+        raise NodeError(str(error)) from error
+    return _check(config, metas)
+
+
+def _format_all(
+    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, directories: list[str]
+) -> dict[str, MetaProperties | None]:
+    listeners = config.advertised_controller_listeners or config.advertised_listeners
+    listener = listeners[0]
+    format_directory(
+        disk,
+        directories[0],
+        rng.randbytes,
+        now_ms,
+        node_id=config.node_id,
+        controller_host=listener.host or "localhost",
+        controller_port=listener.port,
+        controller_listener=config.controller_listener_names[0],
+        directories=directories[1:],
+        flush=False,
+    )
+    return {path: read_meta_properties(disk, path) for path in directories}
+
+
+def _cluster_ids(metas: Mapping[str, MetaProperties | None]) -> list[str]:
+    return list(dict.fromkeys(meta.cluster_id for meta in metas.values() if meta is not None and meta.cluster_id is not None))
+
+
+def _check(config: ServerConfig, metas: Mapping[str, MetaProperties | None]) -> Identity:
+    cluster_ids = _cluster_ids(metas)
+    if len(cluster_ids) != 1:
+        raise NodeError(f"the log directories belong to different clusters: {', '.join(cluster_ids)}; log.dirs mixes them up")
+    for path, meta in metas.items():
+        if meta is not None and meta.node_id is not None and meta.node_id != config.node_id:
+            raise NodeError(
+                f"{path} belongs to node {meta.node_id}, and node.id is {config.node_id}: set node.id={meta.node_id} "
+                "or name another directory in log.dirs"
+            )
+    return Identity(cluster_ids[0], {path: None if meta is None else meta.directory_id for path, meta in metas.items()})
+
+
+def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
+    """What the log manager goes by."""
+    names = {
+        "retention_check_interval_ms": "log.retention.check.interval.ms",
+        "flush_scheduler_interval_ms": "log.flush.scheduler.interval.ms",
+        "flush_offset_checkpoint_interval_ms": "log.flush.offset.checkpoint.interval.ms",
+        "flush_start_offset_checkpoint_interval_ms": "log.flush.start.offset.checkpoint.interval.ms",
+        "high_watermark_checkpoint_interval_ms": "replica.high.watermark.checkpoint.interval.ms",
+        "file_delete_delay_ms": "log.segment.delete.delay.ms",
+        "initial_task_delay_ms": "log.initial.task.delay.ms",
+        "producer_id_expiration_ms": "producer.id.expiration.ms",
+        "producer_id_expiration_check_interval_ms": "producer.id.expiration.check.interval.ms",
+    }
+    return LogManagerSettings(**{field: config.get_int(key) for field, key in names.items()})
+
+
+def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, max_open_files: int = 256) -> Node:
+    """Make a node; nothing runs before its `start`. Raises NodeError, and OSError as the disk does."""
+    from kcli.server.controller.controller_core import ControllerCore  # type: ignore[import-not-found,unused-ignore]
+
+    identity = identify(config, disk, rng, now_ms, tell)
+    effects: list[Effect] = []
+    timer, flushes, files = Timer(now_ms), Flushes(effects), FileCache(disk, max_open_files)
+    log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}
+    try:
+        log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), tell)
+    except StorageError as error:
+        raise NodeError(str(error)) from error
+    controller = ControllerCore(config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell)
+    broker = None
+    if config.is_broker:
+        broker = Broker(
+            config,
+            identity.cluster_id,
+            disk,
+            rng,
+            timer,
+            effects,
+            flushes,
+            log_manager,
+            lambda: controller.leader_id,
+            tell,
+        )
+    node = Node(config.node_id, effects, timer, flushes, controller, broker)
+    node.serve_controller_on([listener.name for listener in config.controller_listeners])
+    return node

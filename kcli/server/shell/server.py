@@ -1,0 +1,160 @@
+"""Runs a node in this process: addresses first, then the node, then clients; and back again on SIGTERM or SIGINT.
+
+step       what
+---------  ---------------------------------------------------------------------------------------------------------
+bind       the addresses are taken, so that one that is in use is told before anything else is done; clients that
+           connect now wait in the backlog
+start      the node loads and registers
+ready      clients are let in, and a line says so
+signal     the first asks the node to leave in order, a second one ends the process where it is; SIGHUP means nothing
+stopped    the process ends with exit code 0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from kcli.log.disk import OsDisk
+from kcli.server.config.listeners import Listener
+from kcli.server.config.server_config import ServerConfig
+from kcli.server.node import Node
+from kcli.server.node_builder import NodeError, build_node
+from kcli.server.shell.clock import Clock
+from kcli.server.shell.driver import Driver
+
+# Of the descriptors that the process may have, this share is for segments that are kept open; the rest is for connections.
+FILES_SHARE = 4
+MAX_OPEN_SEGMENTS = 4096
+Tell = Callable[[str], None]
+
+
+class ServerError(Exception):
+    """A server that cannot run; the message is one sentence."""
+
+
+def raise_descriptor_limit() -> int:
+    """Let the process have as many descriptors as it may -> how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit if limit > 0 else 1 << 20
+
+
+def bind(listener: Listener, backlog: int) -> socket.socket:
+    """Take a listener's address. Raises ServerError with a sentence that names it."""
+    host = listener.host
+    family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+    try:
+        if host and family == socket.AF_INET:
+            host = str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not host:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind((host, listener.port))
+        bound.listen(backlog)
+        bound.setblocking(False)
+    except OSError as error:
+        hint = "; another process has it: stop that one, or set another port in listeners" if error.errno == 98 else ""
+        raise ServerError(f"{listener}: {error.strerror or error}{hint}") from error
+    return bound
+
+
+class Server:
+    """One node and its shell; `tell` writes a line of the log."""
+
+    def __init__(self, config: ServerConfig, tell: Tell) -> None:
+        self.config = config
+        self.tell = tell
+        self._stopped = asyncio.Event()
+        self._is_stopping = False
+        self.driver: Driver
+        self.node: Node
+
+    async def run(self, on_ready: Callable[[dict[str, int]], None]) -> None:
+        """Serve until stopped; `on_ready(ports by listener)` is called once. Raises ServerError, NodeError and OSError."""
+        config = self.config
+        descriptors = raise_descriptor_limit()
+        backlog = config.get_int("socket.listen.backlog.size")
+        sockets = {listener.name: bind(listener, backlog) for listener in config.listeners}
+        ports = {name: int(bound.getsockname()[1]) for name, bound in sockets.items()}
+        max_open = min(MAX_OPEN_SEGMENTS, descriptors // FILES_SHARE)
+        self.node = build_node(config, OsDisk(), random.SystemRandom(), Clock().now_ms(), self.tell, max_open)
+        if self.node.broker is not None:
+            self.node.broker.bound_ports = ports
+        self.driver = Driver(
+            self.node,
+            self.tell,
+            config.get_int("socket.request.max.bytes"),
+            min(config.get_int("max.connections"), max(1, descriptors - max_open - 64)),
+        )
+        self.driver.on_change = self._look
+        self._take_signals()
+        self._on_ready: Callable[[], None] | None = lambda: on_ready(ports)
+        self._sockets = sockets
+        self.driver.execute(self.node.start(self.driver.clock.now_ms()))
+        self._look()
+        await self._stopped.wait()
+        self.driver.close()
+
+    def _look(self) -> None:
+        """See what the node has become."""
+        if self.node.is_ready and self._on_ready is not None:
+            on_ready, self._on_ready = self._on_ready, None
+            asyncio.get_running_loop().create_task(self._open(on_ready))
+        if self.node.is_stopped:
+            self._stopped.set()
+
+    async def _open(self, on_ready: Callable[[], None]) -> None:
+        for name, bound in self._sockets.items():
+            await self.driver.listen(name, bound)
+        on_ready()
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+
+    def stop(self, why: str = "stop") -> None:
+        """Leave in order; at the second call at once."""
+        if self._is_stopping:
+            self.tell(f"{why} again: ending at once; the next start recovers the logs")
+            os._exit(1)
+        self._is_stopping = True
+        self.tell(f"{why}: stopping")
+        self.driver.stop_listening()
+        self.driver.execute(self.node.stop(self.driver.clock.now_ms()))
+        self._look()
+
+
+def serve(config: ServerConfig, tell: Tell, on_ready: Callable[[dict[str, int]], None]) -> None:
+    """Run a node until it is stopped. Raises ServerError where it cannot run."""
+    try:
+        asyncio.run(Server(config, tell).run(on_ready))
+    except NodeError as error:
+        raise ServerError(str(error)) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise ServerError(f"{where}{error.strerror or error}") from error
+
+
+def addresses(listeners: Sequence[Listener], ports: dict[str, int]) -> str:
+    """Listeners as a line says them, with the ports that they really have."""
+    return ", ".join(str(listener._replace(port=ports.get(listener.name, listener.port))) for listener in listeners)
+
+
+def write_line(line: str) -> None:
+    """A line of the log on stderr."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
