@@ -38,10 +38,12 @@ from kcli.server.fetch_session import FetchSessionCache
 from kcli.server.flushes import FlushCallback, Flushes
 from kcli.server.metadata_publisher import MetadataPublisher
 from kcli.server.metrics import BrokerMetrics
+from kcli.server.producer_ids import ProducerIds
 from kcli.server.purgatory import Purgatory
 from kcli.server.replication.partition import Partition
 from kcli.server.request_router import RequestRouter
 from kcli.server.timing_wheel import Timer
+from kcli.server.topic_creation import TopicCreation
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS, ConfigResource
 
@@ -90,6 +92,8 @@ class Broker:
         self._waiting_fetches: dict[Connection, DelayedFetch] = {}
         self._default_topic_config: LogConfig | None = None
         self.bound_ports: dict[str, int] = {}  # by listener, where a free port was asked for
+        self.producer_ids = ProducerIds(self)
+        self._topic_creation = TopicCreation(self)
         self.lifecycle: BrokerLifecycle
         self.publisher: MetadataPublisher
 
@@ -175,6 +179,10 @@ class Broker:
     def forward(self, context: RequestContext, frame: memoryview) -> None:
         """Hand a client's request on to the controller."""
         self.controller.forward(context, frame)
+
+    def auto_create_topics(self, names: list[str]) -> None:
+        """Ask the controller for topics that clients name."""
+        self._topic_creation.create(names)
 
     def watch_fetch(self, connection: Connection, fetch: DelayedFetch, keys: list[tuple[str, int]], deadline_ms: int) -> None:
         """Have a fetch wait; it is forgotten when its connection ends."""

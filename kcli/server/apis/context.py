@@ -25,6 +25,17 @@ class BrokerPort(Protocol):
     log_manager: Any  # kcli.log.log_manager's LogManager
     authorizer: Authorizer
     metrics: Any
+    metadata_offset: int
+    router: Any  # kcli.server.request_router's RequestRouter
+    producer_ids: Any  # kcli.server.producer_ids' ProducerIds
+
+    def auto_create_topics(self, names: list[str]) -> None:
+        """Ask the controller for topics that clients name."""
+        ...
+
+    def storage_failed(self, partition: Any, error: OSError) -> None:
+        """The disk refused a partition's bytes: its log directory goes offline."""
+        ...
 
     def partition(self, topic: str, index: int) -> Any:
         """The partition that this broker hosts (kcli.server.replication.partition), or None."""
@@ -58,9 +69,9 @@ class RequestContext:
         self.client_id = client_id
         self.now_ms = now_ms
 
-    def new(self, name: str, **fields: Any) -> Message:
+    def new(self, struct: str, /, **fields: Any) -> Message:
         """A struct of the API's response, by Kafka's name, or the response itself (its name ends in Response)."""
-        return self.api.response.classes[name](**fields)
+        return self.api.response.classes[struct](**fields)
 
     def is_allowed(self, operation: str, resource_type: str, resource_name: str = CLUSTER_NAME) -> bool:
         """True where the client may do that."""

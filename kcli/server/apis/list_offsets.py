@@ -1,0 +1,87 @@
+"""ListOffsets: the offset that belongs to a time, or to one of the special times.
+
+timestamp  since  offset (read committed: not beyond the last stable offset)
+---------  -----  --------------------------------------------------------------------------------------------------
+>= 0       1      of the first record at or after that time; none: -1
+-1         1      latest: the high watermark, or the last stable offset
+-2         1      earliest: the log start offset
+-3         7      of the record with the largest timestamp (KIP-734)
+-4         8      earliest local (KIP-405): without tiered storage the log start offset
+-5         9      latest tiered: without tiered storage -1
+-6         11     earliest pending upload: without tiered storage -1
+"""
+
+from __future__ import annotations
+
+from kcli.log.unified_log import UnifiedLog
+from kcli.protocol import error_codes
+from kcli.protocol.message import Message
+from kcli.server.apis.context import RequestContext
+from kcli.server.replication.partition import PartitionError
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+# The version from which on each may be asked for.
+_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_READ_COMMITTED = 1
+_NONE = (-1, -1, -1)
+
+
+def handle_list_offsets(context: RequestContext, request: Message) -> Message:
+    """Answer a ListOffsetsRequest."""
+    topics = []
+    for topic in request.topics:
+        seen: set[int] = set()
+        partitions = []
+        for wanted in topic.partitions:
+            answer = context.new("ListOffsetsPartitionResponse", partition_index=wanted.partition_index, error_code=0)
+            partitions.append(answer)
+            if not context.is_allowed("DESCRIBE", "TOPIC", topic.name):
+                answer.error_code = error_codes.TOPIC_AUTHORIZATION_FAILED
+            elif wanted.partition_index in seen:
+                answer.error_code = error_codes.INVALID_REQUEST
+            else:
+                _answer(context, request, topic.name, wanted, answer)
+            seen.add(wanted.partition_index)
+        topics.append(context.new("ListOffsetsTopicResponse", name=topic.name, partitions=partitions))
+    return context.new("ListOffsetsResponse", topics=topics)
+
+
+def _answer(context: RequestContext, request: Message, topic: str, wanted: Message, answer: Message) -> None:
+    if wanted.timestamp < 0 and context.version < _SINCE.get(wanted.timestamp, context.version + 1):
+        answer.error_code = error_codes.UNSUPPORTED_VERSION
+        return
+    partition = context.broker.partition(topic, wanted.partition_index)
+    if partition is None:
+        answer.error_code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        return
+    try:
+        log = partition.leader_log(wanted.current_leader_epoch)
+        limit_offset = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
+        answer.timestamp, answer.offset, answer.leader_epoch = _offset(
+            log, wanted.timestamp, limit_offset, partition.leader_epoch
+        )
+    except PartitionError as error:
+        answer.error_code = error.code
+    except OSError as error:
+        answer.error_code = error_codes.KAFKA_STORAGE_ERROR
+        context.broker.storage_failed(partition, error)
+
+
+def _offset(log: UnifiedLog, timestamp: int, limit_offset: int, leader_epoch: int) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch) of what is asked for."""
+    if timestamp == LATEST:
+        return -1, limit_offset, leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
+        return -1, log.log_start_offset, -1 if epoch is None else epoch
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _NONE
+    found = log.offset_for_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is None or found[1] >= limit_offset:
+        return _NONE
+    return found

@@ -1,0 +1,139 @@
+"""Metadata: the brokers, and for topics their partitions and leaders.
+
+    asked for                         answered with
+    --------------------------------  ----------------------------------------------------------------------------------
+    null (version 0: an empty list)   all topics that the client may describe
+    a name                            the topic; one that is missing is made, where the request and
+                                      auto.create.topics.enable allow it: UNKNOWN_TOPIC_OR_PARTITION until it is there
+    an id (from version 12 on)        the topic, or UNKNOWN_TOPIC_ID
+
+A leader that cannot be reached on the client's listener: LEADER_NOT_AVAILABLE, from version 6 on LISTENER_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+from kcli.format.kafka_uuid import ZERO_UUID
+from kcli.protocol import error_codes
+from kcli.protocol.message import Message
+from kcli.server.apis.authorized_operations import authorized_operations
+from kcli.server.apis.context import RequestContext
+from kcli.state.metadata_values import BrokerRegistration, Partition, Topic
+from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
+
+_TOPIC_IDS_SINCE = 12
+_LISTENER_NOT_FOUND_SINCE = 6
+
+
+def handle_metadata(context: RequestContext, request: Message) -> Message:
+    """Answer a MetadataRequest."""
+    broker = context.broker
+    listener = context.connection.listener
+    reachable = {
+        node_id: registration
+        for node_id, registration in broker.image.brokers.items()
+        if not registration.is_fenced and listener in registration.endpoints
+    }
+    make = context.api.response.classes["MetadataResponseBroker"]
+    brokers = []
+    for node_id, registration in reachable.items():
+        endpoint = registration.endpoints[listener]
+        brokers.append(make(node_id=node_id, host=endpoint.host, port=endpoint.port, rack=registration.rack))
+    response = context.new(
+        "MetadataResponse",
+        brokers=brokers,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id if broker.node_id in reachable else next(iter(reachable), -1),
+        topics=_topics(context, request, reachable),
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = authorized_operations(context, "CLUSTER")
+    return response
+
+
+def _topics(context: RequestContext, request: Message, reachable: dict[int, BrokerRegistration]) -> list[Message]:
+    image = context.broker.image
+    asked = request.topics
+    if asked is None or (not asked and context.version == 0):
+        allowed = (topic for topic in image.topics.values() if context.is_allowed("DESCRIBE", "TOPIC", topic.name))
+        return [_found(context, request, topic, reachable) for topic in allowed]
+    topics, missing = [], []
+    for item in asked:
+        if item.name is None or (item.topic_id != ZERO_UUID and context.version >= _TOPIC_IDS_SINCE):
+            topics.append(_by_id(context, request, item, reachable))
+            continue
+        if not context.is_allowed("DESCRIBE", "TOPIC", item.name):
+            topics.append(_failed(context, item.name, error_codes.TOPIC_AUTHORIZATION_FAILED))
+            continue
+        topic = image.topic(item.name)
+        if topic is not None:
+            topics.append(_found(context, request, topic, reachable))
+        elif topic_name_fault(item.name) is not None:
+            topics.append(_failed(context, item.name, error_codes.INVALID_TOPIC_EXCEPTION))
+        else:
+            missing.append(item.name)
+            topics.append(_failed(context, item.name, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
+    if missing and request.allow_auto_topic_creation and context.broker.config["auto.create.topics.enable"]:
+        context.broker.auto_create_topics([name for name in missing if context.is_allowed("CREATE", "TOPIC", name)])
+    return topics
+
+
+def _by_id(context: RequestContext, request: Message, item: Message, reachable: dict[int, BrokerRegistration]) -> Message:
+    if context.version < _TOPIC_IDS_SINCE or item.name is not None:
+        return _failed(context, item.name or "", error_codes.INVALID_REQUEST, item.topic_id)
+    topic = context.broker.image.topics.get(item.topic_id)
+    if topic is None or not context.is_allowed("DESCRIBE", "TOPIC", topic.name):
+        return _failed(context, None, error_codes.UNKNOWN_TOPIC_ID, item.topic_id)
+    return _found(context, request, topic, reachable)
+
+
+def _failed(context: RequestContext, name: str | None, code: int, topic_id: bytes = ZERO_UUID) -> Message:
+    return context.new(
+        "MetadataResponseTopic", error_code=code, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
+    )
+
+
+def _found(context: RequestContext, request: Message, topic: Topic, reachable: dict[int, BrokerRegistration]) -> Message:
+    make = context.api.response.classes["MetadataResponsePartition"]
+    registered = context.broker.image.brokers
+    partitions = []
+    for index in sorted(topic.partitions):
+        partition = topic.partitions[index]
+        code, leader = _leader(context, partition, registered, reachable)
+        partitions.append(
+            make(
+                error_code=code,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+                offline_replicas=[node for node in partition.replicas if node not in reachable],
+            )
+        )
+    answer = context.new(
+        "MetadataResponseTopic",
+        error_code=error_codes.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=partitions,
+    )
+    if request.include_topic_authorized_operations:
+        answer.topic_authorized_operations = authorized_operations(context, "TOPIC", topic.name)
+    return answer
+
+
+def _leader(
+    context: RequestContext,
+    partition: Partition,
+    registered: dict[int, BrokerRegistration],
+    reachable: dict[int, BrokerRegistration],
+) -> tuple[int, int]:
+    """(error code, leader) of a partition, as the client can reach it."""
+    leader = partition.leader
+    if leader in reachable:
+        return error_codes.NONE, leader
+    is_alive = leader in registered and not registered[leader].is_fenced
+    if is_alive and context.version >= _LISTENER_NOT_FOUND_SINCE:
+        return error_codes.LISTENER_NOT_FOUND, -1
+    return error_codes.LEADER_NOT_AVAILABLE, -1
