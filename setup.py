@@ -13,6 +13,7 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED_MODULES = [
     "kcli/format/record_scan.py",
+    "kcli/format/append_scan.py",
     "kcli/format/batch_scan.py",
     "kcli/format/batch_passes.py",
     "kcli/inspect/dumping/record_lines.py",

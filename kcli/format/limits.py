@@ -18,6 +18,8 @@ MAX_RECORD_BYTES = 64 * 1024 * 1024
 MAX_SHOWN_RECORD_BYTES = 8 * 1024 * 1024
 # What one batch may inflate to before it counts as a bomb; Kafka's own limit is a Java array.
 MAX_INFLATED_BATCH_BYTES = 2**31 - 1
+# What a batch that is appended may inflate to; a broker walks through it while its clients wait.
+MAX_APPENDED_INFLATED_BYTES = 128 * 1024 * 1024
 # The inflated size of a message set inside a wrapper message of format 0 or 1, and how deep wrappers may nest.
 MAX_INFLATED_MESSAGE_SET_BYTES = 512 * 1024 * 1024
 MAX_MESSAGE_SET_DEPTH = 1

@@ -15,6 +15,7 @@
     UnknownProducerError             59  UNKNOWN_PRODUCER_ID              a marker or read of a producer not known
     UnsupportedCompressionError      76  UNSUPPORTED_COMPRESSION_TYPE     a codec that does not exist
     InvalidRecordsError              87  INVALID_RECORD                   counts, offsets, control batches, null keys ...
+    UnreadableCompressionError       -1  UNKNOWN_SERVER_ERROR             compressed bytes that do not inflate
     UnexpectedAppendOffsetError      -1  UNKNOWN_SERVER_ERROR             a follower's records do not continue its log
 
 `record_errors` name single records of the batch, where Kafka does (KIP-467). kcli.protocol.error_codes has the same
@@ -128,6 +129,10 @@ class InvalidRecordsError(AppendError):
     """Kafka: InvalidRecordException."""
 
     code = 87
+
+
+class UnreadableCompressionError(AppendError):
+    """Kafka: a plain KafkaException, for which it has no code of its own."""
 
 
 class UnexpectedAppendOffsetError(AppendError):

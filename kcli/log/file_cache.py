@@ -8,16 +8,18 @@ close the file. Closing loses nothing: what is written is in the page cache, and
 from __future__ import annotations
 
 from kcli.log.disk import LogDisk, LogFile
+from kcli.log.offset_index_cache import OffsetIndexCache
 
 
 class FileCache:
-    """LogFiles by path. Methods raise OSError as the disk does."""
+    """LogFiles by path, and the offset indexes that readers are at. Methods raise OSError as the disk does."""
 
-    __slots__ = ("_disk", "_files", "max_open")
+    __slots__ = ("_disk", "_files", "indexes", "max_open")
 
     def __init__(self, disk: LogDisk, max_open: int = 256) -> None:
         self._disk = disk
         self._files: dict[str, LogFile] = {}
+        self.indexes = OffsetIndexCache(disk)
         self.max_open = max(1, max_open)
 
     def __len__(self) -> int:
@@ -39,6 +41,7 @@ class FileCache:
         file = self._files.pop(path, None)
         if file is not None:
             file.close()
+        self.indexes.forget(path)
 
     def close_all(self) -> None:
         """Close all of them."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from kcli.format.file_names import FileKind, segment_file_name
+from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.file_changes import Discard, apply_changes
 from kcli.log.indexes import IndexSettings
 from kcli.log.leader_epoch_cache import load_leader_epochs
 from kcli.log.live_segment import LiveSegment
+from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import join_path
 from kcli.log.log_loader import LoadSettings, load_log
 from kcli.log.planned_disk import PlannedDisk
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.segment_appender import SegmentAppender
-from kcli.log.unified_log import UnifiedLog
+from kcli.log.unified_log import Dice, UnifiedLog
 
 
 def open_log(
@@ -30,7 +32,8 @@ def open_log(
     clean_shutdown: bool = False,
     recovery_point: int = 0,
     log_start_offset: int = 0,
-    topic_id: bytes | None = None,
+    topic_id: Uuid | None = None,
+    rng: Dice | None = None,
 ) -> UnifiedLog:
     """Open the log in `directory`, made where it is missing. Raises LogRefusedError where Kafka refuses, and OSError."""
     settings = LoadSettings(
@@ -58,18 +61,14 @@ def open_log(
     producers.truncate_and_reload(loaded.log_start_offset, loaded.log_end_offset)
     producers.map_end_offset = loaded.log_end_offset
     return UnifiedLog(
-        disk,
-        files,
-        directory,
+        LocalLog(disk, files, directory, config, segments, active, loaded.log_end_offset),
         topic,
         partition,
-        config,
-        segments,
-        active,
         producers,
         load_leader_epochs(disk, directory),
         log_start_offset=loaded.log_start_offset,
-        log_end_offset=loaded.log_end_offset,
         recovery_point=loaded.recovery_point,
+        now_ms=now_ms,
         topic_id=topic_id,
+        rng=rng,
     )

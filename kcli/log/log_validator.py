@@ -28,6 +28,9 @@ from kcli.format.record_batch import (
     MAGIC,
     MAGIC_POSITION,
     MIN_ENTRY_SIZE,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+    increment_sequence,
 )
 from kcli.log.append_errors import (
     CorruptMessageError,
@@ -56,6 +59,7 @@ class ValidBatch:
         "attributes",
         "base_offset",
         "base_sequence",
+        "base_timestamp",
         "data",
         "last_offset_delta",
         "leader_epoch",
@@ -77,13 +81,28 @@ class ValidBatch:
             _,
             self.attributes,
             self.last_offset_delta,
-            _,
+            self.base_timestamp,
             self.max_timestamp,
             self.producer_id,
             self.producer_epoch,
             self.base_sequence,
             self.record_count,
         ) = header
+
+    @property
+    def is_control(self) -> bool:
+        """True where the records are control records."""
+        return self.attributes & CONTROL_FLAG != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        """True where the batch belongs to a transaction."""
+        return self.attributes & TRANSACTIONAL_FLAG != 0
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record, or -1 where the batch has none."""
+        return NO_SEQUENCE if self.base_sequence < 0 else increment_sequence(self.base_sequence, self.last_offset_delta)
 
 
 def whole_batch(records: memoryview, start: int = 0) -> int:

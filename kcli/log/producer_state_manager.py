@@ -34,7 +34,7 @@ from kcli.format.primitives import CorruptSnapshotError, FormatError
 from kcli.format.producer_snapshot import ProducerEntry, decode_producer_snapshot, encode_producer_snapshot
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, RecordBatch
 from kcli.log.disk import Disk
-from kcli.log.log_directory import join_path
+from kcli.log.log_directory import base_name, join_path
 
 BATCHES_RETAINED = 5
 NO_COORDINATOR_EPOCH = -1
@@ -240,7 +240,7 @@ class ProducerStateManager:
         updated = info.updated
         current = self.producers.get(updated.producer_id)
         if current is None:
-            self._add(updated)
+            self.add(updated)
         else:
             current.update(updated)
         for txn in info.started:
@@ -261,13 +261,32 @@ class ProducerStateManager:
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Forget completed transactions whose markers lie below the high watermark."""
+        if not self._unreplicated:
+            return
         for first_offset, txn in list(self._unreplicated.items()):
             if txn.last_offset is not None and txn.last_offset < high_watermark:
                 del self._unreplicated[first_offset]
 
-    def _add(self, entry: ProducerStateEntry) -> None:
+    def add(self, entry: ProducerStateEntry) -> None:
+        """Begin to know a producer."""
         self.producers[entry.producer_id] = entry
         self._most_producers = max(self._most_producers, len(self.producers))
+
+    def on_log_start(self, log_start_offset: int) -> None:
+        """The log starts behind: transactions before are forgotten; producers are kept, as Kafka does."""
+        self.on_high_watermark(log_start_offset)
+        self.map_end_offset = max(self.map_end_offset, log_start_offset)
+        self._last_snapshot_offset = next(reversed(self._snapshots), log_start_offset)
+
+    def remove_expired(self, now_ms: int, producer_id_expiration_ms: int) -> None:
+        """Forget producers without an open transaction whose last batch is that old (producer.id.expiration.ms)."""
+        expired = [
+            entry.producer_id
+            for entry in self.producers.values()
+            if entry.current_txn_first_offset is None and now_ms - entry.last_timestamp >= producer_id_expiration_ms
+        ]
+        for producer_id in expired:
+            del self.producers[producer_id]
 
     def _clear(self) -> None:
         self.producers.clear()
@@ -290,6 +309,11 @@ class ProducerStateManager:
             found[parsed.base_offset] = path
         return dict(sorted(found.items()))
 
+    def move(self, directory: str) -> None:
+        """The partition's directory was renamed."""
+        self._directory = directory
+        self._snapshots = {offset: join_path(directory, base_name(path)) for offset, path in self._snapshots.items()}
+
     @property
     def snapshots(self) -> dict[int, str]:
         """The snapshots by offset, ascending -> their paths."""
@@ -300,16 +324,26 @@ class ProducerStateManager:
         ordered = hash_map_order(self.producers, self._most_producers)
         return [self.producers[producer_id].to_snapshot() for producer_id in ordered]
 
-    def take_snapshot(self) -> None:
-        """Write the state as the snapshot of its end offset, unless it has not moved since the last one."""
+    def take_snapshot(self, *, flushed: bool = True) -> str | None:
+        """Write the state as the snapshot of its end offset -> its path; None where it has not moved since the last one.
+
+        With `flushed=False` nobody waits for the device: a snapshot that a crash tears does not pass its CRC.
+        """
         if self.map_end_offset <= self._last_snapshot_offset:
-            return
+            return None
         name = segment_file_name(self.map_end_offset, FileKind.PRODUCER_SNAPSHOT)
         path = join_path(self._directory, name)
         self._explain(path, f"the state of the {len(self.producers)} producers up to offset {self.map_end_offset}")
-        self._disk.write_file(path, encode_producer_snapshot(self.snapshot_entries()))
+        data = encode_producer_snapshot(self.snapshot_entries())
+        if flushed:
+            self._disk.write_file(path, data)
+        else:
+            if self._disk.exists(path):
+                self._disk.remove(path)
+            self._disk.append(path, data)
         self._snapshots = dict(sorted({**self._snapshots, self.map_end_offset: path}.items()))
         self._last_snapshot_offset = self.map_end_offset
+        return path
 
     def remove_snapshot(self, offset: int, why: str) -> None:
         """Remove the snapshot of an offset where there is one."""
@@ -317,6 +351,14 @@ class ProducerStateManager:
         if path is not None and self._disk.exists(path):
             self._explain(path, why)
             self._disk.remove(path)
+
+    def set_aside_snapshot(self, offset: int) -> str | None:
+        """Rename the snapshot of an offset to `*.deleted` -> its new path, None where there is none."""
+        path = self._snapshots.pop(offset, None)
+        if path is None or not self._disk.exists(path):
+            return None
+        self._disk.rename(path, path + FileState.DELETED.value)
+        return path + FileState.DELETED.value
 
     def remove_stray_snapshots(self, segment_base_offsets: Iterable[int]) -> None:
         """Look for snapshots anew; remove those at which no segment starts, but keep one behind the last segment's start."""
@@ -337,9 +379,7 @@ class ProducerStateManager:
             self._clear()
             self._load_latest(log_start_offset)
             return
-        self.on_high_watermark(log_start_offset)
-        self.map_end_offset = max(self.map_end_offset, log_start_offset)
-        self._last_snapshot_offset = next(reversed(self._snapshots), log_start_offset)
+        self.on_log_start(log_start_offset)
 
     def _load_latest(self, log_start_offset: int) -> None:
         offset = log_start_offset
@@ -353,7 +393,7 @@ class ProducerStateManager:
                 offset = log_start_offset
                 continue
             for entry in entries:
-                self._add(ProducerStateEntry.from_snapshot(entry))
+                self.add(ProducerStateEntry.from_snapshot(entry))
                 if entry.open_txn_first_offset is not None:
                     first_offset = entry.open_txn_first_offset
                     self._open[first_offset] = TxnMetadata(entry.producer_id, first_offset)

@@ -20,13 +20,20 @@ timestamp of the first batch and that of the new one, or since it was made where
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from kcli.format.file_names import FileKind
-from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndexEntry
+from kcli.format.index_entries import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndexEntry
 from kcli.format.primitives import INT32_MAX
+from kcli.format.record_batch import RecordBatch
 from kcli.log.disk import Disk
-from kcli.log.live_segment import LiveSegment
+from kcli.log.header_walk import HeaderWalk
+from kcli.log.live_segment import UNREAD, LiveSegment
 from kcli.log.log_config import LogConfig
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
 
 # How many entries of an index wait in memory before they are written with one call.
 INDEX_GROUP = 64
@@ -95,7 +102,18 @@ class SegmentAppender:
         self._time_entries = len(times)
         self._time_waiting = []
         self.last_time_entry = times.last_entry
-        self.segment.read_largest(self._disk)
+        segment = self.segment
+        if segment.largest_timestamp == UNREAD:
+            segment.largest_timestamp, segment.offset_of_largest = times.last_entry
+        if self.first_timestamp < 0 and segment.size_bytes:
+            self.first_timestamp = next((header.max_timestamp for header in self._headers(0)), NO_ROLL_TIMESTAMP)
+
+    def _headers(self, position: int) -> Iterator[RecordBatch | LegacyBatch]:
+        file = self._disk.open_file(self.segment.log_path)
+        try:
+            yield from HeaderWalk(file, position, self.segment.size_bytes).headers()
+        finally:
+            file.close()
 
     def preallocate(self, config: LogConfig) -> None:
         """Give both files the size that they have while the segment is active."""
@@ -109,6 +127,8 @@ class SegmentAppender:
 
     def must_roll(self, config: LogConfig, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether the segment must be rolled before a batch of that size, last offset and largest timestamp is appended."""
+        if self._index_entries == NOT_LOADED:
+            self.load()
         segment = self.segment
         if segment.size_bytes > config.segment_bytes - size_bytes or last_offset - segment.base_offset > INT32_MAX:
             return True
@@ -132,7 +152,7 @@ class SegmentAppender:
         if max_timestamp > segment.largest_timestamp:
             segment.largest_timestamp = max_timestamp
             segment.offset_of_largest = last_offset
-        if position == 0:
+        if not position:
             self.first_timestamp = max_timestamp
         if self.bytes_since_entry > config.index_interval_bytes:
             self._add_entry(config, last_offset, position)
@@ -140,19 +160,19 @@ class SegmentAppender:
         segment.size_bytes = position + size_bytes
 
     def _add_entry(self, config: LogConfig, last_offset: int, position: int) -> None:
-        self.load()
         assert self._relative_offsets is not None and self._positions is not None
         if not self.is_preallocated:
             self.preallocate(config)
         self._relative_offsets.append(last_offset - self.segment.base_offset)
         self._positions.append(position)
         self._index_entries += 1
-        self._add_time_entry()
+        self.add_time_entry()
         self.bytes_since_entry = 0
         if self._index_entries - self._written >= INDEX_GROUP:
             self.write_indexes()
 
-    def _add_time_entry(self) -> None:
+    def add_time_entry(self) -> None:
+        """Give the time index the largest timestamp so far, unless it has it."""
         segment = self.segment
         if segment.largest_timestamp > self.last_time_entry.timestamp:
             assert self._time_waiting is not None
@@ -181,11 +201,41 @@ class SegmentAppender:
         if self._index_entries == NOT_LOADED and not self.is_preallocated and not self.bytes_since_entry:
             return
         self.load()
-        self._add_time_entry()
+        self.add_time_entry()
         self.write_indexes()
         self._disk.truncate(self.segment.path(FileKind.INDEX), self._index_entries * OFFSET_INDEX_ENTRY.size)
         self._disk.truncate(self.segment.path(FileKind.TIME_INDEX), self._time_entries * TIME_INDEX_ENTRY.size)
         self.is_preallocated = False
+
+    def truncate_to(self, offset: int, now_ms: int) -> None:
+        """Drop the entries from `offset` on; the `.log` was cut, and the segment knows its size."""
+        self.load()
+        segment, disk = self.segment, self._disk
+        self.write_indexes()
+        index, times = self.offset_index(), segment.read_time_index(disk)
+        index.truncate_to(offset)
+        times.truncate_to(offset)
+        self._index_entries = self._written = len(index)
+        self._time_entries = len(times)
+        self.last_time_entry = times.last_entry
+        self.is_preallocated = False
+        for kind, data in ((FileKind.INDEX, index.encode()), (FileKind.TIME_INDEX, times.encode())):
+            disk.append(segment.path(kind), b"")
+            disk.truncate(segment.path(kind), len(data))
+        self._truncate_transactions(offset)
+        self.bytes_since_entry = 0
+        segment.largest_timestamp, segment.offset_of_largest = times.last_entry
+        for header in self._headers(index.lookup(times.last_entry.offset).position):
+            if header.max_timestamp > segment.largest_timestamp:
+                segment.largest_timestamp, segment.offset_of_largest = header.max_timestamp, header.last_offset
+        if not segment.size_bytes:
+            self.created_ms, self.first_timestamp = now_ms, NO_ROLL_TIMESTAMP
+
+    def _truncate_transactions(self, offset: int) -> None:
+        aborted = self.segment.read_transaction_index(self._disk).aborted
+        kept = next((slot for slot, txn in enumerate(aborted) if txn.last_offset >= offset), len(aborted))
+        if kept < len(aborted):
+            self._disk.truncate(self.segment.path(FileKind.TXN_INDEX), kept * ABORTED_TXN.size)
 
     # -------------------------------------------------------------------------------------------------------- reading
 

@@ -1,4 +1,4 @@
-"""The log of one partition, live: append, read, roll, cut, close (Kafka: UnifiedLog, LocalLog).
+"""The log of one partition, live: append, read, roll, cut, close (Kafka: UnifiedLog).
 
     offset               meaning
     -------------------  ------------------------------------------------------------------------------------------------
@@ -8,55 +8,69 @@
     last_stable_offset   all below is decided: what consumers of isolation read_committed may read
     log_end_offset       the offset that the next record gets
 
-The producer's bytes are patched in place (base offset and leader epoch, which lie before the CRC's range), and written by one
-append to the active segment. Nothing is flushed here: `unflushed_paths` tells what a flush has to take.
+    an append                                                                              module
+    -------------------------------------------------------------------------------------  -------------------------------
+    checks the batch: size, magic, CRC, counts                                             kcli.log.log_validator
+    checks its records: do they parse, timestamps, keys; another codec, LogAppendTime      kcli.log.record_validator
+    checks its producer: duplicates, gaps, epochs                                          kcli.log.producer_checks
+    patches base offset and leader epoch, which lie before the CRC's range, in place
+    rolls the segment where need be, writes with one call, adds index entries              kcli.log.local_log
+    then moves the log end, the producer's state, the transaction index
+
+Where a check fails nothing has changed. Nothing is flushed here: `needs_flush` tells whether the topic wants it now,
+`unflushed_paths` what a flush has to take, and `mark_flushed` is called when it is done.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from struct import Struct
+from typing import Protocol
 
-from kcli.format.record_batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
+from kcli.format.index_entries import AbortedTxn
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.record_batch import HEADER
 from kcli.log.append_errors import (
     InvalidRecordsError,
     OffsetOutOfRangeError,
     RecordListTooLargeError,
     UnexpectedAppendOffsetError,
 )
-from kcli.log.disk import LogDisk
-from kcli.log.file_cache import FileCache
 from kcli.log.leader_epoch_cache import LeaderEpochCache
-from kcli.log.live_segment import LiveSegment
+from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_directory import join_path
 from kcli.log.log_slices import EMPTY_SLICE, AppendInfo, LogSlice
 from kcli.log.log_validator import AppendOrigin, ValidBatch, check_batch, whole_batch
-from kcli.log.producer_state_manager import ProducerStateManager
-from kcli.log.segment_appender import SegmentAppender
+from kcli.log.producer_appends import begin_append, find_repeated, finish_append
+from kcli.log.producer_state_manager import BatchMetadata, ProducerStateManager
+from kcli.log.record_validator import validate_records
+from kcli.log.retention import breached_segments
+from kcli.log.time_lookup import TimestampAndOffset, find_by_time, find_largest
 
 _BASE_OFFSET = Struct(">q")
 _LEADER_EPOCH = Struct(">i")
 _LEADER_EPOCH_AT = HEADER.offset_of("partition_leader_epoch")
-# Where reads ended, of so many readers of a partition.
-READ_HINTS = 16
+
+
+class Dice(Protocol):
+    """A source of random numbers, which `random.Random` is."""
+
+    def randrange(self, stop: int, /) -> int:
+        """A number from 0 to below `stop`."""
+        ...
 
 
 class UnifiedLog:
-    """One partition's log; `directory` is its path. Methods raise OSError as the disk does.
+    """One partition's log, made by kcli.log.log_opener.open_log. Methods raise OSError as the disk does.
 
-    It is made by kcli.log.log_opener.open_log.
+    After an OSError its log directory counts as failed (Kafka: KafkaStorageException), but for a full disk, which leaves
+    the log as it was.
     """
 
     __slots__ = (
-        "_active",
-        "_disk",
-        "_files",
-        "_hints",
-        "_segments",
-        "config",
-        "directory",
+        "_flushed_ms",
+        "_local",
+        "_rng",
         "high_watermark",
         "leader_epochs",
         "log_end_offset",
@@ -70,43 +84,53 @@ class UnifiedLog:
 
     def __init__(
         self,
-        disk: LogDisk,
-        files: FileCache,
-        directory: str,
+        local: LocalLog,
         topic: str,
         partition: int,
-        config: LogConfig,
-        segments: list[LiveSegment],
-        active: SegmentAppender,
         producers: ProducerStateManager,
         leader_epochs: LeaderEpochCache,
         *,
         log_start_offset: int,
-        log_end_offset: int,
         recovery_point: int,
-        topic_id: bytes | None = None,
+        now_ms: int,
+        topic_id: Uuid | None = None,
+        rng: Dice | None = None,
     ) -> None:
-        self._disk = disk
-        self._files = files
-        self._segments = segments
-        self._active = active
-        self._hints: dict[int, tuple[LiveSegment, int]] | None = None
-        self.directory = directory
+        self._local = local
+        self._rng = rng
+        self._flushed_ms = now_ms
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
-        self.config = config
         self.producers = producers
         self.leader_epochs = leader_epochs
         self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
+        self.log_end_offset = local.end_offset
         self.recovery_point = recovery_point
         self.high_watermark = log_start_offset
 
     def __repr__(self) -> str:
         return f"<log {self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset})>"
 
-    # ------------------------------------------------------------------------------------------------------- the offsets
+    # ----------------------------------------------------------------------------------------------------- what there is
+
+    @property
+    def directory(self) -> str:
+        """The path of the partition's directory."""
+        return self._local.directory
+
+    def path(self, name: str) -> str:
+        """The path of a file of the partition's directory."""
+        return join_path(self._local.directory, name)
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's settings; they may be set anew at any time."""
+        return self._local.config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._local.config = config
 
     @property
     def last_stable_offset(self) -> int:
@@ -119,17 +143,26 @@ class UnifiedLog:
     @property
     def size_bytes(self) -> int:
         """The bytes of all segments."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.size_bytes for segment in self._local.segments)
 
     @property
     def segment_count(self) -> int:
         """How many segments there are."""
-        return len(self._segments)
+        return len(self._local.segments)
 
     @property
     def first_base_offset(self) -> int:
         """Where the first segment begins: at the log start offset or before it."""
-        return self._segments[0].base_offset
+        return self._local.bases[0]
+
+    @property
+    def base_offsets(self) -> tuple[int, ...]:
+        """Where each segment begins, ascending."""
+        return tuple(self._local.bases)
+
+    def offset_lag(self, offset: int) -> int:
+        """How far `offset` is behind the log end (Kafka: DescribeLogDirs)."""
+        return max(0, self.log_end_offset - offset)
 
     def update_high_watermark(self, offset: int) -> None:
         """Set the high watermark; it is kept within [log start offset, log end offset]."""
@@ -139,26 +172,54 @@ class UnifiedLog:
     # --------------------------------------------------------------------------------------------------------- appending
 
     def append_as_leader(
-        self, records: memoryview, leader_epoch: int, now_ms: int, *, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        transaction_version: int = 0,
     ) -> AppendInfo:
         """Check a batch, give it offsets and append it; `records` is writable and patched in place. Raises AppendError."""
         size = whole_batch(records)
         if not size:
             raise InvalidRecordsError("the records hold no whole batch")
-        batch = check_batch(records, size, self.config, origin)
+        config = self._local.config
+        batch = check_batch(records, size, config, origin)
         if len(records) > size and whole_batch(records, size):
             raise InvalidRecordsError("the records hold more than one batch")
+        validate_records(batch, config, now_ms)
+        size, data = batch.size_bytes, batch.data
+        if size > config.segment_bytes:
+            raise RecordListTooLargeError(f"{size} bytes are more than a segment of this topic holds ({config.segment_bytes})")
         first_offset = self.log_end_offset
+        batch.base_offset = first_offset
+        _BASE_OFFSET.pack_into(data, 0, first_offset)
+        _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, leader_epoch)
+        pending = None
+        if batch.producer_id >= 0:
+            known = find_repeated(self.producers, batch) if origin is AppendOrigin.CLIENT else None
+            if known is not None:
+                return self._duplicate(known, batch, leader_epoch)
+            pending = begin_append(self.producers, batch, origin, transaction_version)
+        if leader_epoch != self.leader_epochs.latest_epoch and leader_epoch >= 0:
+            self.leader_epochs.assign(leader_epoch, first_offset)
         last_offset = first_offset + batch.last_offset_delta
-        _BASE_OFFSET.pack_into(batch.data, 0, first_offset)
-        _LEADER_EPOCH.pack_into(batch.data, _LEADER_EPOCH_AT, leader_epoch)
-        self._append([batch], first_offset, last_offset, leader_epoch, now_ms)
-        append_time = now_ms if self.config.message_timestamp_type == LOG_APPEND_TIME else -1
+        local = self._local
+        if local.active.must_roll(config, size, last_offset, batch.max_timestamp, now_ms):
+            self.roll(now_ms)
+        local.append((data,))
+        local.active.add(config, size, last_offset, batch.max_timestamp)
+        self.log_end_offset = local.end_offset = last_offset + 1
+        if pending is not None:
+            finish_append(self.producers, batch, pending, local)
+        self.producers.map_end_offset = last_offset + 1
+        is_append_time = config.message_timestamp_type == LOG_APPEND_TIME
         return AppendInfo(
             first_offset,
             last_offset,
             batch.max_timestamp,
-            append_time,
+            now_ms if is_append_time else -1,
             self.log_start_offset,
             leader_epoch,
             False,
@@ -166,12 +227,67 @@ class UnifiedLog:
             batch.record_count,
         )
 
-    def append_as_follower(self, records: memoryview, now_ms: int) -> AppendInfo:
-        """Append batches that have their offsets and leader epochs. Raises AppendError."""
+    def _duplicate(self, known: BatchMetadata, batch: ValidBatch, leader_epoch: int) -> AppendInfo:
+        """The answer to a batch that is there; like Kafka's, with its timestamp as the one of the append."""
+        first_offset = known.last_offset - known.offset_delta
+        return AppendInfo(
+            first_offset,
+            known.last_offset,
+            known.timestamp,
+            known.timestamp,
+            self.log_start_offset,
+            leader_epoch,
+            True,
+            batch.size_bytes,
+            batch.record_count,
+        )
+
+    def append_as_follower(self, records: memoryview, now_ms: int, *, leader_epoch: int | None = None) -> AppendInfo:
+        """Append batches that have their offsets and leader epochs; those of epochs above `leader_epoch` are left out.
+
+        Raises AppendError; then nothing was appended.
+        """
+        batches = self._batches_of(records, leader_epoch)
+        size = sum(batch.size_bytes for batch in batches)
+        config, local = self._local.config, self._local
+        if size > config.segment_bytes:
+            raise RecordListTooLargeError(f"{size} bytes are more than a segment of this topic holds ({config.segment_bytes})")
+        last_offset = batches[-1].base_offset + batches[-1].last_offset_delta
+        max_timestamp = max(batch.max_timestamp for batch in batches)
+        for batch in batches:
+            if batch.leader_epoch >= 0 and batch.leader_epoch != self.leader_epochs.latest_epoch:
+                self.leader_epochs.assign(batch.leader_epoch, batch.base_offset)
+        if local.active.must_roll(config, size, last_offset, max_timestamp, now_ms):
+            self.roll(now_ms, batches[0].base_offset)
+        local.append((records[:size],))
+        for batch in batches:
+            local.active.add(config, batch.size_bytes, batch.base_offset + batch.last_offset_delta, batch.max_timestamp)
+        self.log_end_offset = local.end_offset = last_offset + 1
+        for batch in batches:
+            if batch.producer_id >= 0:
+                # One after the other, since a batch may go on from the one before.
+                pending = begin_append(self.producers, batch, AppendOrigin.REPLICATION, 0)
+                finish_append(self.producers, batch, pending, local)
+        self.producers.map_end_offset = last_offset + 1
+        return AppendInfo(
+            batches[0].base_offset,
+            last_offset,
+            max_timestamp,
+            -1,
+            self.log_start_offset,
+            batches[-1].leader_epoch,
+            False,
+            size,
+            sum(batch.record_count for batch in batches),
+        )
+
+    def _batches_of(self, records: memoryview, leader_epoch: int | None) -> list[ValidBatch]:
         batches: list[ValidBatch] = []
         at, next_offset = 0, self.log_end_offset
         while at < len(records) and (size := whole_batch(records, at)):
-            batch = check_batch(records[at : at + size], size, self.config, AppendOrigin.RAFT_LEADER)
+            batch = check_batch(records[at : at + size], size, self._local.config, AppendOrigin.REPLICATION)
+            if leader_epoch is not None and batch.leader_epoch > leader_epoch:
+                break
             if batch.base_offset < next_offset:
                 raise UnexpectedAppendOffsetError(
                     f"offset {batch.base_offset} is below {next_offset}, which is next in {self.topic}-{self.partition}"
@@ -181,57 +297,7 @@ class UnifiedLog:
             at += size
         if not batches:
             raise InvalidRecordsError("the records hold no whole batch")
-        for batch in batches:
-            last_offset = batch.base_offset + batch.last_offset_delta
-            self._append([batch], batch.base_offset, last_offset, batch.leader_epoch, now_ms)
-        return AppendInfo(
-            batches[0].base_offset,
-            next_offset - 1,
-            max(batch.max_timestamp for batch in batches),
-            -1,
-            self.log_start_offset,
-            batches[-1].leader_epoch,
-            False,
-            at,
-            sum(batch.record_count for batch in batches),
-        )
-
-    def _append(self, batches: Sequence[ValidBatch], first_offset: int, last_offset: int, epoch: int, now_ms: int) -> None:
-        size = sum(batch.size_bytes for batch in batches)
-        config, active = self.config, self._active
-        if size > config.segment_bytes:
-            raise RecordListTooLargeError(f"{size} bytes are more than a segment of this topic holds ({config.segment_bytes})")
-        max_timestamp = max(batch.max_timestamp for batch in batches)
-        if epoch >= 0 and epoch != self.leader_epochs.latest_epoch:
-            self.leader_epochs.assign(epoch, first_offset)
-        active.load()
-        if active.must_roll(config, size, last_offset, max_timestamp, now_ms):
-            self.roll(now_ms, first_offset)
-            active = self._active
-        self._files.get(active.segment.log_path, create=True).append([batch.data for batch in batches])
-        for batch in batches:
-            active.add(config, batch.size_bytes, last_offset, batch.max_timestamp)
-        self.log_end_offset = last_offset + 1
-        self.producers.map_end_offset = last_offset + 1
-
-    # ----------------------------------------------------------------------------------------------------------- rolling
-
-    def roll(self, now_ms: int, base_offset: int | None = None) -> None:
-        """Close the active segment and begin the next at the log end offset, or at `base_offset` behind it."""
-        base = max(self.log_end_offset, base_offset or 0)
-        if base == self._active.segment.base_offset:
-            return
-        self._active.close()
-        segment = LiveSegment(self.directory, base)
-        for path in segment.paths:
-            if self._disk.exists(path):
-                self._disk.remove(path)
-        self._active = SegmentAppender(self._disk, segment, now_ms)
-        self._active.create(self.config)
-        self._disk.append(segment.log_path, b"")
-        self._segments.append(segment)
-        self.producers.map_end_offset = base
-        self.producers.take_snapshot()
+        return batches
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
@@ -245,59 +311,158 @@ class UnifiedLog:
                 f"offset {offset} is outside of [{self.log_start_offset}, {self.log_end_offset}] "
                 f"of {self.topic}-{self.partition}"
             )
-        if offset >= limit_offset:
+        if offset >= limit_offset or offset == self.log_end_offset:
             return EMPTY_SLICE
-        segment, position = self._locate(offset)
-        end = segment.size_bytes
-        if limit_offset < self.log_end_offset:
-            limit_segment, limit_position = self._locate(limit_offset)
-            if limit_segment is segment:
-                end = limit_position
-        size = min(end - position, max_bytes)
-        file = self._files.get(segment.log_path)
-        if size < end - position and min_one_message:
-            head = file.read_at(position, LOG_OVERHEAD_BYTES)
-            size = max(size, LOG_OVERHEAD_BYTES + int.from_bytes(head[8:], "big"))
-        return LogSlice(file, position, size)
+        return self._local.read(offset, max_bytes, limit_offset, min_one_message=min_one_message)
 
-    def _locate(self, offset: int) -> tuple[LiveSegment, int]:
-        """The segment and byte of the first batch that ends at or behind `offset`; the end of the log behind the last."""
-        at = max(bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
-        for segment in self._segments[at:]:
-            index = self._active.offset_index() if segment is self._active.segment else segment.read_offset_index(self._disk)
-            position = index.lookup(offset).position
-            file = self._files.get(segment.log_path)
-            while position < segment.size_bytes:
-                head = file.read_at(position, HEADER_BYTES)
-                base, length = _BASE_OFFSET.unpack_from(head)[0], int.from_bytes(head[8:12], "big")
-                if base + int.from_bytes(head[23:27], "big") >= offset:
-                    return segment, position
-                position += length + LOG_OVERHEAD_BYTES
-        return self._segments[-1], self._segments[-1].size_bytes
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions with records in [start_offset, end_offset)."""
+        found: list[AbortedTxn] = []
+        local = self._local
+        for segment in local.segments[local.floor(start_offset) :]:
+            aborted, is_complete = segment.read_transaction_index(local.disk).overlapping(start_offset, end_offset)
+            found += aborted
+            if is_complete:
+                break
+        return found
 
-    # ------------------------------------------------------------------------------------------------------------- closing
+    def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
+        """The first record with a timestamp (ms) of at least that, or None."""
+        return find_by_time(self._local, timestamp, self.log_start_offset)
+
+    def offset_for_max_timestamp(self) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp, or None."""
+        return find_largest(self._local)
+
+    # ----------------------------------------------------------------------------------------------------------- rolling
+
+    def roll(self, now_ms: int, base_offset: int | None = None) -> None:
+        """Close the active segment and begin the next at the log end offset, or at `base_offset` behind it."""
+        local, base = self._local, max(self.log_end_offset, base_offset or 0)
+        if base == local.active.segment.base_offset:
+            # Nothing is in it; only an index of no entries at all (segment.index.bytes) makes it full.
+            return
+        local.roll(base, now_ms, self._jitter())
+        self.producers.map_end_offset = base
+        snapshot = self.producers.take_snapshot(flushed=False)
+        if snapshot is not None:
+            local.new_paths[snapshot] = base + 1
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Roll an active segment whose time (segment.ms) is over -> whether it was."""
+        local = self._local
+        if not local.active.segment.size_bytes or not local.active.must_roll(
+            local.config, 0, self.log_end_offset, now_ms, now_ms
+        ):
+            return False
+        self.roll(now_ms)
+        return True
+
+    def _jitter(self) -> int:
+        config = self._local.config
+        bound = min(config.segment_jitter_ms, config.segment_ms)
+        return self._rng.randrange(bound) if self._rng is not None and bound > 0 else 0
+
+    # ---------------------------------------------------------------------------------------------------------- flushing
+
+    def needs_flush(self, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms of the topic want a flush now."""
+        config, unflushed = self._local.config, self.log_end_offset - self.recovery_point
+        return unflushed >= config.flush_messages or (unflushed > 0 and now_ms - self._flushed_ms >= config.flush_ms)
 
     def unflushed_paths(self) -> list[str]:
-        """The files with bytes at or behind the recovery point, for a flush."""
-        at = max(bisect_right(self._segments, self.recovery_point, key=lambda segment: segment.base_offset) - 1, 0)
-        return [segment.log_path for segment in self._segments[at:]]
+        """The files with bytes at or behind the recovery point, then files and directories that are new."""
+        local = self._local
+        if self.recovery_point >= self.log_end_offset and not local.new_paths:
+            return []
+        paths = [segment.log_path for segment in local.segments[local.floor(self.recovery_point) :]]
+        return [*paths, *(path for path in local.new_paths if path not in paths)]
 
-    def mark_flushed(self, offset: int) -> None:
-        """All below `offset` is on the device: the recovery point moves there."""
+    def mark_flushed(self, offset: int, now_ms: int | None = None) -> None:
+        """What `unflushed_paths` gave when `offset` was the log end is on the device: the recovery point moves there."""
+        self._local.flushed(offset)
         self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
+        if now_ms is not None:
+            self._flushed_ms = now_ms
+
+    # ---------------------------------------------------------------------------------------------------------- shrinking
+
+    def maybe_increment_log_start_offset(self, offset: int) -> bool:
+        """Raise the log start offset (DeleteRecords, retention) -> whether it rose.
+
+        Raises OffsetOutOfRangeError above the high watermark.
+        """
+        if offset > self.high_watermark:
+            raise OffsetOutOfRangeError(f"the log start offset cannot be {offset}: the high watermark is {self.high_watermark}")
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self.leader_epochs.truncate_from_start(offset)
+        self.producers.on_log_start(offset)
+        return True
+
+    def delete_old_segments(self, now_ms: int) -> list[str]:
+        """Apply retention: take segments out, rename their files to `*.deleted` -> the new paths, to be removed later."""
+        local = self._local
+        doomed = breached_segments(local, self.high_watermark, self.log_start_offset, now_ms)
+        if not doomed:
+            return []
+        if len(doomed) == len(local.segments):
+            self.roll(now_ms)
+        following = local.bases[len(doomed)]
+        if following > self.log_start_offset:
+            self.maybe_increment_log_start_offset(following)
+        return [*local.remove_segments(doomed), *self._set_aside_snapshots([gone.base_offset for gone in doomed])]
+
+    def _set_aside_snapshots(self, offsets: list[int]) -> list[str]:
+        renamed = (self.producers.set_aside_snapshot(offset) for offset in offsets)
+        return [path for path in renamed if path is not None]
+
+    def truncate_to(self, offset: int, now_ms: int) -> list[str]:
+        """Cut everything from `offset` on -> the paths of files that were renamed to `*.deleted`."""
+        local = self._local
+        if offset >= self.log_end_offset:
+            self.leader_epochs.truncate_from_end(self.log_end_offset)
+            return []
+        if offset < local.bases[0]:
+            return self.truncate_fully_and_start_at(offset, now_ms)
+        before = local.bases[:]
+        renamed = local.truncate_to(offset, now_ms)
+        renamed += self._set_aside_snapshots([base for base in before if base not in local.bases])
+        self.leader_epochs.truncate_from_end(offset)
+        self._set_end(offset)
+        self.log_start_offset = min(offset, self.log_start_offset)
+        local.rebuild_producers(self.producers, self.log_start_offset)
+        self.update_high_watermark(self.high_watermark)
+        return renamed
+
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int, log_start_offset: int | None = None) -> list[str]:
+        """Drop everything and begin at `offset` -> the paths of files that were renamed to `*.deleted`."""
+        renamed = self._local.start_anew(offset, now_ms, self._jitter())
+        self.leader_epochs.clear()
+        self.producers.truncate_fully(offset)
+        self.log_start_offset = offset if log_start_offset is None else log_start_offset
+        self._set_end(offset)
+        self.high_watermark = offset
+        return renamed
+
+    def _set_end(self, offset: int) -> None:
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+
+    # ----------------------------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
-        """Write what waits, trim the indexes, save the producers and give the files back."""
-        self._active.close()
+        """Write what waits, cut the indexes to their entries, save the producers and give the files back."""
+        self._local.close()
         self.producers.map_end_offset = self.log_end_offset
         self.producers.take_snapshot()
-        self.close_files()
 
     def close_files(self) -> None:
         """Give the files back and nothing else: the directory is about to be renamed, or has failed."""
-        for segment in self._segments:
-            self._files.close(segment.log_path)
+        self._local.close_files()
 
-    def path(self, name: str) -> str:
-        """The path of a file of the partition's directory."""
-        return join_path(self.directory, name)
+    def move(self, directory: str) -> None:
+        """The partition's directory was renamed to `directory`."""
+        self._local.move(directory)
+        self.producers.move(directory)

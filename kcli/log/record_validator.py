@@ -1,0 +1,292 @@
+"""What a leader checks of the records inside a batch, and how it changes a batch that the topic wants other (LogValidator).
+
+    checked of each record                                    else (of all records, listed in `record_errors`)
+    --------------------------------------------------------  ------------------------------------------------------------
+    it parses, the header's count is theirs, no byte is left  InvalidRecordsError, without a list
+    it has a key, in a compacted topic                        InvalidRecordsError
+    CreateTime: its timestamp, unless -1, lies in             InvalidTimestampError
+      [now - message.timestamp.before.max.ms, now + ...after]
+    LogAppendTime: the producer did not set that type         InvalidTimestampError
+
+    changed                                                   when
+    --------------------------------------------------------  ------------------------------------------------------------
+    maxTimestamp, the bit of LogAppendTime, the CRC           they are not what the records or the topic's type say
+    the whole batch is built anew                             compression.type is another codec than the batch's, or the
+                                                              records' offsets are not 0, 1, 2 ... (Kafka leaves these
+                                                              where nothing is compressed; two records with one offset
+                                                              would be in the log)
+
+Compressed records are inflated to be looked at, in one piece where they are small, else in windows; more than
+MAX_APPENDED_INFLATED_BYTES count as a bomb. A batch that is built anew is held against max.message.bytes again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from kcli.format import limits
+from kcli.format.append_scan import COUNTED, END, LARGEST, NULL_KEYS, RENUMBERED, SMALLEST, check_records, new_counters
+from kcli.format.compression import CODECS, codec_id, deflate, inflate, inflate_stream
+from kcli.format.primitives import INT64_MAX, InflationError, InflationLimitError, crc32c
+from kcli.format.record_batch import (
+    CODEC_MASK,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+    NewRecordBatch,
+)
+from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT
+from kcli.format.records import Record, encode_records, read_record, read_records
+from kcli.log.append_errors import (
+    InvalidRecordsError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    RecordError,
+    UnreadableCompressionError,
+    UnsupportedCompressionError,
+)
+from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
+from kcli.log.log_validator import ValidBatch
+
+# How many records of one batch are named in an error.
+MAX_RECORD_ERRORS = 1000
+# What is inflated in one piece.
+_ONE_PIECE_BYTES = 8 * 1024 * 1024
+_COUNTERS = new_counters()
+_SCRATCH = array("q", (0, 0))
+_KNOWN_ATTRIBUTES = 0x7F
+_ATTRIBUTES_AT = HEADER.offset_of("attributes")
+_MAX_TIMESTAMP_AT = HEADER.offset_of("max_timestamp")
+
+
+def validate_records(batch: ValidBatch, config: LogConfig, now_ms: int) -> None:
+    """Check the records of a batch and change the batch where need be; its bytes are patched in place or replaced.
+
+    Raises InvalidRecordsError, InvalidTimestampError, MessageTooLargeError, UnsupportedCompressionError,
+    UnreadableCompressionError.
+    """
+    codec = batch.attributes & CODEC_MASK
+    target = codec if config.compression_type == "producer" else _target_codec(config)
+    inflated = None
+    if codec:
+        inflated = _check_compressed(batch, codec, keep=codec != target)
+    else:
+        _COUNTERS[COUNTED] = 0
+        status = check_records(batch.data, HEADER_BYTES, batch.size_bytes, batch.record_count, _COUNTERS, _SCRATCH)
+        _check_outcome(batch, status, batch.size_bytes)
+    if _COUNTERS[NULL_KEYS] and config.is_compacted:
+        _raise_record_errors(batch, config, now_ms)
+    largest = _check_timestamps(batch, config, now_ms)
+    if (codec != target or _COUNTERS[RENUMBERED]) and not batch.is_control:
+        _rebuild(batch, config, target, inflated, largest, now_ms)
+    elif config.message_timestamp_type == LOG_APPEND_TIME:
+        _set_max_timestamp(batch, LOG_APPEND_TIME_FLAG, now_ms)
+    elif largest != batch.max_timestamp or batch.attributes & LOG_APPEND_TIME_FLAG:
+        _set_max_timestamp(batch, 0, largest)
+
+
+def _target_codec(config: LogConfig) -> int:
+    return 0 if config.compression_type == "uncompressed" else codec_id(config.compression_type)
+
+
+# --------------------------------------------------------------------------------------------------------- walking
+
+
+def _check_outcome(batch: ValidBatch, status: int, end: int) -> None:
+    if status != COMPLETE:
+        raise InvalidRecordsError(
+            f"record {_COUNTERS[COUNTED]} of the {batch.record_count} that the batch states cannot be: {STATUS_TEXT[status]}"
+        )
+    if _COUNTERS[END] != end:
+        raise InvalidRecordsError(f"{end - _COUNTERS[END]} bytes are left behind the {batch.record_count} records of the batch")
+
+
+def _check_compressed(batch: ValidBatch, codec: int, *, keep: bool) -> bytes | None:
+    """Inflate and walk over the records -> their bytes, where they were inflated in one piece."""
+    if codec not in CODECS:
+        raise UnsupportedCompressionError(f"the batch is compressed with codec {codec}; 1 to 4 are known")
+    data = batch.data[HEADER_BYTES:]
+    try:
+        whole = inflate(codec, data, limit=limits.MAX_APPENDED_INFLATED_BYTES if keep else _ONE_PIECE_BYTES)
+    except InflationLimitError as error:
+        if keep:
+            raise _bomb(batch) from error
+    except InflationError as error:
+        raise _unreadable(error) from error
+    else:
+        _COUNTERS[COUNTED] = 0
+        status = check_records(whole, 0, len(whole), batch.record_count, _COUNTERS, _SCRATCH)
+        _check_outcome(batch, status, len(whole))
+        return whole
+    _check_in_windows(batch, codec)
+    return None
+
+
+def _check_in_windows(batch: ValidBatch, codec: int) -> None:
+    _COUNTERS[COUNTED] = 0
+    rest = b""
+    status = NEED_MORE
+    for window in _windows(batch, codec):
+        piece = rest + window
+        status = check_records(piece, 0, len(piece), batch.record_count, _COUNTERS, _SCRATCH)
+        if status == COMPLETE:
+            _check_outcome(batch, status, len(piece))
+        elif status != NEED_MORE:
+            break
+        rest = piece[_COUNTERS[END] :]
+    _check_outcome(batch, status, _COUNTERS[END] + len(rest))
+
+
+def _windows(batch: ValidBatch, codec: int) -> Iterator[bytes]:
+    try:
+        yield from inflate_stream(
+            codec,
+            batch.data[HEADER_BYTES:],
+            window=limits.INFLATE_WINDOW_BYTES,
+            limit=limits.MAX_APPENDED_INFLATED_BYTES,
+        )
+    except InflationLimitError as error:
+        raise _bomb(batch) from error
+    except InflationError as error:
+        raise _unreadable(error) from error
+
+
+def _bomb(batch: ValidBatch) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        f"the batch of {batch.size_bytes} bytes inflates to more than {limits.MAX_APPENDED_INFLATED_BYTES} bytes"
+    )
+
+
+def _unreadable(error: InflationError) -> UnreadableCompressionError:
+    return UnreadableCompressionError(f"the records of the batch cannot be inflated: {error.message}")
+
+
+# ------------------------------------------------------------------------------------------------------ timestamps
+
+
+def _check_timestamps(batch: ValidBatch, config: LogConfig, now_ms: int) -> int:
+    """The largest timestamp of the records. Raises InvalidTimestampError."""
+    if batch.attributes & LOG_APPEND_TIME_FLAG:
+        smallest = largest = batch.max_timestamp
+    else:
+        smallest = batch.base_timestamp + _COUNTERS[SMALLEST]
+        largest = batch.base_timestamp + _COUNTERS[LARGEST]
+    if config.message_timestamp_type == LOG_APPEND_TIME:
+        if batch.attributes & LOG_APPEND_TIME_FLAG:
+            _raise_record_errors(batch, config, now_ms)
+    elif (
+        largest > now_ms + config.message_timestamp_after_max_ms
+        or smallest < now_ms - config.message_timestamp_before_max_ms
+        or largest > INT64_MAX
+    ):
+        _raise_record_errors(batch, config, now_ms)
+    return max(largest, NO_TIMESTAMP)
+
+
+def _raise_record_errors(batch: ValidBatch, config: LogConfig, now_ms: int) -> None:
+    """Look at each record and raise the error that lists what is wrong; nothing where no record is."""
+    errors: list[RecordError] = []
+    has_timestamp_error = False
+    for index, record in enumerate(_records(batch)):
+        key_error = record.key is None and config.is_compacted
+        if key_error:
+            errors.append(RecordError(index, "a compacted topic takes no record without a key"))
+        else:
+            error = _timestamp_error(batch, record.timestamp_delta, config, now_ms)
+            if error is not None:
+                errors.append(RecordError(index, error))
+                has_timestamp_error = True
+        if len(errors) == MAX_RECORD_ERRORS:
+            break
+    if has_timestamp_error:
+        raise InvalidTimestampError("one or more records have timestamps that this topic does not take", errors)
+    if errors:
+        raise InvalidRecordsError(f"{len(errors)} records are refused; of the first: {errors[0].message}", errors)
+
+
+def _timestamp_error(batch: ValidBatch, delta: int, config: LogConfig, now_ms: int) -> str | None:
+    is_append_time = batch.attributes & LOG_APPEND_TIME_FLAG
+    timestamp = batch.max_timestamp if is_append_time else batch.base_timestamp + delta
+    if config.message_timestamp_type != LOG_APPEND_TIME and timestamp != NO_TIMESTAMP:
+        first, last = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+        if not first <= timestamp <= min(last, INT64_MAX):
+            return f"the timestamp {timestamp} lies outside of [{first}, {last}], which this topic takes now"
+    elif is_append_time:
+        return "a producer may not set the timestamp type LogAppendTime"
+    return None
+
+
+def _records(batch: ValidBatch) -> Iterator[Record]:
+    codec = batch.attributes & CODEC_MASK
+    data: memoryview | bytes = batch.data[HEADER_BYTES:]
+    if codec:
+        data = b"".join(_windows(batch, codec))
+    return read_records(data, batch.record_count)
+
+
+# --------------------------------------------------------------------------------------------------------- changing
+
+
+def _set_max_timestamp(batch: ValidBatch, append_time_flag: int, max_timestamp: int) -> None:
+    """Patch the header; attributes that Kafka does not know are lost, as with Kafka."""
+    data = batch.data
+    batch.attributes = batch.attributes & _KNOWN_ATTRIBUTES & ~LOG_APPEND_TIME_FLAG | append_time_flag
+    batch.max_timestamp = max_timestamp
+    data[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2] = batch.attributes.to_bytes(2, "big")
+    data[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = max_timestamp.to_bytes(8, "big", signed=True)
+    data[CRC_START - 4 : CRC_START] = crc32c(data[CRC_START:]).to_bytes(4, "big")
+
+
+def _rebuild(batch: ValidBatch, config: LogConfig, target: int, inflated: bytes | None, largest: int, now_ms: int) -> None:
+    """Write the batch anew with another codec, its records numbered from 0 on."""
+    body: memoryview | bytes = batch.data[HEADER_BYTES:] if inflated is None else inflated
+    if batch.attributes & CODEC_MASK and inflated is None:
+        body = b"".join(_windows(batch, batch.attributes & CODEC_MASK))
+    first, _ = read_record(body)
+    base_timestamp = batch.base_timestamp + first.timestamp_delta
+    if _COUNTERS[RENUMBERED] or first.timestamp_delta or batch.attributes & LOG_APPEND_TIME_FLAG:
+        is_append_time = batch.attributes & LOG_APPEND_TIME_FLAG
+        base_timestamp = batch.max_timestamp if is_append_time else base_timestamp
+        records = (
+            record._replace(
+                offset_delta=index,
+                timestamp_delta=0 if is_append_time else record.timestamp_delta - first.timestamp_delta,
+            )
+            for index, record in enumerate(read_records(body, batch.record_count))
+        )
+        body = encode_records(records)
+    append_time = config.message_timestamp_type == LOG_APPEND_TIME
+    built = NewRecordBatch(
+        base_offset=0,
+        last_offset_delta=batch.record_count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=now_ms if append_time else largest,
+        record_count=batch.record_count,
+        records=deflate(target, body, level=_level(config, target)) if target else body,
+        attributes=target | (LOG_APPEND_TIME_FLAG if append_time else 0) | batch.attributes & TRANSACTIONAL_FLAG,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+    )
+    data = memoryview(bytearray(built.encode()))
+    if len(data) > config.max_message_bytes:
+        raise MessageTooLargeError(
+            f"the batch has {len(data)} bytes with {config.compression_type} compression; "
+            f"this topic takes {config.max_message_bytes} (max.message.bytes)"
+        )
+    batch.data, batch.size_bytes = data, len(data)
+    batch.attributes, batch.last_offset_delta = built.attributes, built.last_offset_delta
+    batch.base_timestamp, batch.max_timestamp = built.base_timestamp, built.max_timestamp
+
+
+def _level(config: LogConfig, codec: int) -> int | None:
+    name = CODECS[codec]
+    if name == "gzip":
+        return None if config.compression_gzip_level == -1 else config.compression_gzip_level
+    if name == "lz4":
+        return config.compression_lz4_level
+    return config.compression_zstd_level if name == "zstd" else None

@@ -1,0 +1,65 @@
+"""Which segments of a log may go, from the oldest on (Kafka: UnifiedLog.deleteOldSegments).
+
+    reason             a segment goes when                                             cleanup.policy
+    -----------------  --------------------------------------------------------------  -----------------------------------
+    log start offset   the next one begins at or before the log start offset           any
+    retention.bytes    the log without it still has at least that many bytes           delete
+    retention.ms       its largest timestamp is older; without timestamps, its file    delete
+
+Only segments whose end the high watermark has reached go, and none behind one that stays. An active segment that is empty
+stays; where all go, a new one is begun first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kcli.log.live_segment import LiveSegment
+from kcli.log.local_log import LocalLog
+from kcli.log.time_lookup import largest_timestamp
+
+Predicate = Callable[[LiveSegment, LiveSegment | None], bool]
+
+
+def breached_segments(local: LocalLog, high_watermark: int, log_start_offset: int, now_ms: int) -> list[LiveSegment]:
+    """The segments that go now, the oldest first. Raises OSError."""
+    most: list[LiveSegment] = []
+    for predicate in _predicates(local, log_start_offset, now_ms):
+        # One reason after the other, each from where the one before has stopped.
+        most += _deletable(local, high_watermark, predicate, len(most))
+    return most
+
+
+def _predicates(local: LocalLog, log_start_offset: int, now_ms: int) -> Iterator[Predicate]:
+    config = local.config
+    yield lambda segment, following: following is not None and following.base_offset <= log_start_offset
+    if "delete" not in config.cleanup_policy:
+        return
+    if config.retention_bytes >= 0:
+        excess = sum(segment.size_bytes for segment in local.segments) - config.retention_bytes
+        ends = _ends(local)
+        yield lambda segment, following: excess - ends[segment.base_offset] >= 0
+    if config.retention_ms >= 0:
+        yield lambda segment, following: now_ms - largest_timestamp(local, segment) > config.retention_ms
+
+
+def _ends(local: LocalLog) -> dict[int, int]:
+    """By base offset: the bytes of all segments up to this one, it included."""
+    ends: dict[int, int] = {}
+    total = 0
+    for segment in local.segments:
+        total += segment.size_bytes
+        ends[segment.base_offset] = total
+    return ends
+
+
+def _deletable(local: LocalLog, high_watermark: int, predicate: Predicate, start: int) -> Iterator[LiveSegment]:
+    segments = local.segments
+    for at in range(start, len(segments)):
+        segment = segments[at]
+        following = segments[at + 1] if at + 1 < len(segments) else None
+        end_offset = local.end_offset if following is None else following.base_offset
+        is_empty_active = following is None and not segment.size_bytes
+        if high_watermark < end_offset or is_empty_active or not predicate(segment, following):
+            return
+        yield segment
