@@ -1,0 +1,227 @@
+"""`kcli serve` beside Apache Kafka, beyond what one load on one topic shows: starts, memory, codecs, partitions, clients.
+
+    python -m benchmarks.bench_serve [--brokers kcli,kafka] [--rows start,partitions,codecs,scaling,clients] [--work DIR]
+
+    row         what is measured
+    ----------  --------------------------------------------------------------------------------------------------------
+    start       process start to the first acknowledged record in an empty directory; resident memory then; stopping
+    partitions  1,000 partitions on disk, 100 records each: the start after a clean stop and after SIGKILL, memory
+    codecs      lz4 and zstd batches of 1,000 records: inflated MB a second of the broker's CPU time
+    scaling     CPU time of a produce and of a fetch of 10 KB, with 10 and 100 partitions, and in a log of 1 and 10 segments
+    clients     1,000 connections, each one produce a second, beside a producer at full rate: how long an answer takes, memory
+
+One line of JSON a figure on stdout. Client and broker share the machine, so CPU time is the steadier figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import selectors
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.brokers import Broker, Client, batch
+
+CODECS = {"lz4": 3, "zstd": 4}
+
+
+@contextmanager
+def running(name: str, work: Path, *overrides: str) -> Iterator[Broker]:
+    """A broker over an empty directory, started."""
+    broker = Broker(name, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work)), overrides)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        if broker.process is not None and broker.process.poll() is None:
+            broker.stop()
+        broker.remove()
+
+
+def report(row: str, broker: str, **figures: float) -> None:
+    """One line."""
+    print(json.dumps({"row": row, "broker": broker} | {key: round(value, 4) for key, value in figures.items()}), flush=True)
+
+
+def row_start(name: str, work: Path) -> None:
+    """An empty directory to the first acknowledged record."""
+    found = []
+    for _ in range(5):
+        broker = Broker(name, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work)))
+        began = time.monotonic()
+        answer_s = broker.start()
+        client = Client(broker.port)
+        client.create_topic("t", 1)
+        client.send(client.produce_frame("t", 0, batch(1, 5)))
+        acked_s = time.monotonic() - began
+        time.sleep(1)
+        memory = broker.memory_mb()
+        client.close()
+        found.append((answer_s, acked_s, memory, broker.stop()))
+        broker.remove()
+    answer, acked, memory, stop = (statistics.median(values) for values in zip(*found))
+    report("start", name, first_answer_s=answer, first_acknowledged_s=acked, idle_mb=memory, stop_s=stop)
+
+
+def row_partitions(name: str, work: Path) -> None:
+    """1,000 partitions: clean and killed."""
+    with running(name, work) as broker:
+        client = Client(broker.port)
+        for topic in range(10):
+            client.create_topic(f"t{topic}", 100)
+            for partition in range(100):
+                client.send(client.produce_frame(f"t{topic}", partition, batch(100, 100)))
+        figures = {"serving_mb": broker.memory_mb()}
+        client.close()
+        for how, number in (("clean", signal.SIGTERM), ("killed", signal.SIGKILL)):
+            figures[f"stop_{how}_s"] = broker.stop(number)
+            began = time.monotonic()
+            broker.start()
+            client = Client(broker.port)
+            while True:
+                try:
+                    client.send(client.produce_frame("t3", 7, batch(1, 5)))
+                    break
+                except RuntimeError:
+                    time.sleep(0.005)
+            figures[f"start_{how}_s"] = time.monotonic() - began
+            figures[f"memory_{how}_mb"] = broker.memory_mb()
+            client.close()
+        report("partitions", name, **figures)
+
+
+def row_codecs(name: str, work: Path) -> None:
+    """Compressed batches, validated."""
+    with running(name, work) as broker:
+        client = Client(broker.port)
+        client.create_topic("t", 1)
+        for codec, number in CODECS.items():
+            size = 1000 * 1000
+            frames = [client.produce_frame("t", 0, batch(1000, 1000, number, seed)) for seed in range(8)]
+            for frame in frames * 20:
+                client.send(frame)
+            before, rounds = broker.cpu_seconds(), 800
+            for at in range(rounds):
+                client.send(frames[at % 8], check=False)
+            cpu = broker.cpu_seconds() - before
+            report("codecs", name, codec=number, mb_per_cpu_s=rounds * size / 1e6 / cpu, batch_bytes=len(frames[0]))
+            print(f"  {name} {codec}", file=sys.stderr)
+
+
+def row_scaling(name: str, work: Path) -> None:
+    """What a request costs with more partitions, and with more segments."""
+    rounds = 3000
+    with running(name, work) as broker:
+        client = Client(broker.port)
+        costs: dict[str, float] = {}
+        records = batch(10, 1000)
+        for partitions in (10, 100, 1000):
+            client.create_topic(f"p{partitions}", partitions)
+            frames = [client.produce_frame(f"p{partitions}", at, records) for at in range(partitions)]
+            for at in range(max(partitions, 500)):
+                client.send(frames[at % partitions])
+            before = broker.cpu_seconds()
+            for at in range(rounds):
+                client.send(frames[at % 10], check=False)
+            costs[f"produce_us_{partitions}_partitions"] = (broker.cpu_seconds() - before) / rounds * 1e6
+            before = broker.cpu_seconds()
+            for at in range(rounds):
+                client.fetch(f"p{partitions}", {at % 10: 10 * (at // 10 % 300)}, 10_000)
+            costs[f"fetch_us_{partitions}_partitions"] = (broker.cpu_seconds() - before) / rounds * 1e6
+        for segments in (1, 10, 100):
+            client.create_topic(f"s{segments}", 1, segment_bytes=str(1 << 20 if segments > 1 else 1 << 30))
+            batches = 105 * max(10, segments)
+            frame = client.produce_frame(f"s{segments}", 0, records)
+            for _ in range(batches):
+                client.send(frame, check=False)
+            before = broker.cpu_seconds()
+            for at in range(rounds):
+                client.fetch(f"s{segments}", {0: 10 * (at * 7919 % batches)}, 10_000)
+            costs[f"fetch_us_{segments}_segments"] = (broker.cpu_seconds() - before) / rounds * 1e6
+        report("scaling", name, **costs)
+
+
+def row_clients(name: str, work: Path) -> None:
+    """1,000 clients beside a full-rate producer."""
+    with running(name, work) as broker:
+        client = Client(broker.port)
+        client.create_topic("full", 1)
+        client.create_topic("many", 16)
+        clients = [Client(broker.port) for _ in range(1000)]
+        idle_mb = broker.memory_mb()
+        stop = threading.Event()
+        sent = [0]
+
+        def full_rate() -> None:
+            frame = client.produce_frame("full", 0, batch(1000, 1000))
+            while not stop.is_set():
+                client.send(frame, check=False)
+                sent[0] += 1
+
+        thread = threading.Thread(target=full_rate)
+        thread.start()
+        latencies, missing = one_a_second(clients, 10)
+        stop.set()
+        thread.join()
+        latencies.sort()
+        report(
+            "clients", name, connections_mb=idle_mb, after_mb=broker.memory_mb(), answers=len(latencies), unanswered=missing,
+            p50_ms=latencies[len(latencies) // 2] * 1e3, p99_ms=latencies[len(latencies) * 99 // 100] * 1e3,
+            full_rate_mb_s=sent[0] / 10,
+        )  # fmt: skip
+        for one in clients:
+            one.close()
+
+
+def one_a_second(clients: list[Client], seconds: int) -> tuple[list[float], int]:
+    """Each client sends one produce a second, spread evenly -> how long answers took, and how many did not come."""
+    frames = [clients[0].produce_frame("many", partition, batch(1, 100)) for partition in range(16)]
+    selector = selectors.DefaultSelector()
+    for at, client in enumerate(clients):
+        client.socket.setblocking(False)
+        selector.register(client.socket, selectors.EVENT_READ, at)
+    sent_at: dict[int, float] = {}
+    latencies: list[float] = []
+    began, step = time.monotonic(), 0
+    total = len(clients) * seconds
+    while step < total or (sent_at and time.monotonic() - began < seconds + 10):
+        now = time.monotonic()
+        while step < total and now - began >= step / len(clients):
+            at = step % len(clients)
+            if at not in sent_at:
+                clients[at].socket.send(frames[at % 16])
+                sent_at[at] = time.monotonic()
+            step += 1
+        for key, _ in selector.select(0.001):
+            clients[key.data].socket.recv(4096)
+            latencies.append(time.monotonic() - sent_at.pop(key.data))
+    selector.close()
+    return latencies, total - len(latencies)
+
+
+ROWS = {"start": row_start, "partitions": row_partitions, "codecs": row_codecs, "scaling": row_scaling, "clients": row_clients}
+
+
+def main() -> None:
+    """Measure the rows asked for, broker by broker."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brokers", default="kcli,kafka")
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--work", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-serve-", dir=options.work) as work:
+        for row in options.rows.split(","):
+            for name in options.brokers.split(","):
+                ROWS[row](name, Path(work))
+
+
+if __name__ == "__main__":
+    main()

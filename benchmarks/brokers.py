@@ -1,0 +1,210 @@
+"""Brokers under measurement: kcli and Apache Kafka as processes, their CPU time and memory, and a client of raw frames.
+
+Everything is on 127.0.0.1, with a limit in time, and stopped by its own process id.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from kcli.format.record_batch import NewRecordBatch
+from kcli.format.records import Record, encode_records
+from kcli.protocol.apis import API_KEYS, CREATE_TOPICS, FETCH, METADATA, PRODUCE
+from kcli.protocol.framing import encode_request, read_response_header
+
+ROOT = Path(__file__).resolve().parents[1]
+KAFKA = ROOT.parent / "shared" / "apache-kafka" / "kafka"
+TICKS = os.sysconf("SC_CLK_TCK")
+PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION, CREATE_VERSION = 9, 12, 12, 5
+
+
+def free_port() -> int:
+    """A port that nobody has now; the next one is taken to be free, too."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Broker:
+    """A broker process over a directory. `name` is "kcli" or "kafka"."""
+
+    def __init__(self, name: str, directory: Path, overrides: tuple[str, ...] = ()) -> None:
+        self.name, self.directory, self.overrides = name, directory, overrides
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        """Start it -> seconds from process start to the first answer."""
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        log = open(self.directory.with_suffix(".log"), "ab")
+        began = time.monotonic()
+        self.process = subprocess.Popen(self._command(), stdout=log, stderr=log, cwd=ROOT, env=environment)
+        while True:
+            try:
+                Client(self.port).close()
+                return time.monotonic() - began
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() - began > 90:
+                    raise RuntimeError(self.directory.with_suffix(".log").read_text()[-2000:]) from None
+                time.sleep(0.002)
+
+    def _command(self) -> list[str]:
+        if self.name == "kcli":
+            words = [sys.executable, "-m", "kcli", "serve", "--override", f"listeners=PLAINTEXT://127.0.0.1:{self.port}"]
+            for setting in (f"log.dirs={self.directory / 'data'}", *self.overrides):
+                words += ["--override", setting]
+            return words
+        properties = self.directory / "server.properties"
+        if not properties.exists():
+            subprocess.run([KAFKA, "format", self.directory, str(self.port), *self.overrides], check=True, capture_output=True)
+        else:
+            text = properties.read_text()
+            self.port = int(re.search(r"listeners=PLAINTEXT://127.0.0.1:(\d+)", text).group(1))  # type: ignore[union-attr]
+        libs = subprocess.run([KAFKA, "libs"], check=True, capture_output=True, text=True).stdout.strip()
+        return ["java", "-Xmx1g", "-cp", f"{libs}/*", f"-Dlog4j2.configurationFile={KAFKA.parent / 'log4j2.properties'}",
+                "-Dkafka.log.level=warn", "kafka.Kafka", str(properties)]  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self.process is not None
+        return self.process.pid
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def memory_mb(self, field: str = "VmRSS") -> float:
+        """Resident memory, or the most there was (VmHWM)."""
+        found = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text(), re.M)
+        assert found is not None
+        return int(found.group(1)) * 1024 / 1e6
+
+    def stop(self, number: int = signal.SIGTERM) -> float:
+        """End it -> seconds."""
+        assert self.process is not None
+        began = time.monotonic()
+        self.process.send_signal(number)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        return time.monotonic() - began
+
+    def remove(self) -> None:
+        """Remove its files."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.with_suffix(".log").unlink(missing_ok=True)
+
+
+def batch(records: int, size: int, codec: int = 0, seed: int = 0) -> bytes:
+    """A batch of records of `size` bytes each, of half-random text, compressed with a codec."""
+    from kcli.format.compression import deflate
+
+    now = int(time.time() * 1000)
+    word = (b"%08d" % seed) * 4
+    body = encode_records(
+        Record(i, 0, None, (b"%d-%s-%d " % (i * 7919 % 100_003, word, i) * (size // 20 + 1))[:size], (), 0)
+        for i in range(records)
+    )
+    packed = deflate(codec, body) if codec else body
+    return NewRecordBatch(0, records - 1, now, now, records, packed, attributes=codec).encode()
+
+
+class Client:
+    """One blocking connection that speaks whole frames."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 30)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        self.read()
+
+    def close(self) -> None:
+        """Close it."""
+        self.socket.close()
+
+    def read(self) -> bytes:
+        """The next frame, without its size."""
+        size = struct.unpack(">i", self._read(4))[0]
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            count = self.socket.recv_into(view)
+            if not count:
+                raise ConnectionError("the broker closed the connection")
+            view = view[count:]
+        return bytes(data)
+
+    def ask(self, key: int, version: int, message: Any) -> Any:
+        """Send a request -> the decoded response."""
+        api = API_KEYS[key]
+        self.socket.sendall(encode_request(1, api, version, "bench", message))
+        frame = self.read()
+        _, position = read_response_header(frame, api, version)
+        return api.response.decode(frame, version, position)[0]
+
+    def create_topic(self, name: str, partitions: int, **configs: str) -> None:
+        """Make a topic and wait until all of it is led."""
+        classes = API_KEYS[CREATE_TOPICS].request.classes
+        topic = classes["CreatableTopic"](name=name, num_partitions=partitions, replication_factor=1)
+        topic.configs = [
+            classes["CreatableTopicConfig"](name=key.replace("_", "."), value=value) for key, value in configs.items()
+        ]
+        request = API_KEYS[CREATE_TOPICS].request.new(topics=[topic], timeout_ms=60_000)
+        answer = self.ask(CREATE_TOPICS, CREATE_VERSION, request)
+        if answer.topics[0].error_code:
+            raise RuntimeError(f"CreateTopics: error {answer.topics[0].error_code} {answer.topics[0].error_message}")
+        wanted = API_KEYS[METADATA].request.classes["MetadataRequestTopic"](name=name)
+        for _ in range(2000):
+            answer = self.ask(METADATA, METADATA_VERSION, API_KEYS[METADATA].request.new(topics=[wanted]))
+            found = answer.topics[0].partitions
+            if len(found) == partitions and not any(partition.error_code for partition in found):
+                return
+            time.sleep(0.005)
+        raise RuntimeError(f"{name} is not led")
+
+    def produce_frame(self, topic: str, partition: int, records: bytes) -> bytearray:
+        """A whole Produce request of one batch, acks=1."""
+        api = API_KEYS[PRODUCE]
+        data = api.request.classes["PartitionProduceData"](index=partition, records=records)
+        topics = [api.request.classes["TopicProduceData"](name=topic, partition_data=[data])]
+        request = api.request.new(acks=1, timeout_ms=30_000, topic_data=topics)
+        return encode_request(1, api, PRODUCE_VERSION, "bench", request)
+
+    def send(self, frame: bytearray, check: bool = True) -> int:
+        """Send a Produce request -> the base offset. Raises RuntimeError for an error."""
+        self.socket.sendall(frame)
+        answer = self.read()
+        if not check:
+            return -1
+        api = API_KEYS[PRODUCE]
+        _, position = read_response_header(answer, api, PRODUCE_VERSION)
+        found = api.response.decode(answer, PRODUCE_VERSION, position)[0].responses[0].partition_responses[0]
+        if found.error_code:
+            raise RuntimeError(f"Produce: error {found.error_code} {found.error_message}")
+        return int(found.base_offset)
+
+    def fetch(self, topic: str, offsets: dict[int, int], max_bytes: int = 1 << 20) -> Any:
+        """Fetch from partitions -> the decoded response."""
+        api = API_KEYS[FETCH]
+        make = api.request.classes["FetchPartition"]
+        partitions = [make(partition=p, fetch_offset=at, partition_max_bytes=max_bytes) for p, at in offsets.items()]
+        topics = [api.request.classes["FetchTopic"](topic=topic, partitions=partitions)]
+        request = api.request.new(max_wait_ms=0, min_bytes=1, max_bytes=1 << 26, session_epoch=-1, topics=topics)
+        return self.ask(FETCH, FETCH_VERSION, request)
