@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from kcli.format.java_integers import parse_integer
@@ -176,6 +177,7 @@ _STATE_SENTENCES = {
 }
 
 
+@lru_cache(maxsize=8192)  # the partitions of a broker have many names in common
 def parse_file_name(name: str) -> FileName:
     """Classify a file's name (no directories in it) -> FileName; any name gives one, UNKNOWN when it is not Kafka's."""
     snapshot = _parse_metadata_snapshot(name)

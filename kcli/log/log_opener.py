@@ -6,14 +6,14 @@ from kcli.format.file_names import FileKind, segment_file_name
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
-from kcli.log.file_changes import Discard, apply_changes
+from kcli.log.file_changes import NOTHING_UNFLUSHED, Discard, apply_changes
 from kcli.log.indexes import IndexSettings
 from kcli.log.leader_epoch_cache import load_leader_epochs
 from kcli.log.live_segment import LiveSegment
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import join_path
-from kcli.log.log_loader import LoadSettings, load_log
+from kcli.log.log_loader import LoadedLog, LoadSettings, load_log
 from kcli.log.planned_disk import PlannedDisk
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.segment_appender import SegmentAppender
@@ -48,7 +48,7 @@ def open_log(
     planned = PlannedDisk(disk)
     loaded = load_log(planned, directory, settings)
     is_new = not disk.exists(first_path) and len(loaded.segments) == 1 and loaded.log_end_offset == log_start_offset
-    apply_changes(disk, planned.changes(), Discard(disk))
+    apply_changes(disk, planned.changes(), Discard(disk), unflushed_from=_recovered_anew_from(loaded, clean_shutdown))
     segments = [
         LiveSegment(directory, base, disk.size(join_path(directory, segment_file_name(base, FileKind.LOG))))
         for base in loaded.segments
@@ -72,3 +72,11 @@ def open_log(
         topic_id=topic_id,
         rng=rng,
     )
+
+
+def _recovered_anew_from(loaded: LoadedLog, clean_shutdown: bool) -> int:
+    """The base offset of the segment from which on another crash would have the log recovered as now; the last, if cleanly
+    stopped: of that one nothing is left to do."""
+    if clean_shutdown:
+        return NOTHING_UNFLUSHED
+    return max((base for base in loaded.segments if base <= loaded.recovery_point), default=NOTHING_UNFLUSHED)

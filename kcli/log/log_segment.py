@@ -41,6 +41,7 @@ from kcli.log.log_directory import join_path
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.record_windows import RecordScanner
+from kcli.log.recovery_pass import IndexGoesBackError, RecoveryPass
 
 
 class BatchFaultError(FormatError):
@@ -254,29 +255,47 @@ class LogSegment:
         """Apply the batches -> (how many bytes of them are sound, why the rest is not)."""
         valid_bytes = 0
         scanner = RecordScanner(16)
+        with SegmentReader(self._disk, self.log_path) as reader:
+            plain = RecoveryPass(reader, self.base_offset, indexes, producers, epochs)
+            try:
+                while True:
+                    valid_bytes = plain.run(valid_bytes)
+                    batch = next(walk_batches(reader, valid_bytes), None)
+                    if batch is None:
+                        return valid_bytes, f"the last {self.size_bytes - valid_bytes} bytes are no whole batch"
+                    if not is_valid_for_kafka(batch):
+                        offset = batch.header.base_offset
+                        return valid_bytes, f"the batch at byte {batch.position} (offset {offset}) has a wrong CRC"
+                    self._recover_indexes(batch, indexes)
+                    valid_bytes += batch.header.size_bytes
+                    if isinstance(batch.header, RecordBatch):
+                        self._recover_epochs(batch.header, epochs)
+                        self._update_producers(batch, batch.header, producers, scanner)
+            except IndexGoesBackError as error:
+                found = reader.batch_at(error.position or 0)
+                if not isinstance(found, LogBatch):
+                    raise OSError(f"{self.log_path}: the file shrank while it was read") from error
+                raise OffsetsGoBackError(error.message, found) from error
+            except CorruptRecordError as error:
+                return valid_bytes, error.message
+            except InvalidRecordError as error:
+                return valid_bytes, f"the marker before byte {valid_bytes} cannot be read: {error.message}"
+
+    def _recover_indexes(self, batch: LogBatch, indexes: IndexAppender) -> None:
+        header = batch.header
+        if not self.fits(header.last_offset):
+            message = f"offset {header.last_offset} does not fit a segment of base offset {self.base_offset}"
+            raise OffsetOverflowError(message, batch, self.base_offset)
         try:
-            for batch in self.batches():
-                header = batch.header
-                if not is_valid_for_kafka(batch):
-                    return valid_bytes, f"the batch at byte {batch.position} (offset {header.base_offset}) has a wrong CRC"
-                if not self.fits(header.last_offset):
-                    message = f"offset {header.last_offset} does not fit a segment of base offset {self.base_offset}"
-                    raise OffsetOverflowError(message, batch, self.base_offset)
-                try:
-                    indexes.add(batch.position, header.size_bytes, header.last_offset, header.max_timestamp)
-                except FormatError as error:
-                    raise OffsetsGoBackError(error.message, batch) from error
-                valid_bytes += header.size_bytes
-                if isinstance(header, RecordBatch):
-                    latest = epochs.latest_epoch
-                    if header.partition_leader_epoch >= 0 and (latest is None or header.partition_leader_epoch > latest):
-                        epochs.assign(header.partition_leader_epoch, header.base_offset)
-                    self._update_producers(batch, header, producers, scanner)
-        except CorruptRecordError as error:
-            return valid_bytes, error.message
-        except InvalidRecordError as error:
-            return valid_bytes, f"the marker before byte {valid_bytes} cannot be read: {error.message}"
-        return valid_bytes, f"the last {self.size_bytes - valid_bytes} bytes are no whole batch"
+            indexes.add(batch.position, header.size_bytes, header.last_offset, header.max_timestamp)
+        except FormatError as error:
+            raise OffsetsGoBackError(error.message, batch) from error
+
+    @staticmethod
+    def _recover_epochs(header: RecordBatch, epochs: LeaderEpochCache) -> None:
+        latest = epochs.latest_epoch
+        if header.partition_leader_epoch >= 0 and (latest is None or header.partition_leader_epoch > latest):
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _update_producers(
         self, batch: LogBatch, header: RecordBatch, producers: ProducerStateManager, scanner: RecordScanner

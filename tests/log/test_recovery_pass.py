@@ -1,0 +1,78 @@
+"""Protects recovering a segment: the fast pass adds up to what taking each batch as Kafka does adds up to."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kcli.log.disk import OsDisk
+from kcli.log.indexes import IndexSettings
+from kcli.log.log_loader import LoadSettings, load_log
+from kcli.log.log_segment import LogRefusedError
+from kcli.log.planned_disk import Change, PlannedDisk
+from kcli.log.recovery_pass import RecoveryPass
+from tests.conftest import every_log_set
+from tests.damage import DAMAGES, NotApplicableError, damaged_copy
+
+PARTITIONS = ("transactions-0", "codec-zstd-0", "open-transaction-0")
+
+
+def outcome(directory: Path) -> tuple[object, ...]:
+    """What an unclean load plans and states, as plain values."""
+    disk = PlannedDisk(OsDisk())
+    try:
+        loaded = load_log(disk, str(directory), LoadSettings(False, 0, 0, IndexSettings(1024)))
+    except LogRefusedError as error:
+        return "refused", error.message, error.path, error.position
+    changes = [change._replace(content=()) if isinstance(change, Change) else change for change in disk.changes()]
+    contents = [disk.open_file(change.path).read_at(0, 1 << 22) for change in changes if disk.exists(change.path)]
+    producers = sorted(entry.to_snapshot() for entry in loaded.producers.producers.values())
+    return loaded[:5], changes, contents, producers, loaded.epochs.entries
+
+
+def given_partition(name: str) -> Path:
+    for log_set in every_log_set():
+        if (log_set.data / name).is_dir():
+            return log_set.data / name
+    pytest.skip(f"neither ../shared nor fixtures/ holds {name}")
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_the_pass_changes_nothing_but_the_time(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every kind of damage, each twice: once with the pass, once batch by batch."""
+    source = given_partition(name)
+    fast, kinds = {}, []
+    for kind in DAMAGES:
+        try:
+            copy = damaged_copy(kind, source, tmp_path / kind)
+        except NotApplicableError:
+            continue
+        kinds.append((kind, copy))
+        fast[kind] = outcome(copy)
+    monkeypatch.setattr(RecoveryPass, "run", lambda self, position: position)
+    assert len(kinds) > 50
+    for kind, copy in kinds:
+        assert outcome(copy) == fast[kind], kind
+
+
+def test_the_pass_takes_plain_batches(tmp_path: Path) -> None:
+    """It does take something: a log of plain batches is taken whole."""
+    from tests.log_builder import PartitionBuilder
+
+    builder = PartitionBuilder(tmp_path / "t-0")
+    for _ in range(50):
+        builder.append([(b"k", random.Random(1).randbytes(100))] * 3, producer=1)
+    builder.flush()
+    taken = []
+    run = RecoveryPass.run
+
+    def watched(self: RecoveryPass, position: int) -> int:
+        taken.append(run(self, position))
+        return taken[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecoveryPass, "run", watched)
+        outcome(tmp_path / "t-0")
+    assert taken == [len(builder.log)]
