@@ -24,56 +24,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NoReturn
 
+from kcli.simulator.faults import Fault, SimulatedCrash, raise_error
 from kcli.simulator.stored import Edit, Journal, Stored, StoredDirectory, StoredFile, see_the_device
-
-_SENTENCES = {
-    errno.ENOENT: "No such file or directory",
-    errno.EIO: "Input/output error",
-    errno.EBADF: "Bad file descriptor",
-    errno.EEXIST: "File exists",
-    errno.ENOTDIR: "Not a directory",
-    errno.EISDIR: "Is a directory",
-    errno.EINVAL: "Invalid argument",
-    errno.ENOSPC: "No space left on device",
-    errno.EROFS: "Read-only file system",
-    errno.ENOTEMPTY: "Directory not empty",
-}
-
-
-class SimulatedCrash(BaseException):
-    """The process is dead. Not an Exception: nothing in the node may catch it and go on."""
-
-
-class Fault:
-    """Calls that fail: `call` by its name in the port ("" for any), on `path` and below; the first `skip` of them pass.
-
-    `count` of them fail, or all that follow (-1), with `code`, an errno.
-    """
-
-    __slots__ = ("call", "code", "count", "path", "skip")
-
-    def __init__(self, call: str, path: str, code: int = errno.EIO, *, skip: int = 0, count: int = 1) -> None:
-        self.call = call
-        self.path = path
-        self.code = code
-        self.skip = skip
-        self.count = count
-
-    def strikes(self, call: str, path: str) -> bool:
-        """Whether this call fails; counted."""
-        if self.count == 0 or self.call not in ("", call):
-            return False
-        if self.path and path != self.path and not path.startswith(self.path.rstrip("/") + "/"):
-            return False
-        if self.skip > 0:
-            self.skip -= 1
-            return False
-        self.count -= self.count > 0
-        return True
-
-
-def _raise(code: int, path: str) -> NoReturn:
-    raise OSError(code, _SENTENCES.get(code, "Injected fault"), path)
 
 
 class SimulatedFile:
@@ -93,7 +45,7 @@ class SimulatedFile:
             raise SimulatedCrash(f"{self.name} was opened by a process that is dead")
         self._disk.begin(call, self.name)
         if not self._is_open:
-            _raise(errno.EBADF, self.name)
+            raise_error(errno.EBADF, self.name)
         return self._stored
 
     def size(self) -> int:
@@ -177,6 +129,10 @@ class SimulatedDisk:
         self._dies_in = calls
         self._dies_before = self._rng.random() < 0.5
 
+    def die_never(self) -> None:
+        """Take `die_in` back."""
+        self._dies_in = None
+
     def flushed_image(self) -> SimulatedDisk:
         """Another disk that holds what is on the device now, and nothing else."""
         image = SimulatedDisk(Random(0), self._now_ms)
@@ -197,7 +153,7 @@ class SimulatedDisk:
             raise SimulatedCrash(f"{call} {path}: the process is dead")
         for fault in self.faults:
             if fault.strikes(call, path):
-                _raise(fault.code, path)
+                raise_error(fault.code, path)
 
     def _dies_now(self) -> bool:
         """Counts a call that changes something; True where it is the last."""
@@ -232,14 +188,14 @@ class SimulatedDisk:
                 fitting = max(0, len(data) - (growth - room))
                 if fitting:
                     stored.write(position, data[:fitting])
-                _raise(errno.ENOSPC, path)
+                raise_error(errno.ENOSPC, path)
         if data:
             stored.write(position, data)
 
     def resize(self, stored: StoredFile, path: str, size: int) -> None:
         """Cut or extend a file; `begin` was called. Raises OSError(EINVAL) for a negative size."""
         if size < 0:
-            _raise(errno.EINVAL, path)
+            raise_error(errno.EINVAL, path)
         dies = self._dies_now()
         if not dies or not self._dies_before:
             stored.resize(size)
@@ -262,7 +218,7 @@ class SimulatedDisk:
         at: Stored = self._root
         for name in _names(path):
             if isinstance(at, StoredFile):
-                _raise(errno.ENOTDIR, path)
+                raise_error(errno.ENOTDIR, path)
             found = at.entries.get(name)
             if found is None:
                 return None
@@ -272,13 +228,13 @@ class SimulatedDisk:
     def _get(self, path: str) -> Stored:
         found = self._find(path)
         if found is None:
-            _raise(errno.ENOENT, path)
+            raise_error(errno.ENOENT, path)
         return found
 
     def _file(self, path: str) -> StoredFile:
         found = self._get(path)
         if isinstance(found, StoredDirectory):
-            _raise(errno.EISDIR, path)
+            raise_error(errno.EISDIR, path)
         return found
 
     def _parent(self, path: str) -> tuple[StoredDirectory, str]:
@@ -286,7 +242,7 @@ class SimulatedDisk:
         names = _names(path)
         parent = self._get("/".join(names[:-1]))
         if isinstance(parent, StoredFile):
-            _raise(errno.ENOTDIR, path)
+            raise_error(errno.ENOTDIR, path)
         return parent, names[-1] if names else ""
 
     def _file_or_new(self, path: str) -> StoredFile:
@@ -297,7 +253,7 @@ class SimulatedDisk:
             self._change("create", path, lambda: self._journal.add(Edit(parent, name, stored)))
             return stored
         if isinstance(found, StoredDirectory):
-            _raise(errno.EISDIR, path)
+            raise_error(errno.EISDIR, path)
         return found
 
     # ----------------------------------------------------------------------------------------------------------- the port
@@ -317,7 +273,7 @@ class SimulatedDisk:
         self.begin("list", path)
         found = self._get(path)
         if isinstance(found, StoredFile):
-            _raise(errno.ENOTDIR, path)
+            raise_error(errno.ENOTDIR, path)
         return sorted(found.entries)
 
     def _peek(self, path: str) -> Stored | None:
@@ -390,7 +346,7 @@ class SimulatedDisk:
         """Cut or extend a file to `size` bytes."""
         self.begin("truncate", path)
         if size < 0:
-            _raise(errno.EINVAL, path)
+            raise_error(errno.EINVAL, path)
         self.resize(self._file(path), path, size)
 
     def rename(self, source: str, target: str) -> None:
@@ -401,13 +357,13 @@ class SimulatedDisk:
         there = self._find(target)
         if isinstance(moved, StoredDirectory):
             if new_parent is moved or _is_below(new_parent, moved):
-                _raise(errno.EINVAL, source)
+                raise_error(errno.EINVAL, source)
             if isinstance(there, StoredFile):
-                _raise(errno.ENOTDIR, source)
+                raise_error(errno.ENOTDIR, source)
             if there is not None and there is not moved and there.entries:
-                _raise(errno.ENOTEMPTY, source)
+                raise_error(errno.ENOTEMPTY, source)
         elif isinstance(there, StoredDirectory):
-            _raise(errno.EISDIR, source)
+            raise_error(errno.EISDIR, source)
         if there is moved:
             return
         edits = (Edit(old_parent, old_name, None), Edit(new_parent, new_name, moved))
@@ -427,7 +383,7 @@ class SimulatedDisk:
             at = "/".join(names[:count])
             found = self._find(at)
             if isinstance(found, StoredFile):
-                _raise(errno.EEXIST if count == len(names) else errno.ENOTDIR, path)
+                raise_error(errno.EEXIST if count == len(names) else errno.ENOTDIR, path)
             if found is None:
                 self._make_one(at)
 
@@ -440,17 +396,19 @@ class SimulatedDisk:
         """Remove an empty directory. Raises OSError where it is none, or not empty."""
         found = self._get(path)
         if isinstance(found, StoredFile):
-            _raise(errno.ENOTDIR, path)
+            raise_error(errno.ENOTDIR, path)
         if found.entries:
-            _raise(errno.ENOTEMPTY, path)
+            raise_error(errno.ENOTEMPTY, path)
         parent, name = self._parent(path)
         self._change("remove", path, lambda: self._journal.add(Edit(parent, name, None)))
 
     def free_bytes(self, path: str) -> int:
         """How many bytes may still be written."""
-        if self.capacity_bytes is None:
-            return 1 << 40
-        return max(0, self.capacity_bytes - sum(len(stored.data) for stored in self._root.files()))
+        return (1 << 40) if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
+
+    def used_bytes(self) -> int:
+        """How many bytes all files have."""
+        return sum(len(stored.data) for stored in self._root.files())
 
     def lock(self, path: str) -> Callable[[], None] | None:
         """Take a lock on a file, created where missing -> what gives it back, or None where another process holds it."""

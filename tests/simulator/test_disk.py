@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.log.disk import Disk, DiskFile, LogDisk, LogFile, OsDisk
-from kcli.simulator.disk import Fault, SimulatedCrash, SimulatedDisk
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.faults import Fault, SimulatedCrash
 
 _PATHS = st.sampled_from(["a", "b", "d", "d/a", "d/e", "d/e/a", "d//./b", "a/b", "x"])
 _DATA = st.binary(max_size=40)

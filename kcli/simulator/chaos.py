@@ -1,0 +1,160 @@
+"""Bad days for a machine: cut links, dead processes, lost power, orderly stops, failing and full disks; as the dice have it.
+
+what               then
+-----------------  -------------------------------------------------------------------------------------------------
+a link is cut      clients connect again
+the process dies   between two events, two effects, or in a call of the disk; it is started again a little later
+power is lost      the same, with what the disk makes of it (kcli.simulator.stored)
+an orderly stop    the node has time to end; power may be lost then, and nothing may be missing
+the disk fails     some calls, or all; or it is full: the node may end itself, and is started again on a sound disk
+"""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+from kcli.simulator.checkers import DiskChecker
+from kcli.simulator.client import Steps
+from kcli.simulator.faults import Fault
+from kcli.simulator.ledger import SimulationFailure
+from kcli.simulator.world import World
+
+STOP_PATIENCE_MS = 60_000
+START_PATIENCE_MS = 60_000
+FAULTY_SHARE = 0.2  # of all seeds
+SHORT_MS = 20
+
+
+class Chaos:
+    """What befalls one machine; told of its deaths and starts."""
+
+    def __init__(self, world: World, checker: DiskChecker, rng: Random, data_directories: list[str]) -> None:
+        self.deaths = 0
+        self._world = world
+        self._checker = checker
+        self._rng = rng
+        self._directories = data_directories
+        self._next_is_power_loss = False
+        self._is_faulty = rng.random() < FAULTY_SHARE
+        self._pace_ms = rng.choice((100, 300, 1000)) * world.pace
+        self._ready_of_start = 0
+        machine = world.machine
+        machine.on_death = self._died
+        machine.on_ready = self._ready
+        machine.on_halt = self._halted
+        self._is_stopping = False
+
+    def run(self) -> Steps:
+        """Let things happen until the simulation ends."""
+        world, rng, machine = self._world, self._rng, self._world.machine
+        while not world.is_ending:
+            yield rng.randrange(self._pace_ms)
+            if not machine.is_up or world.is_ending:
+                continue
+            die = rng.random()
+            self._next_is_power_loss = rng.random() < 0.5
+            if die < 0.4:
+                world.network.cut_one()
+            elif die < 0.6:
+                machine.die_soon()
+            elif die < 0.7:
+                machine.die_now()
+            elif die < 0.8 and machine.is_ready:
+                yield from self._stop_in_order()
+            elif die < 0.9 and self._is_faulty and machine.is_ready:
+                yield from self._break_disk()
+
+    # -------------------------------------------------------------------------------------------------- deaths and starts
+
+    def _died(self) -> None:
+        """The process is dead: settle what the disk keeps, and start another one."""
+        self._is_stopping = False
+        world, rng, disk = self._world, self._rng, self._world.machine.disk
+        self.deaths += 1
+        disk.faults.clear()
+        disk.capacity_bytes = None
+        disk.kill()
+        if self._next_is_power_loss:
+            self._checker.power_lost()
+            disk.lose_power(rng)
+        else:
+            self._checker.process_died()
+        world.trace.add("disk", "lost power" if self._next_is_power_loss else "still up")
+        self._next_is_power_loss = rng.random() < 0.5
+        world.scheduler.after(rng.randrange(1000), self.start)
+
+    def start(self) -> None:
+        """Start a process, and see that it gets ready. Raises SimulationFailure where it does not."""
+        machine, scheduler = self._world.machine, self._world.scheduler
+        if machine.is_up:
+            return
+        machine.start()
+        number = machine.start_count
+
+        def is_late() -> None:
+            if machine.start_count == number and machine.is_up and not machine.is_ready:
+                raise SimulationFailure(f"start {number} is not ready after {START_PATIENCE_MS} ms")
+
+        scheduler.after(START_PATIENCE_MS, is_late)
+
+    def _ready(self) -> None:
+        """The node is about to take clients."""
+        self._world.trace.add("machine", "ready")
+        self._checker.started()
+
+    def _halted(self) -> None:
+        """The node has ended by itself. Raises SimulationFailure where nobody asked it to and the disk was sound."""
+        if self._is_stopping:
+            self._world.machine.disk.kill()
+            self._checker.stopped()
+        elif self._world.faults_allowed:
+            self._died()
+        else:
+            raise SimulationFailure("the node has ended by itself")
+
+    def _stop_in_order(self) -> Steps:
+        machine, rng = self._world.machine, self._rng
+        number = machine.start_count
+        yield from self.stop()
+        if machine.start_count == number and not machine.is_up and machine.is_halted:
+            if rng.random() < 0.5:
+                self._world.trace.add("disk", "lost power after the stop")
+                machine.disk.lose_power(rng)
+            yield rng.randrange(1000)
+            self.start()
+
+    def stop(self) -> Steps:
+        """Stop the node in order. Raises SimulationFailure where it does not end."""
+        machine = self._world.machine
+        number = machine.start_count
+        self._is_stopping = True
+        machine.stop()
+        waited_ms = 0
+        while machine.is_up and machine.start_count == number and waited_ms < STOP_PATIENCE_MS:
+            yield SHORT_MS
+            waited_ms += SHORT_MS
+        self._is_stopping = False
+        if machine.is_up and machine.start_count == number:
+            raise SimulationFailure(f"the node did not stop within {STOP_PATIENCE_MS} ms")
+
+    def _break_disk(self) -> Steps:
+        """A disk that fails for a while; then the process ends, and the next one finds it sound."""
+        world, rng, disk = self._world, self._rng, self._world.machine.disk
+        world.faults_allowed = True
+        fault: Fault | None = None
+        if rng.random() < 0.4:
+            disk.capacity_bytes = disk.used_bytes() + rng.randrange(3000)
+            world.trace.add("disk", "nearly full")
+        else:
+            call = rng.choice(("flush", "append", "read", "rename", "create", ""))
+            code = rng.choice((errno.EIO, errno.EIO, errno.EROFS))
+            fault = Fault(call, rng.choice(self._directories), code, skip=rng.randrange(4), count=rng.choice((1, 3, -1)))
+            disk.faults.append(fault)
+            world.trace.add("disk", f"fails: {call or 'all'} below {fault.path}")
+        yield rng.randrange(3000)
+        disk.capacity_bytes = None
+        disk.faults.clear()
+        self._next_is_power_loss = rng.random() < 0.3
+        if world.machine.is_up:
+            world.machine.die_now()

@@ -1,0 +1,102 @@
+"""What is held against the disk: at each death what must survive it, at each start what did.
+
+when              what
+----------------  ----------------------------------------------------------------------------------------------------
+a process dies    must survive: every record that it wrote whole, for the machine is up
+power is lost     must survive: every record on the device; with flush.messages=1 every acknowledged one
+it has stopped    must survive anything: every record
+it has started    the logs hold what had to survive, unchanged; `kcli verify` finds no error
+"""
+
+from __future__ import annotations
+
+from kcli.inspect.verification.finding_kinds import ERROR
+from kcli.inspect.verification.verifier import Verifier
+from kcli.log.log_directory import resolve_paths
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.ledger import Ledger, PartitionLedger, SimulationFailure
+from kcli.simulator.log_image import LogImage, read_log_image
+
+
+class DiskChecker:
+    """Checks of the log directories of one machine."""
+
+    def __init__(self, disk: SimulatedDisk, directories: list[str], ledger: Ledger) -> None:
+        self._disk = disk
+        self._directories = directories
+        self._ledger = ledger
+        self._must_reach: dict[PartitionLedger, int] = {}
+        self._on_device: dict[PartitionLedger, int] = {}
+        self.checked_records = 0
+
+    def process_died(self) -> None:
+        """Only the process: what it wrote is there."""
+        self._note_device()
+        for partition in self._partitions():
+            end = self._image(self._disk, partition).end
+            self._must_reach[partition] = max(self._must_reach.get(partition, 0), end)
+
+    def power_lost(self) -> None:
+        """To be called before the disk loses anything."""
+        self._note_device()
+        self._must_reach = dict(self._on_device)
+
+    def stopped(self) -> None:
+        """The node has stopped in order."""
+        for partition in self._partitions():
+            end = self._image(self._disk, partition).end
+            self._must_reach[partition] = self._on_device[partition] = end
+
+    def _note_device(self) -> None:
+        device = self._disk.flushed_image()
+        for partition in self._partitions():
+            end = self._image(device, partition).end
+            if partition.facts.flushes_each:
+                end = max(end, partition.acknowledged_end)
+            self._on_device[partition] = max(self._on_device.get(partition, 0), end)
+
+    def started(self) -> None:
+        """A node has started and has not served anybody yet. Raises SimulationFailure."""
+        for partition in self._partitions():
+            image = self._image(self._disk, partition)
+            if not image.is_whole:
+                partition.fail(f"after the start, something stands behind offset {image.end} that is not part of its log")
+            partition.restarted(image.start, image.end, self._must_reach.get(partition, 0))
+            self._check_records(partition, image, "stands on the disk after the start")
+        self._must_reach.clear()
+        self._on_device.clear()
+        self.verify()
+
+    def finished(self) -> None:
+        """At the end of all, the node has stopped. Raises SimulationFailure."""
+        for partition in self._partitions():
+            image = self._image(self._disk, partition)
+            if image.end < partition.acknowledged_end:
+                partition.fail(f"at the end it ends at {image.end}, but {partition.acknowledged_end} was acknowledged")
+            self._check_records(partition, image, "stands on the disk at the end")
+        self.verify()
+
+    def _check_records(self, partition: PartitionLedger, image: LogImage, how: str) -> None:
+        for offset, record in image.records():
+            partition.read(offset, record, how)
+            self.checked_records += 1
+
+    def verify(self) -> None:
+        """Run `kcli verify` on all directories. Raises SimulationFailure for an error that it finds."""
+        targets, problems = resolve_paths(self._disk, self._directories)
+        if problems:
+            raise SimulationFailure(f"verify cannot read the disk: {problems[0].message}")
+        errors = [finding for finding in Verifier(self._disk, targets).run().findings if finding.severity == ERROR]
+        if errors:
+            raise SimulationFailure("verify: " + "; ".join(f"{one.code} {one.file}: {one.message}" for one in errors[:3]))
+
+    def _partitions(self) -> list[PartitionLedger]:
+        return [partition for topic in self._ledger.live_topics() for partition in topic.partitions]
+
+    def _image(self, disk: SimulatedDisk, partition: PartitionLedger) -> LogImage:
+        """The log of a partition, in whichever directory it lies; an empty one where it lies in none."""
+        for directory in self._directories:
+            path = f"{directory}/{partition}"
+            if disk.is_dead or disk.is_directory(path):
+                return read_log_image(disk, path)
+        return LogImage(0, 0, [], True)

@@ -1,0 +1,205 @@
+"""A simulated consumer by assignment: it reads a topic's partitions and holds what it gets against the ledger.
+
+    it checks that               how
+    ---------------------------  ---------------------------------------------------------------------------------------
+    offsets are continuous       the first batch has the offset that was asked for, each other begins where one ended
+    batches are sound            CRC and counts; a torn one only at the end of an answer
+    records are those sent       kcli.simulator.ledger
+    nothing above is seen        no record at or above the high watermark that came with it
+
+With a fetch session (KIP-227) it sends only what changed and takes a partition that is left out as having nothing new.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import FETCH, LIST_OFFSETS
+from kcli.protocol.message import Message
+from kcli.simulator.client import Pending, Steps
+from kcli.simulator.ledger import PartitionLedger, SimulationFailure, TopicLedger
+from kcli.simulator.producer import RETRIABLE, TOPIC_IDS_VERSION
+from kcli.simulator.records import records_of, whole_batches
+from kcli.simulator.world import PAUSE_MS, World
+
+EARLIEST = -2
+LATEST = -1
+SESSIONS_VERSION = 7
+SESSION_ERRORS = frozenset((error_codes.FETCH_SESSION_ID_NOT_FOUND, error_codes.INVALID_FETCH_SESSION_EPOCH))
+NO_SESSION_EPOCH = -1
+
+
+class SimulatedConsumer:
+    """One consumer."""
+
+    def __init__(self, world: World, name: str, rng: Random) -> None:
+        self.record_count = 0
+        self._world = world
+        self._rng = rng
+        self._client = world.client(name)
+        self._topic: TopicLedger | None = None
+        self._positions: dict[int, int] = {}
+        self._session_id = 0
+        self._session_epoch = NO_SESSION_EPOCH
+        self._told: dict[int, int] = {}  # partition -> the position that the session knows
+        self._by_id = False
+
+    def run(self) -> Steps:
+        """Read until the simulation ends. Raises SimulationFailure."""
+        world, rng = self._world, self._rng
+        yield from world.greet(self._client)
+        while not world.is_ending:
+            if self._topic is None or self._topic.deletion_asked or rng.random() < 0.02:
+                self._choose()
+            if self._topic is None:
+                yield PAUSE_MS
+                continue
+            yield from self._fetch_once(self._topic)
+            yield rng.randrange(30) * world.pace
+
+    def read_whole(self, topic: TopicLedger) -> Steps:
+        """Read all partitions of a topic from their starts to where they were acknowledged. Raises SimulationFailure."""
+        self._topic, self._positions = topic, {}
+        self._end_session()
+        for partition in topic.partitions:
+            while partition.index not in self._positions:
+                yield from self._seek(topic, partition, EARLIEST)
+        while any(self._positions[partition.index] < partition.acknowledged_end for partition in topic.partitions):
+            yield from self._fetch_once(topic)
+
+    def _choose(self) -> None:
+        topics = self._world.ledger.live_topics()
+        self._topic = self._rng.choice(topics) if topics else None
+        self._positions = {}
+        self._end_session()
+
+    def _end_session(self) -> None:
+        self._session_id, self._told = 0, {}
+        self._session_epoch = 0 if self._rng.random() < 0.5 else NO_SESSION_EPOCH
+
+    def _fetch_once(self, topic: TopicLedger) -> Steps:
+        for partition in topic.partitions:
+            if partition.index not in self._positions:
+                yield from self._seek(topic, partition, LATEST if self._rng.random() < 0.2 else EARLIEST)
+        if not self._positions:
+            yield PAUSE_MS
+            return
+        response = yield self._fetch(topic)
+        if response is None:
+            self._end_session()
+            yield PAUSE_MS
+            return
+        self._check(topic, response)
+
+    # ---------------------------------------------------------------------------------------------------------- seeking
+
+    def _seek(self, topic: TopicLedger, partition: PartitionLedger, timestamp: int) -> Steps:
+        """Find where a partition begins or ends."""
+        world = self._world
+        version = world.version(self._rng, LIST_OFFSETS)
+        wanted = world.struct(LIST_OFFSETS, "ListOffsetsPartition", partition_index=partition.index, timestamp=timestamp)
+        asked = world.struct(LIST_OFFSETS, "ListOffsetsTopic", name=topic.facts.name, partitions=[wanted])
+        low, high = partition.low_watermark, partition.acknowledged_end
+        response = yield self._client.send(LIST_OFFSETS, version, world.request(LIST_OFFSETS, replica_id=-1, topics=[asked]))
+        if response is None:
+            yield PAUSE_MS
+            return
+        answer = response.topics[0].partitions[0]
+        if answer.error_code in RETRIABLE:
+            yield PAUSE_MS
+            return
+        if answer.error_code:
+            raise SimulationFailure(f"{partition}: ListOffsets was answered with error {answer.error_code}")
+        if topic.deletion_asked:
+            return
+        # What came while it was under way may or may not show; a power loss takes from both.
+        low, high = min(low, partition.low_watermark), min(high, partition.acknowledged_end)
+        if answer.offset < (high if timestamp == LATEST else low):
+            partition.fail(f"ListOffsets of {timestamp} gave {answer.offset}; it begins at {low} and ends at {high}")
+        self._positions[partition.index] = answer.offset
+
+    # --------------------------------------------------------------------------------------------------------- fetching
+
+    def _fetch(self, topic: TopicLedger) -> Pending:
+        world, rng = self._world, self._rng
+        version = world.version(rng, FETCH, SESSIONS_VERSION if self._session_id else 0)
+        if self._session_id and (version >= TOPIC_IDS_VERSION) != self._by_id:
+            # A session is of names or of ids.
+            version = world.versions[FETCH][1] if self._by_id else TOPIC_IDS_VERSION - 1
+        self._by_id = version >= TOPIC_IDS_VERSION
+        partitions = [
+            world.struct(
+                FETCH,
+                "FetchPartition",
+                partition=index,
+                fetch_offset=position,
+                partition_max_bytes=rng.choice((1, 200, 5000, 1 << 20)),
+            )
+            for index, position in self._positions.items()
+            if self._told.get(index) != position
+        ]
+        if self._session_epoch != NO_SESSION_EPOCH:
+            self._told = dict(self._positions)
+        asked = world.struct(
+            FETCH, "FetchTopic", topic="" if self._by_id else topic.facts.name, topic_id=topic.topic_id, partitions=partitions
+        )
+        request = world.request(
+            FETCH,
+            max_wait_ms=rng.choice((0, 20, 500)),
+            min_bytes=rng.choice((0, 1, 1, 2000)),
+            max_bytes=rng.choice((1, 1000, 1 << 20)),
+            isolation_level=rng.randrange(2),
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=[asked] if partitions else [],
+        )
+        return self._client.send(FETCH, version, request)
+
+    def _check(self, topic: TopicLedger, response: Message) -> None:
+        """Hold an answer against the ledger. Raises SimulationFailure."""
+        if response.error_code in SESSION_ERRORS or response.error_code in RETRIABLE:
+            self._end_session()
+            return
+        if response.error_code:
+            raise SimulationFailure(f"a fetch of {topic.facts.name} was answered with error {response.error_code}")
+        if self._session_epoch != NO_SESSION_EPOCH:
+            self._session_id = response.session_id
+            self._session_epoch = self._session_epoch + 1 if response.session_id else NO_SESSION_EPOCH
+            if not response.session_id:
+                self._told = {}
+        for answered in response.responses:
+            for answer in answered.partitions:
+                if answer.partition_index not in self._positions:
+                    raise SimulationFailure(f"{topic.facts.name}-{answer.partition_index} was not asked for")
+                self._check_partition(topic, topic.partitions[answer.partition_index], answer)
+
+    def _check_partition(self, topic: TopicLedger, partition: PartitionLedger, answer: Message) -> None:
+        code = answer.error_code
+        if topic.deletion_asked:
+            return
+        if code == error_codes.OFFSET_OUT_OF_RANGE:
+            del self._positions[partition.index]
+            self._told.pop(partition.index, None)
+            return
+        if code in RETRIABLE:
+            return
+        if code:
+            partition.fail(f"a fetch was answered with error {code}")
+        data = bytes(answer.records or b"")
+        position = self._positions[partition.index]
+        expected, end = position, 0
+        for batch in whole_batches(data):
+            if batch.base_offset != expected and not (end == 0 and batch.base_offset <= position < batch.next_offset):
+                partition.fail(f"a fetch of offset {position} gave a batch of offset {batch.base_offset} for {expected}")
+            for offset, record in enumerate(records_of(data, batch), batch.base_offset):
+                if offset >= position:
+                    partition.read(offset, record, "was read")
+                    self.record_count += 1
+                    if offset >= answer.high_watermark:
+                        partition.fail(f"offset {offset} was read above the high watermark {answer.high_watermark}")
+            expected, end = batch.next_offset, batch.end_position
+        rest = data[end:]
+        if len(rest) >= 12 and len(rest) >= 12 + int.from_bytes(rest[8:12], "big"):
+            partition.fail(f"a fetch of offset {position} gave a broken batch at byte {end} of {len(data)}")
+        self._positions[partition.index] = expected

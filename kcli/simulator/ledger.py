@@ -1,0 +1,142 @@
+"""What the clients of a simulation know: what they sent, what was acknowledged, what they read; and the promises held to it.
+
+    promise                                      broken when
+    -------------------------------------------  -------------------------------------------------------------------------
+    no offset is given twice                     an acknowledged or read record's offset holds another record
+    no record is changed                         a record that is read, or lies on the disk, is none that was sent there
+    an idempotent producer's record stands once  it is seen at two offsets
+    offsets are continuous                       a batch begins elsewhere than the one before it ended
+    nothing acknowledged is lost                 after a start the log ends before what must have survived, see `restarted`
+
+What survives: with the machine still up, all that was written; without power, what was flushed, and with flush.messages=1
+all that was acknowledged. What lies above the log's end after a start is forgotten, and its offsets may be given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kcli.simulator.records import SentRecord
+
+TopicId = bytes
+
+
+class SimulationFailure(Exception):
+    """A promise is broken; the message says which, where, and by what."""
+
+
+class TopicFacts(NamedTuple):
+    """A topic as it was made; its configs that matter here do not change afterwards."""
+
+    name: str
+    flushes_each: bool  # flush.messages=1
+    has_retention: bool
+    is_log_append_time: bool
+
+
+class PartitionLedger:
+    """One partition of a topic with one id."""
+
+    def __init__(self, facts: TopicFacts, index: int) -> None:
+        self.facts = facts
+        self.index = index
+        self.sent: dict[bytes, tuple[SentRecord, bool]] = {}  # by value; True: by an idempotent producer
+        self.standing: dict[int, bytes] = {}  # offset -> value, as acknowledged or read
+        self.places: dict[bytes, int] = {}  # the reverse, of idempotent producers
+        self.acknowledged_end = 0  # behind the last offset that was acknowledged
+        self.deleted_end = 0  # records below may be gone: somebody asked for it
+        self.low_watermark = 0  # where DeleteRecords said that the log begins, in this life of the node
+        self.losses = 0  # how often a start has lost acknowledged records
+
+    def __repr__(self) -> str:
+        return f"{self.facts.name}-{self.index}"
+
+    def fail(self, sentence: str) -> None:
+        """Raise SimulationFailure, with the partition's name."""
+        raise SimulationFailure(f"{self}: {sentence}")
+
+    def send(self, records: Sequence[SentRecord], *, is_idempotent: bool) -> None:
+        """These are about to be sent, perhaps once more."""
+        for record in records:
+            self.sent[record.value] = (record, is_idempotent)
+
+    def acknowledge(self, base_offset: int, records: Sequence[SentRecord]) -> None:
+        """The broker says that these stand from `base_offset` on. Raises SimulationFailure."""
+        for offset, record in enumerate(records, base_offset):
+            self._stand(offset, record.value, "was acknowledged")
+        self.acknowledged_end = max(self.acknowledged_end, base_offset + len(records))
+
+    def read(self, offset: int, record: SentRecord, how: str) -> None:
+        """This record was found at an offset. Raises SimulationFailure."""
+        sent, _ = self.sent.get(record.value, (None, False))
+        if sent is None:
+            self.fail(f"offset {offset} {how} with a record that nobody sent: {record}")
+            return
+        expected = sent._replace(timestamp=record.timestamp) if self.facts.is_log_append_time else sent
+        if record != expected:
+            self.fail(f"offset {offset} {how} as {record}, but {sent} was sent")
+        self._stand(offset, record.value, how)
+
+    def _stand(self, offset: int, value: bytes, how: str) -> None:
+        known = self.standing.setdefault(offset, value)
+        if known != value:
+            self.fail(f"offset {offset} {how} with {value!r}, but it holds {known!r}")
+        if self.sent[value][1] and self.places.setdefault(value, offset) != offset:
+            self.fail(f"{value!r} {how} at offset {offset}, but an idempotent producer's record stands at {self.places[value]}")
+
+    def restarted(self, start: int, end: int, must_reach: int) -> None:
+        """After a start the log has the offsets `start` to `end`; all below `must_reach` had to survive.
+
+        Raises SimulationFailure.
+        """
+        if end < must_reach:
+            self.fail(f"after the start the log ends at offset {end}, but all below {must_reach} had to survive")
+        if start > self.deleted_end and start > 0 and not self.facts.has_retention:
+            self.fail(f"after the start the log begins at offset {start}; nobody asked for more than {self.deleted_end} to go")
+        self.low_watermark = 0
+        self.losses += end < self.acknowledged_end
+        for offset in [offset for offset in self.standing if offset >= end]:
+            value = self.standing.pop(offset)
+            if self.places.get(value) == offset:
+                del self.places[value]
+        self.acknowledged_end = min(self.acknowledged_end, end)
+
+
+class TopicLedger:
+    """A topic with one id."""
+
+    def __init__(self, topic_id: TopicId, facts: TopicFacts, partition_count: int) -> None:
+        self.topic_id = topic_id
+        self.facts = facts
+        self.partitions = [PartitionLedger(facts, index) for index in range(partition_count)]
+        self.configs: dict[str, str] = {}
+        self.deletion_asked = False
+        self.is_deleted = False
+
+    def grow(self, partition_count: int) -> None:
+        """There are more partitions now."""
+        for index in range(len(self.partitions), partition_count):
+            self.partitions.append(PartitionLedger(self.facts, index))
+
+
+class Ledger:
+    """All that is known."""
+
+    def __init__(self) -> None:
+        self.topics: dict[TopicId, TopicLedger] = {}
+        self.producer_ids: set[int] = set()
+
+    def live_topics(self) -> list[TopicLedger]:
+        """The topics that nobody asked to be deleted."""
+        return [topic for topic in self.topics.values() if not topic.deletion_asked]
+
+    def find(self, name: str) -> TopicLedger | None:
+        """The topic of that name that should be there."""
+        return next((topic for topic in self.live_topics() if topic.facts.name == name), None)
+
+    def give_producer_id(self, producer_id: int) -> None:
+        """A producer got a new id. Raises SimulationFailure where another had it before."""
+        if producer_id in self.producer_ids:
+            raise SimulationFailure(f"producer id {producer_id} was given twice")
+        self.producer_ids.add(producer_id)

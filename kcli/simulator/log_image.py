@@ -1,0 +1,56 @@
+"""A partition's log as it lies on a disk: its records by offset, as far as they are sound and follow one another.
+
+It reads what a power loss left, too, and with no code of the log that is under test: directory listing, batch headers, CRCs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcli.format.record_batch import RecordBatch
+from kcli.log.log_directory import read_partition
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.records import SentRecord, records_of, whole_batches
+
+MAX_SEGMENT_BYTES = 1 << 30
+
+
+class LogImage(NamedTuple):
+    """Offsets `start` to `end`; `is_whole`: nothing lies behind them that is not part of them."""
+
+    start: int
+    end: int
+    batches: list[tuple[bytes, RecordBatch]]  # the segment's bytes, the batch in them
+    is_whole: bool
+
+    def records(self) -> list[tuple[int, SentRecord]]:
+        """All records with their offsets."""
+        return [
+            (offset, record)
+            for data, batch in self.batches
+            for offset, record in enumerate(records_of(data, batch), batch.base_offset)
+        ]
+
+
+def read_log_image(disk: SimulatedDisk, path: str) -> LogImage:
+    """Read a partition's directory. Raises OSError where there is none."""
+    start = end = -1
+    batches: list[tuple[bytes, RecordBatch]] = []
+    is_whole = True
+    for segment in read_partition(disk, path).segments:
+        if start < 0:
+            start = end = segment.base_offset
+        if segment.base_offset != end:
+            is_whole = False
+            break
+        data = disk.read_file(segment.log, MAX_SEGMENT_BYTES)
+        position = 0
+        for batch in whole_batches(data):
+            if batch.base_offset != end:
+                break
+            batches.append((data, batch))
+            end, position = batch.next_offset, batch.end_position
+        if position != len(data):
+            is_whole = False
+            break
+    return LogImage(max(start, 0), max(end, 0), batches, is_whole)

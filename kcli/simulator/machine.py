@@ -1,0 +1,392 @@
+"""A machine: a node, its disk and its network card, in virtual time. The shell of kcli.server.shell, without a system below.
+
+    effect           what the machine does
+    ---------------  ---------------------------------------------------------------------------------------------------
+    SendResponse     sends the frame on the client's link, or loops it back to the node as a ResponseReceived
+    SendFile         the same; regions are read from the simulated disk
+    NoResponse       lets the connection's next request in
+    SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection, a little later
+    Flush            flushes the paths on the simulated disk, one by one, after a delay; then Flushed
+    CloseConnection  closes the link
+
+The node may die between any two effects and in any call of the disk: `die_soon` casts where. A frame is overwritten as soon
+as `handle` returns, so a node that keeps a view of it will be found out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from kcli.server.events import (
+    CloseConnection,
+    Connection,
+    ConnectionClosed,
+    DeadlineReached,
+    Effect,
+    Event,
+    FileRegion,
+    Flush,
+    Flushed,
+    NoResponse,
+    RequestReceived,
+    ResponseReceived,
+    SendFile,
+    SendRequest,
+    SendResponse,
+)
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.faults import SimulatedCrash
+from kcli.simulator.network import FrameReader, Link, Network
+from kcli.simulator.scheduler import Action, Scheduler
+from kcli.simulator.trace import Trace, frame_text
+
+SPOILT_BYTE = b"\xee"
+# How late the system may be with a deadline, and how long a flush may take.
+LATE_MS = 20
+FLUSH_MS = 30
+SLOW_FLUSH_MS = 3000
+SLOW_SHARE = 0.03
+
+
+class NodePort(Protocol):
+    """What a machine runs: see kcli.server.node."""
+
+    node_id: int
+    is_ready: bool
+    is_stopped: bool
+
+    def start(self, now_ms: int) -> list[Effect]:
+        """Begin -> what is to be done."""
+        ...
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take an event -> what is to be done."""
+        ...
+
+    def stop(self, now_ms: int) -> list[Effect]:
+        """Begin to leave in order -> what is to be done; `is_stopped` tells when that is done."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When DeadlineReached is to be handed in."""
+        ...
+
+
+class _LoopbackCall:
+    """A request of the node to itself: its answer goes back to whoever asked."""
+
+    __slots__ = ("request_id",)
+
+    def __init__(self, request_id: int) -> None:
+        self.request_id = request_id
+
+
+class _ServerEnd:
+    """A link as the node's side has it: requests one at a time."""
+
+    def __init__(self, machine: Machine, connection: Connection) -> None:
+        self.connection = connection
+        self.link: Link
+        self.is_answering = False
+        self.frames: deque[bytearray] = deque()
+        self._machine = machine
+        self._reader = FrameReader()
+        connection.shell = self
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Bytes came."""
+        self.frames.extend(self._reader.feed(data))
+        self._machine.serve(self)
+
+    def closed(self, link: Link) -> None:
+        """The client is gone."""
+        self._machine.client_gone(self)
+
+
+class Machine:
+    """See the head of this module. `make_node` makes a process of it on the disk.
+
+    `on_ready` is called before clients are let in, `on_death` when the process has died, `on_halt` when it has ended itself.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        network: Network,
+        disk: SimulatedDisk,
+        rng: Random,
+        trace: Trace,
+        make_node: Callable[[SimulatedDisk, Random], NodePort],
+    ) -> None:
+        self.disk = disk
+        self.node: NodePort | None = None
+        self.on_death: Callable[[], None] = lambda: None
+        self.on_halt: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None] = lambda: None
+        self.start_count = 0
+        self.is_ready = False
+        self.is_halted = False  # the last process ended by itself
+        self._scheduler = scheduler
+        self._network = network
+        self._rng = rng
+        self._trace = trace
+        self._make_node = make_node
+        self._ends: dict[int, _ServerEnd] = {}  # by connection id
+        self._next_connection_id = 0
+        self._effects_left: int | None = None
+        self._timer: Action | None = None
+        self._armed_ms: int | None = None
+
+    # -------------------------------------------------------------------------------------------------- life and death
+
+    @property
+    def is_up(self) -> bool:
+        """True where a node runs."""
+        return self.node is not None
+
+    def start(self) -> None:
+        """Start a process; it may die in its start. Raises whatever else comes out of the node."""
+        self.start_count += 1
+        self.is_halted = False
+        self._trace.add("machine", f"start {self.start_count}")
+
+        def begin() -> None:
+            self.node = self._make_node(self.disk, Random(self._rng.random()))
+            self._execute(self.node.start(self._scheduler.now_ms))
+
+        self._alive(begin)
+
+    def die_soon(self) -> None:
+        """Let the process die behind some more effects or in a coming call of the disk, as the dice have it."""
+        if self._rng.random() < 0.5:
+            self._effects_left = self._rng.randrange(30)
+        else:
+            self.disk.die_in(self._rng.randrange(40))
+
+    def die_never(self) -> None:
+        """Take `die_soon` back."""
+        self._effects_left = None
+        self.disk.die_never()
+
+    def die_now(self) -> None:
+        """The process dies between two events."""
+        self._alive(self._die)
+
+    def _die(self) -> None:
+        self.disk.is_dead = True
+        raise SimulatedCrash("the process was killed")
+
+    def stop(self) -> None:
+        """Ask the process to end; `is_up` tells when it has."""
+        node = self.node
+        if node is not None:
+            self._trace.add("machine", "stop")
+            self._alive(lambda: self._execute(node.stop(self._scheduler.now_ms)))
+
+    def _alive(self, run: Callable[[], None]) -> None:
+        """Run a step of the process, which may be its last one."""
+        try:
+            run()
+            self._look_at_node()
+        except SimulatedCrash as crash:
+            self.disk.is_dead = True
+            self._trace.add("machine", f"died: {crash}")
+            self._forget()
+            self.on_death()
+
+    def _look_at_node(self) -> None:
+        if self.node is None:
+            return
+        if self.node.is_ready and not self.is_ready:
+            self.is_ready = True
+            self.on_ready()
+        if self.node.is_stopped:
+            self._trace.add("machine", "stopped")
+            self.is_halted = True
+            self._forget()
+            self.on_halt()
+            return
+        self._arm()
+
+    def _forget(self) -> None:
+        self.node = None
+        self.is_ready = False
+        self._effects_left = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._armed_ms = None
+        ends, self._ends = self._ends, {}
+        for end in ends.values():
+            # A machine without power tells nobody.
+            end.link.cut(silent_side=0 if self._rng.random() < self._network.weather.silence_share else None)
+
+    # ------------------------------------------------------------------------------------------------------ connections
+
+    def accept(self, connect: Callable[[_ServerEnd], Link], client_port: int) -> Link | None:
+        """A client connects -> the link, or None where nobody listens."""
+        if not self.is_ready:
+            return None
+        end = _ServerEnd(self, Connection(self._connection_id(), "PLAINTEXT", "127.0.0.1", client_port))
+        end.link = connect(end)
+        self._ends[end.connection.connection_id] = end
+        return end.link
+
+    def _connection_id(self) -> int:
+        self._next_connection_id += 1
+        return self._next_connection_id
+
+    def serve(self, end: _ServerEnd) -> None:
+        """Hand in the connection's next request, if none is under way."""
+        if end.connection.connection_id not in self._ends or end.is_answering or not end.frames:
+            return
+        end.is_answering = True
+        self._hand_in_request(end.connection, end.frames.popleft())
+
+    def _hand_in_request(self, connection: Connection, frame: bytearray) -> None:
+        self._trace.add(f"c{connection.connection_id}", f"-> {frame_text(frame)}")
+
+        def handle() -> None:
+            self._handle(RequestReceived(connection, memoryview(frame)))
+            frame[:] = SPOILT_BYTE * len(frame)
+
+        self._alive(handle)
+
+    def client_gone(self, end: _ServerEnd) -> None:
+        """A link is closed."""
+        if self._ends.pop(end.connection.connection_id, None) is not None:
+            self._trace.add(f"c{end.connection.connection_id}", "gone")
+            self.hand_in(ConnectionClosed(end.connection))
+
+    # ------------------------------------------------------------------------------------------------ events and effects
+
+    def hand_in(self, event: Event) -> None:
+        """Hand an event in and do what it leads to."""
+        if self.node is not None:
+            self._alive(lambda: self._handle(event))
+
+    def _handle(self, event: Event) -> None:
+        assert self.node is not None
+        self._execute(self.node.handle(event, self._scheduler.now_ms))
+
+    def _execute(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if self._effects_left is not None:
+                self._effects_left -= 1
+                if self._effects_left < 0:
+                    self._die()
+            self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        if isinstance(effect, SendResponse):
+            self._answer(effect.connection, bytes(effect.frame))
+        elif isinstance(effect, SendFile):
+            self._send_file(effect)
+        elif isinstance(effect, NoResponse):
+            self._answered(effect.connection)
+        elif isinstance(effect, SendRequest):
+            self._send_request(effect)
+        elif isinstance(effect, Flush):
+            self._trace.add("machine", f"flush {effect.flush_id} {' '.join(effect.paths)}")
+            self._in_this_life(self._flush_delay_ms(), lambda: self._flush(effect, 0))
+        else:
+            assert isinstance(effect, CloseConnection)
+            self._close(effect.connection, effect.reason)
+
+    def _send_file(self, effect: SendFile) -> None:
+        try:
+            parts = [
+                part.file.read_at(part.position, part.size) if isinstance(part, FileRegion) else part for part in effect.parts
+            ]
+        except OSError as error:
+            self._close(effect.connection, f"sending failed: {error}")
+            return
+        for part, data in zip(effect.parts, parts):
+            assert len(part) == len(data), f"a part of {len(part)} bytes of an answer is {len(data)} long"
+        self._answer(effect.connection, b"".join(parts))
+
+    def _close(self, connection: Connection, reason: str) -> None:
+        self._trace.add(f"c{connection.connection_id}", f"closed: {reason}")
+        end = self._ends.pop(connection.connection_id, None)
+        if end is not None:
+            end.link.close(1)
+
+    def _in_this_life(self, delay_ms: int, run: Callable[[], None]) -> None:
+        """Do something later, unless the process is dead by then."""
+        node = self.node
+
+        def if_alive() -> None:
+            if self.node is node and node is not None:
+                self._alive(run)
+
+        self._scheduler.after(delay_ms, if_alive)
+
+    def _answer(self, connection: Connection, frame: bytes) -> None:
+        self._trace.add(f"c{connection.connection_id}", f"<- {frame_text(memoryview(frame)[4:])}")
+        if isinstance(connection.shell, _LoopbackCall):
+            event = ResponseReceived(connection.shell.request_id, frame[4:])
+            self._in_this_life(self._network.delay_ms(), lambda: self._handle(event))
+            return
+        end = self._ends.get(connection.connection_id)
+        if end is not None:
+            assert end.is_answering, "an answer to no request"
+            end.link.send(1, frame)
+            self._answered(connection)
+
+    def _answered(self, connection: Connection) -> None:
+        end = self._ends.get(connection.connection_id)
+        if end is not None:
+            end.is_answering = False
+            self._scheduler.after(0, lambda: self.serve(end))
+
+    def _send_request(self, effect: SendRequest) -> None:
+        assert self.node is not None
+        if effect.destination_id != self.node.node_id:
+            event = ResponseReceived(effect.request_id, None)
+            self._in_this_life(0, lambda: self._handle(event))
+            return
+        connection = Connection(self._connection_id(), "internal", "127.0.0.1", is_internal=True)
+        connection.shell = _LoopbackCall(effect.request_id)
+        frame = bytearray(effect.frame)[4:]
+        self._in_this_life(self._network.delay_ms(), lambda: self._hand_in_request(connection, frame))
+
+    # ---------------------------------------------------------------------------------------------------- disk and clock
+
+    def _flush_delay_ms(self) -> int:
+        return self._rng.randrange(SLOW_FLUSH_MS if self._rng.random() < SLOW_SHARE else FLUSH_MS)
+
+    def _flush(self, effect: Flush, done: int) -> None:
+        """Flush the path number `done`, and the others later: a crash may come between."""
+        error = None
+        try:
+            if done < len(effect.paths):
+                self.disk.flush(effect.paths[done])
+        except FileNotFoundError:
+            pass
+        except OSError as caught:
+            error = caught
+        if error is None and done + 1 < len(effect.paths):
+            self._in_this_life(self._rng.randrange(2), lambda: self._flush(effect, done + 1))
+            return
+        self._trace.add("machine", f"flushed {effect.flush_id}: {error or 'done'}")
+        self._in_this_life(self._rng.randrange(3), lambda: self._handle(Flushed(effect.flush_id, error)))
+
+    def _arm(self) -> None:
+        if self.node is None:
+            return
+        deadline_ms = self.node.next_deadline_ms()
+        if deadline_ms == self._armed_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_ms = deadline_ms
+        self._timer = None
+        if deadline_ms is not None:
+            late_ms = self._rng.randrange(LATE_MS) if self._rng.random() < SLOW_SHARE else 0
+            self._timer = self._scheduler.at(deadline_ms + late_ms, self._deadline_reached)
+
+    def _deadline_reached(self) -> None:
+        self._timer = self._armed_ms = None
+        self.hand_in(DeadlineReached())

@@ -1,0 +1,225 @@
+"""A simulated producer: batches to several partitions in a request, several requests under way, retries as real clients do.
+
+    kind        acks        after a timeout or a broken link
+    ----------  ----------  -----------------------------------------------------------------------------------------
+    plain       0, 1, -1    sends the batch again a few times (not with acks=0), so that its records may stand twice
+    idempotent  -1          sends it again with the same sequence until it has an answer; one that it cannot place
+                            any more is given up with the producer id, and its records stand once or not at all
+
+OUT_OF_ORDER_SEQUENCE_NUMBER is believed only where acknowledged records may have been lost with a machine's power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from random import Random
+from typing import NamedTuple
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import INIT_PRODUCER_ID, PRODUCE
+from kcli.protocol.message import Message
+from kcli.simulator.client import Pending, Steps
+from kcli.simulator.ledger import PartitionLedger, SimulationFailure, TopicLedger
+from kcli.simulator.records import CODECS, RecordMaker, SentRecord, encode_batch
+from kcli.simulator.world import PAUSE_MS, World
+
+TOPIC_IDS_VERSION = 13
+MAX_IN_FLIGHT = 5
+PLAIN_RETRIES = 3
+RETRIABLE = frozenset(
+    (
+        error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        error_codes.UNKNOWN_TOPIC_ID,
+        error_codes.LEADER_NOT_AVAILABLE,
+        error_codes.NOT_LEADER_OR_FOLLOWER,
+        error_codes.REQUEST_TIMED_OUT,
+        error_codes.KAFKA_STORAGE_ERROR,
+    )
+)
+# The producer id is of no use any more.
+FORGOTTEN = frozenset(
+    (
+        error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        error_codes.UNKNOWN_PRODUCER_ID,
+        error_codes.INVALID_PRODUCER_EPOCH,
+    )
+)
+
+
+class Batch(NamedTuple):
+    """A batch on its way, made once and sent perhaps several times."""
+
+    topic: TopicLedger
+    partition: PartitionLedger
+    records: list[SentRecord]
+    data: bytes
+
+
+class SimulatedProducer:
+    """One producer."""
+
+    def __init__(self, world: World, name: str, rng: Random, *, is_idempotent: bool) -> None:
+        self.acknowledged_batches = 0
+        self._world = world
+        self._rng = rng
+        self._client = world.client(name)
+        self._maker = RecordMaker(name, rng)
+        self._is_idempotent = is_idempotent
+        self._acks = -1 if is_idempotent else rng.choice((0, 1, -1))
+        self._producer_id = -1
+        self._epoch = -1
+        self._sequences: dict[PartitionLedger, int] = {}
+        self._losses: dict[PartitionLedger, int] = {}  # a partition's losses, when it last acknowledged a batch
+        self._known: set[PartitionLedger] = set()  # those that have taken a batch
+
+    def run(self) -> Steps:
+        """Produce until the simulation ends. Raises SimulationFailure."""
+        world, rng = self._world, self._rng
+        yield from world.greet(self._client)
+        while not world.is_ending:
+            if not world.ledger.live_topics():
+                yield PAUSE_MS
+                continue
+            if self._is_idempotent and self._producer_id < 0:
+                yield from self._get_producer_id()
+                continue
+            requests = [self._make_request()]
+            if all(batch.partition in self._known for batch in requests[0]):
+                # To a partition that is new the broker may not be ready for the first batch, and then be for the second.
+                requests += [self._make_request(self._known) for _ in range(rng.choice((0, 0, 1, MAX_IN_FLIGHT - 1)))]
+            under_way = [(batches, self._send(batches)) for batches in requests]
+            failed: list[Batch] = []
+            for batches, pending in under_way:
+                failed += self._settle(batches, (yield pending))
+            yield from self._retry(failed)
+            yield rng.randrange(60) * world.pace
+
+    def _get_producer_id(self) -> Steps:
+        version = self._world.version(self._rng, INIT_PRODUCER_ID)
+        request = self._world.request(INIT_PRODUCER_ID, transactional_id=None, transaction_timeout_ms=60_000)
+        response = yield self._client.send(INIT_PRODUCER_ID, version, request)
+        if response is None or response.error_code:
+            yield PAUSE_MS
+            return
+        self._world.ledger.give_producer_id(response.producer_id)
+        self._producer_id, self._epoch = response.producer_id, response.producer_epoch
+        self._sequences.clear()
+        self._losses.clear()
+
+    # ---------------------------------------------------------------------------------------------------------- sending
+
+    def _make_request(self, among: Container[PartitionLedger] | None = None) -> list[Batch]:
+        rng = self._rng
+        partitions = {
+            partition: topic
+            for topic in self._world.ledger.live_topics()
+            for partition in topic.partitions
+            if among is None or partition in among
+        }
+        wanted = min(rng.choice((1, 1, 2, 3)), len(partitions))
+        chosen = dict(rng.sample(list(partitions.items()), wanted))
+        return [self._make_batch(topic, partition) for partition, topic in chosen.items()]
+
+    def _make_batch(self, topic: TopicLedger, partition: PartitionLedger) -> Batch:
+        records = self._maker.make(self._rng.choice((1, 1, 2, 5)), self._world.scheduler.now_ms)
+        codec = self._rng.choice(CODECS)
+        if self._is_idempotent:
+            sequence = self._sequences.get(partition, 0)
+            self._sequences[partition] = sequence + len(records)
+            self._losses.setdefault(partition, partition.losses)
+            data = encode_batch(records, codec, self._producer_id, self._epoch, sequence)
+        else:
+            data = encode_batch(records, codec)
+        partition.send(records, is_idempotent=self._is_idempotent)
+        return Batch(topic, partition, records, data)
+
+    def _send(self, batches: Iterable[Batch]) -> Pending:
+        world = self._world
+        version = world.version(self._rng, PRODUCE)
+        by_topic: dict[TopicLedger, list[Message]] = {}
+        for batch in batches:
+            part = world.struct(PRODUCE, "PartitionProduceData", index=batch.partition.index, records=batch.data)
+            by_topic.setdefault(batch.topic, []).append(part)
+        topics = [
+            world.struct(
+                PRODUCE,
+                "TopicProduceData",
+                name="" if version >= TOPIC_IDS_VERSION else topic.facts.name,
+                topic_id=topic.topic_id,
+                partition_data=parts,
+            )
+            for topic, parts in by_topic.items()
+        ]
+        request = world.request(PRODUCE, transactional_id=None, acks=self._acks, timeout_ms=1000, topic_data=topics)
+        return self._client.send(PRODUCE, version, request, has_answer=self._acks != 0)
+
+    # ---------------------------------------------------------------------------------------------------------- answers
+
+    def _settle(self, batches: list[Batch], response: Message | None) -> list[Batch]:
+        """What an answer says of the batches -> those that are not acknowledged. Raises SimulationFailure."""
+        if response is None:
+            return [] if self._acks == 0 else batches
+        answers = {
+            (topic.name, bytes(topic.topic_id), answer.index): answer
+            for topic in response.responses
+            for answer in topic.partition_responses
+        }
+        by_id = response.schema_version >= TOPIC_IDS_VERSION
+        failed = []
+        for batch in batches:
+            name, topic_id = ("", bytes(batch.topic.topic_id)) if by_id else (batch.topic.facts.name, bytes(16))
+            answer = answers.get((name, topic_id, batch.partition.index))
+            if answer is None:
+                raise SimulationFailure(f"{batch.partition} was produced to and is not in the answer {response}")
+            if not self._judge(batch, answer):
+                failed.append(batch)
+        return failed
+
+    def _judge(self, batch: Batch, answer: Message) -> bool:
+        """Whether a batch is done with. Raises SimulationFailure for an answer that it must not get."""
+        code = answer.error_code
+        if code == error_codes.NONE:
+            batch.partition.acknowledge(answer.base_offset, batch.records)
+            self._known.add(batch.partition)
+            self._losses[batch.partition] = batch.partition.losses
+            self.acknowledged_batches += 1
+            return True
+        if code == error_codes.DUPLICATE_SEQUENCE_NUMBER and self._is_idempotent:
+            return True
+        if code in FORGOTTEN and self._is_idempotent:
+            # Behind a batch that failed this is to be expected; `_retry` judges it when the batch comes in its turn.
+            return False
+        if code in RETRIABLE:
+            return False
+        raise SimulationFailure(f"{batch.partition}: a sound batch was refused with error {code}: {answer.error_message}")
+
+    def _retry(self, failed: list[Batch]) -> Steps:
+        """Send again what failed, one batch after the other, in their order."""
+        for batch in failed:
+            left = PLAIN_RETRIES
+            while not batch.topic.deletion_asked and not self._world.is_ending:
+                if not self._is_idempotent and left == 0:
+                    break
+                left -= 1
+                yield self._rng.randrange(PAUSE_MS)
+                response = yield self._send([batch])
+                if not self._settle([batch], response):
+                    break
+                if self._is_forgotten(response):
+                    self._give_up(batch)
+                    return
+            else:
+                self._producer_id = -1
+                return
+
+    def _is_forgotten(self, response: Message | None) -> bool:
+        if response is None or not self._is_idempotent:
+            return False
+        return response.responses[0].partition_responses[0].error_code in FORGOTTEN
+
+    def _give_up(self, batch: Batch) -> None:
+        """The broker cannot place a batch, sent in its turn. Raises SimulationFailure where nothing excuses that."""
+        is_excused = self._losses[batch.partition] != batch.partition.losses or batch.partition.facts.has_retention
+        if not is_excused and not self._world.faults_allowed and not batch.topic.deletion_asked:
+            raise SimulationFailure(f"{batch.partition}: a batch in its turn is out of order, though nothing was lost")
+        self._producer_id = -1

@@ -1,0 +1,109 @@
+"""The records of the workload: each value is unlike all others, so that a record is known again wherever it stands.
+
+    part       what it is
+    ---------  ----------------------------------------------------------------------------------------
+    value      producer's name, number of the record, and some bytes that compress or do not
+    key        none, or one of a few
+    headers    none to two
+    timestamp  the producer's virtual time, now and then a little older: logs must bear that
+
+`encode_batch` makes a batch as clients do, `decode_batches` reads what a broker gives or keeps, strictly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import NamedTuple
+
+from kcli.format.compression import deflate, inflate
+from kcli.format.limits import MAX_INFLATED_BATCH_BYTES
+from kcli.format.primitives import Buffer, CorruptRecordError
+from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, RecordBatch, check_batch, read_header
+from kcli.format.records import Header, Record, encode_records, read_records
+
+CODECS = (0, 0, 0, 1, 2, 3, 4)
+
+
+class SentRecord(NamedTuple):
+    """A record as its producer made it."""
+
+    timestamp: int
+    key: bytes | None
+    value: bytes
+    headers: tuple[Header, ...] = ()
+
+
+class RecordMaker:
+    """Makes the records of one producer."""
+
+    def __init__(self, name: str, rng: Random) -> None:
+        self._name = name
+        self._rng = rng
+        self._count = 0
+
+    def make(self, count: int, now_ms: int) -> list[SentRecord]:
+        """The next records, sent at a time."""
+        rng = self._rng
+        return [self._make(now_ms - (rng.randrange(5000) if rng.random() < 0.05 else 0)) for _ in range(count)]
+
+    def _make(self, timestamp: int) -> SentRecord:
+        rng = self._rng
+        self._count += 1
+        body = rng.randbytes(rng.randrange(40)) if rng.random() < 0.5 else b"." * rng.randrange(200)
+        key = None if rng.random() < 0.5 else b"key-%d" % rng.randrange(5)
+        headers = tuple(Header(b"h%d" % n, rng.choice((None, b"", b"header"))) for n in range(rng.choice((0, 0, 0, 1, 2))))
+        return SentRecord(timestamp, key, f"{self._name}#{self._count}:".encode() + body, headers)
+
+
+def encode_batch(
+    records: Sequence[SentRecord], codec: int, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
+) -> bytes:
+    """A batch as a client sends it."""
+    base = records[0].timestamp
+    encoded = encode_records(
+        Record(at, record.timestamp - base, record.key, record.value, record.headers) for at, record in enumerate(records)
+    )
+    return NewRecordBatch(
+        base_offset=0,
+        last_offset_delta=len(records) - 1,
+        base_timestamp=base,
+        max_timestamp=max(record.timestamp for record in records),
+        record_count=len(records),
+        records=deflate(codec, encoded) if codec else encoded,
+        attributes=codec,
+        partition_leader_epoch=-1,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    ).encode()
+
+
+def whole_batches(data: Buffer) -> Iterator[RecordBatch]:
+    """The headers of the sound batches that `data` begins with; it ends where one is torn or broken."""
+    view = memoryview(data)
+    position = 0
+    while len(view) - position >= HEADER_BYTES:
+        header = read_header(view, position, position)
+        if header.size_bytes < HEADER_BYTES or header.end_position > len(view):
+            return
+        try:
+            check_batch(view[position : header.end_position])
+        except CorruptRecordError:
+            return
+        yield header
+        position = header.end_position
+
+
+def records_of(data: Buffer, batch: RecordBatch) -> list[SentRecord]:
+    """The records of a batch that lies at `batch.position` in `data`, with the timestamps that a consumer sees."""
+    body = memoryview(data)[batch.position + HEADER_BYTES : batch.end_position]
+    plain = inflate(batch.codec, body, limit=MAX_INFLATED_BATCH_BYTES) if batch.codec else bytes(body)
+    found = []
+    for at, record in enumerate(read_records(plain, batch.record_count)):
+        if record.offset_delta != at:
+            raise CorruptRecordError(f"record {at} of a batch has the offset delta {record.offset_delta}", batch.position)
+        append_time = batch.log_append_time_ms
+        timestamp = batch.base_timestamp + record.timestamp_delta if append_time is None else append_time
+        found.append(SentRecord(timestamp, record.key, record.value or b"", record.headers))
+    return found

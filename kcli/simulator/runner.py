@@ -1,0 +1,180 @@
+"""One simulation from a seed: a machine, clients, bad days, and at the end a look at everything.
+
+    phase    what happens
+    -------  ----------------------------------------------------------------------------------------------------
+    storm    clients work and things break, for so many steps (events of the scheduler)
+    calm     nothing breaks any more; the node is up again, clients finish, the administrator audits
+    reading  every partition is read from start to end
+    end      the node stops in order; the disk is looked through and verified
+
+All chance comes from the seed, each part with dice of its own, so that one more throw here does not change what happens
+there. The same seed gives the same trace to the byte.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from kcli.simulator.administrator import Administrator
+from kcli.simulator.chaos import Chaos
+from kcli.simulator.checkers import DiskChecker
+from kcli.simulator.consumer import SimulatedConsumer
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.ledger import SimulationFailure
+from kcli.simulator.machine import Machine, NodePort
+from kcli.simulator.network import Network, Weather
+from kcli.simulator.producer import SimulatedProducer
+from kcli.simulator.scheduler import Scheduler
+from kcli.simulator.trace import Trace
+from kcli.simulator.world import World
+
+START_MS = 1_750_000_000_000
+DEFAULT_STEPS = 1500
+# Some seeds see a few busy seconds, others an hour in which caches, checkpoints and retention have their turns.
+PACES = (1, 1, 20, 200)
+# Steps after which a calm or a reading that has no end is a failure.
+MAX_QUIET_STEPS = 60_000
+
+NodeMaker = Callable[[SimulatedDisk, Random, int, Callable[[str], None]], NodePort]
+
+
+class Outcome(NamedTuple):
+    """What came of a seed; `failure` is empty where all promises were kept."""
+
+    seed: int
+    failure: str
+    digest: str
+    tail: list[str]
+    deaths: int
+    starts: int
+    batches: int
+    records_read: int
+    records_checked: int
+    virtual_ms: int
+
+
+class Simulation:
+    """One run. `make_node(disk, dice, now_ms, tell)` makes a process on a disk, formatting it where it is empty."""
+
+    def __init__(
+        self,
+        seed: int,
+        make_node: NodeMaker,
+        directories: list[str],
+        *,
+        steps: int = DEFAULT_STEPS,
+        write: Callable[[str], None] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.steps = steps
+        self.scheduler = Scheduler(self._dice("time"), START_MS)
+        self.trace = Trace(lambda: self.scheduler.now_ms, write)
+        network = Network(self.scheduler, self._dice("network"), self._weather())
+        self.disk = SimulatedDisk(self._dice("disk"), lambda: self.scheduler.now_ms)
+        self.machine = Machine(
+            self.scheduler,
+            network,
+            self.disk,
+            self._dice("machine"),
+            self.trace,
+            lambda disk, rng: make_node(disk, rng, self.scheduler.now_ms, self._node_says),
+        )
+        pace = self._dice("pace").choice(PACES)
+        self.world = World(self.scheduler, network, self.machine, self.trace, pace)
+        self.checker = DiskChecker(self.disk, directories, self.world.ledger)
+        self.chaos = Chaos(self.world, self.checker, self._dice("chaos"), directories)
+        self.administrator = Administrator(self.world, self._dice("admin"))
+        rng = self._dice("clients")
+        self.producers = [
+            SimulatedProducer(self.world, f"p{number}", self._dice(f"p{number}"), is_idempotent=number % 2 == 0)
+            for number in range(rng.choice((1, 2, 3)))
+        ]
+        self.consumers = [SimulatedConsumer(self.world, f"r{number}", self._dice(f"r{number}")) for number in range(2)]
+
+    def _dice(self, name: str) -> Random:
+        return Random(f"{self.seed} {name}")
+
+    def _weather(self) -> Weather:
+        rng = self._dice("weather")
+        return Weather(
+            rng.choice((1, 4, 20)), rng.choice((50, 400, 3000)), rng.choice((0.0, 0.02, 0.1)), rng.choice((0.0, 0.1, 0.5))
+        )
+
+    def _node_says(self, line: str) -> None:
+        self.trace.add("node", line)
+        if "a fault of kcli" in line:
+            raise SimulationFailure(line)
+
+    def run(self) -> Outcome:
+        """Run it -> what came of it; a failure is told, not raised."""
+        failure = ""
+        try:
+            self._storm()
+            self._calm()
+            self._read_all()
+            self._end()
+        except SimulationFailure as error:
+            failure = str(error)
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            failure = f"{type(error).__name__}: {error} ({where.filename.rpartition('/kcli/')[2]}:{where.lineno})"
+        return Outcome(
+            seed=self.seed,
+            failure=failure,
+            digest=self.trace.digest(),
+            tail=list(self.trace.tail),
+            deaths=self.chaos.deaths,
+            starts=self.machine.start_count,
+            batches=sum(producer.acknowledged_batches for producer in self.producers),
+            records_read=sum(consumer.record_count for consumer in self.consumers),
+            records_checked=self.checker.checked_records,
+            virtual_ms=self.scheduler.now_ms - START_MS,
+        )
+
+    def _storm(self) -> None:
+        self.chaos.start()
+        world = self.world
+        world.run(self.administrator.run())
+        world.run(self.chaos.run())
+        for producer in self.producers:
+            world.run(producer.run())
+        for consumer in self.consumers:
+            world.run(consumer.run())
+        for _ in range(self.steps):
+            self.scheduler.run_next()
+
+    def _calm(self) -> None:
+        self.trace.add("runner", "calm")
+        self.world.is_ending = True
+        self.machine.die_never()
+        self._until(lambda: self.machine.is_ready and not self.world.tasks_running, "the node is up and the clients are done")
+        self.world.is_ending = False
+        self.world.run(self.administrator.audit())
+        self._until(lambda: not self.world.tasks_running, "the audit is done")
+
+    def _read_all(self) -> None:
+        self.trace.add("runner", "read all")
+        reader = SimulatedConsumer(self.world, "reader", self._dice("reader"))
+        self.consumers.append(reader)
+        for topic in self.world.ledger.live_topics():
+            self.world.run(reader.read_whole(topic))
+            self._until(lambda: not self.world.tasks_running, f"topic {topic.facts.name} is read")
+
+    def _end(self) -> None:
+        self.trace.add("runner", "end")
+        self.world.is_ending = True
+        self.world.run(self.chaos.stop())
+        self._until(lambda: not self.machine.is_up, "the node has stopped")
+        self.checker.finished()
+
+    def _until(self, is_done: Callable[[], bool], what: str) -> None:
+        for _ in range(MAX_QUIET_STEPS):
+            if is_done():
+                return
+            if not self.scheduler.run_next():
+                break
+        if not is_done():
+            raise SimulationFailure(f"waited in vain until {what}")

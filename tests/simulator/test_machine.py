@@ -1,0 +1,118 @@
+"""Protects the machinery: time that is the seed's, links that keep their order and break, frames, the trace."""
+
+from __future__ import annotations
+
+from random import Random
+
+from kcli.simulator.network import FrameReader, Link, Network, Weather
+from kcli.simulator.scheduler import Scheduler
+from kcli.simulator.trace import Trace
+
+
+def test_time_jumps_and_ties_are_cast() -> None:
+    """Actions run at their times; the order within a millisecond is the seed's, and the same for the same seed."""
+
+    def order(seed: int) -> str:
+        scheduler, done = Scheduler(Random(seed), 100), []
+        for name in "abcdefgh":
+            scheduler.at(120, lambda name=name: done.append(name))  # type: ignore[misc]
+        scheduler.after(5, lambda: done.append(f"{scheduler.now_ms} "))
+        cancelled = scheduler.after(6, lambda: done.append("never"))
+        cancelled.cancel()
+        scheduler.at(3, lambda: done.append(f"{scheduler.now_ms} "))
+        while scheduler.run_next():
+            pass
+        return "".join(done)
+
+    orders = {order(seed) for seed in range(20)}
+    assert all(one.startswith("100 105 ") and sorted(one[8:]) == list("abcdefgh") for one in orders)
+    assert len(orders) > 15 and order(3) == order(3)
+
+
+class Side:
+    """One end of a link: what it got."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.is_closed = False
+        self.arrivals: list[tuple[int, bytes]] = []
+        self.clock: Scheduler
+
+    def received(self, link: Link, data: bytes) -> None:
+        assert not self.is_closed
+        self.data += data
+
+    def closed(self, link: Link) -> None:
+        assert not self.is_closed
+        self.is_closed = True
+
+
+def storm(seed: int, *, cut: bool) -> tuple[list[bytes], list[Side], list[Side]]:
+    rng = Random(seed)
+    scheduler = Scheduler(rng, 0)
+    network = Network(scheduler, rng, Weather(5, 300, 0.2, 0.5, 0.5))
+    clients, servers = [Side() for _ in range(3)], [Side() for _ in range(3)]
+    links = [network.connect(client, server) for client, server in zip(clients, servers)]
+    sent = [b""] * 3
+    for number in range(30):
+        at = rng.randrange(3)
+        piece = b"<%d>" % number
+        sent[at] += piece
+        links[at].send(0, piece)
+        links[at].send(1, piece)
+    if cut:
+        for _ in range(15):
+            scheduler.run_next()
+        network.cut_one()
+    else:
+        for link in links:
+            link.close(0)
+    while scheduler.run_next():
+        pass
+    return sent, clients, servers
+
+
+def test_a_link_keeps_its_order_and_a_close_comes_last() -> None:
+    """All bytes come, in order, whatever the delays; then the other side hears of the end."""
+    for seed in range(30):
+        sent, _, servers = storm(seed, cut=False)
+        assert [server.data for server in servers] == sent
+        assert all(server.is_closed for server in servers)
+
+
+def test_a_cut_loses_what_is_under_way() -> None:
+    """A prefix has come, perhaps half a frame; each side is told, or one of them is not."""
+    halves = told = untold = 0
+    for seed in range(60):
+        sent, clients, servers = storm(seed, cut=True)
+        for whole, client, server in zip(sent, clients, servers):
+            assert whole.startswith(server.data) and whole.startswith(client.data)
+            halves += server.data != b"" and not server.data.endswith(b">")
+            told += client.is_closed and server.is_closed
+            untold += client.is_closed != server.is_closed
+    assert halves and told and untold
+
+
+def test_frames_are_put_together() -> None:
+    """However the bytes come."""
+    frames = [b"", b"a", b"bc" * 100]
+    data = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+    for step in (1, 2, 3, 7, len(data)):
+        reader, found = FrameReader(), []
+        for at in range(0, len(data), step):
+            found += [bytes(frame) for frame in reader.feed(data[at : at + step])]
+        assert found == frames
+
+
+def test_a_trace_is_its_lines() -> None:
+    """The digest is that of the lines; times count from the start."""
+    now = [1000]
+    lines: list[str] = []
+    traces = [Trace(lambda: now[0], lines.append), Trace(lambda: now[0])]
+    for trace in traces:
+        trace.add("node", "begins")
+    assert traces[0].digest() == traces[1].digest()
+    now[0] = 1010
+    traces[0].add("node", "ends")
+    assert lines == ["       0 node         begins", "      10 node         ends"]
+    assert traces[0].digest() != traces[1].digest() and list(traces[0].tail) == lines
