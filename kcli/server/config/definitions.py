@@ -91,7 +91,7 @@ class ConfigTable:
         """The key of that name, or None."""
         return self[name] if name in self._lines else None
 
-    def keys(self) -> list[ConfigKey]:
+    def definitions(self) -> list[ConfigKey]:
         """All keys, parsed."""
         return [self[name] for name in self._lines]
 

@@ -12,6 +12,7 @@ zookeeper.connect, ...                      a key that Kafka has no more (REMOVE
 from __future__ import annotations
 
 from kcli.server.config.definitions import BROKER_DYNAMIC_KEYS, BROKER_KEYS, ConfigKey
+from kcli.server.config.values import nearest_name
 
 LISTENER_PREFIX = "listener.name."
 # What Kafka hands to plugins, quotas' callbacks and metrics' reporters; it knows no names of them.
@@ -91,9 +92,6 @@ def removed_key(name: str) -> str | None:
 
 def unknown_key(key: str) -> str:
     """A sentence for a name that Kafka does not know, with the nearest one that it does."""
-    from difflib import get_close_matches
-
     if key.startswith(LISTENER_PREFIX):
         return f"{key} is not known; listener.name.<name>.<key> takes the keys that secure a listener or limit its connections"
-    near = get_close_matches(key, list(BROKER_KEYS), 1, 0.75)
-    return f"{key} is not known" + (f"; did you mean {near[0]}?" if near else "; it has no effect")
+    return f"{key} is not known{nearest_name(key, BROKER_KEYS) or '; it has no effect'}"

@@ -21,7 +21,7 @@ keys, where nobody states them, follow others (Kafka's rules):
     num.replica.alter.log.dirs.threads as many as log.dirs has
 
 `listener.name.<name>.<key>` stands over <key> for one listener: `listener_value`. Dynamic configuration lies above all of
-this, in dynamic_config.
+this: dynamic_config makes a ServerConfig of all layers anew with each change.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class ConfigSource(StrEnum):
     BUILT_IN = "built-in"
     FILE = "file"
     OVERRIDE = "override"
+    DYNAMIC = "dynamic"
 
 
 class StatedValue(NamedTuple):
@@ -83,6 +84,8 @@ class ServerConfig:
         self.stated = dict(stated)
         self.file_name = file_name
         self.warnings: list[str] = []
+        # What others have made of this configuration, which never changes, by a name of theirs.
+        self.derived: dict[str, dict[str, str]] = {}
         self._values: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:

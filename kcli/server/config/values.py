@@ -7,16 +7,17 @@
     DOUBLE          a number as Java reads it                   float
     STRING CLASS    any                                         str
     PASSWORD        any; it is shown nowhere                    str
-    LIST            values between commas; nothing: empty list  list of str
+    LIST            values between commas; nothing: empty list  list of str, each once
 
 A key's `valid` column adds to its type; the words of it are checked by `_VALID_LISTS` and `_fault_of` below. Kafka's rules
-(ConfigDef and its validators in 4.3): ranges include both ends, a list's values are neither empty nor twice there.
+(ConfigDef and its validators in 4.3): ranges include both ends, a list's values are not empty, and one that is there twice
+counts once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -50,6 +51,8 @@ def parse_value(key: ConfigKey, text: str) -> ConfigValue:
     """The value that `text` is for a key. Raises ConfigError, whose sentence names key, value and what is valid."""
     text = text.strip(_TRIMMED)
     value = _typed(key.type, text)
+    if key.valid.startswith("list") and value is not None:
+        value = list(dict.fromkeys(value))
     if value is None or (key.valid and not _is_valid(key.valid, value)):
         raise ConfigError(f"{key.name}{shown_value(key, text)} is not valid; {valid_values(key)} is")
     return value
@@ -76,6 +79,14 @@ def format_value(value: ConfigValue) -> str | None:
 
         return double_text(value)
     return ",".join(value) if isinstance(value, list) else str(value)
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` for a sentence about a name that is not known; nothing where none is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), 1, 0.75)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def split_list(text: str) -> list[str]:
@@ -108,7 +119,6 @@ def _is_valid(valid: str, value: ConfigValue) -> bool:
         words = _words(valid)
         return (
             (bool(value) or not valid.startswith("list, not empty"))
-            and len(set(value)) == len(value)
             and "" not in value
             and (not words or all(word in words for word in value))
         )
@@ -195,5 +205,5 @@ def valid_values(key: ConfigKey) -> str:
         return f"one of {words}{' (in any case)' if '(any case)' in valid else ''}"
     if valid.startswith("list"):
         at_least_one = " with at least one value" if "not empty" in valid else ""
-        return f"a list{at_least_one}{f' out of {words}' if words else ''}, each once"
+        return f"a list{at_least_one}{f' out of {words}' if words else ''}"
     return _CHECKS_IN_WORDS[valid]

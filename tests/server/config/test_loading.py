@@ -113,7 +113,7 @@ def test_listeners_are_parsed() -> None:
         ),
         ("num.partitions=many", "num.partitions=many is not valid"),
         ("compression.type=lzo", "one of uncompressed, zstd, lz4, snappy, gzip, producer is"),
-        ("log.cleanup.policy=keep", "a list out of compact, delete, each once is"),
+        ("log.cleanup.policy=keep", "a list out of compact, delete is"),
         ("listeners=nonsense", "'nonsense' is not valid; NAME://host:port is"),
         ("listeners=FOO://:1", "add FOO:PLAINTEXT"),
         ("listeners=PLAINTEXT://:99999", "0 (any free one) to 65535 is"),

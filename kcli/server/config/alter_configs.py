@@ -1,0 +1,221 @@
+"""AlterConfigs and IncrementalAlterConfigs as functions: what is asked for -> the changes that the metadata log shall hold.
+
+    operation  of one key                                     null as its value
+    ---------  ---------------------------------------------  ---------------------
+    SET        its value                                      refused
+    DELETE     its value goes; the default stands             what it is sent with
+    APPEND     each of the values that the list lacks         refused
+    SUBTRACT   the list without them                          refused
+
+    who                             looks at
+    ------------------------------  -------------------------------------------------------------------------------------
+    preprocess: the broker asked    keys named twice, nulls; its own and the cluster's broker configuration, which it has
+                                    to be able to run with (broker_changes)
+    decide: the active controller   lists, sizes, whether the resource is there, topics', groups' and client metrics'
+                                    rules, min.insync.replicas where eligible leader replicas (ELR) depend on it
+
+APPEND and SUBTRACT start from the resource's own value, else from Kafka's default for the key; what is to be added or taken
+away is split at commas, blanks stay part of it. A change that changes nothing writes nothing, except of brokers, whose
+configuration Kafka's brokers take as a nudge to read their key stores again. Where min.insync.replicas changes while ELR is
+on, the ELR of the topics concerned is void: ClearElrRecord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from kcli.protocol.catalog import message_type
+from kcli.protocol.error_codes import INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION
+from kcli.protocol.message import Message
+from kcli.server.config.broker_changes import check_broker_change
+from kcli.server.config.client_metrics_config import check_client_metrics_config
+from kcli.server.config.definitions import BROKER_KEYS, TOPIC_KEYS, ConfigTable
+from kcli.server.config.dynamic_config import DynamicConfig
+from kcli.server.config.group_config import check_group_config
+from kcli.server.config.request_errors import ConfigRequestError, invalid_config, invalid_request
+from kcli.server.config.server_config import ServerConfig
+from kcli.server.config.topic_config import check_topic_config
+from kcli.server.config.values import split_list
+from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+MAX_VALUE_CHARACTERS = 32767
+ELR_FEATURE = "eligible.leader.replicas.version"
+_MIN_ISR = "min.insync.replicas"
+_NUMBERS = {name: number for number, name in CONFIG_RESOURCE_TYPES.items()}
+_LISTS: dict[str, ConfigTable] = {"BROKER": BROKER_KEYS, "TOPIC": TOPIC_KEYS}  # Kafka knows of no other lists here
+Changes = dict[str, str | None]
+
+
+class Operation(NamedTuple):
+    """One change that is asked for; `operation` is SET, DELETE, APPEND or SUBTRACT."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+def resource_of(type_number: int, name: str) -> ConfigResource:
+    """The resource that a request names. Raises ConfigRequestError for a type whose configurations nobody can alter."""
+    type_name = CONFIG_RESOURCE_TYPES.get(type_number)
+    if type_name is None:
+        raise invalid_request(f"{type_number} is no type of resource that has configurations")
+    return ConfigResource(type_name, name)
+
+
+# ------------------------------------------------------------------------------------------------- the broker that is asked
+
+
+def preprocess(resource: ConfigResource, operations: Sequence[Operation], image: MetadataImage, dynamic: DynamicConfig) -> None:
+    """Refuse an IncrementalAlterConfigs of one resource before it goes to the controller. Raises ConfigRequestError."""
+    names = [operation.name for operation in operations]
+    if len(set(names)) < len(names):
+        raise invalid_request(f"a key is named twice: {', '.join(names)}")
+    for name, operation, value in operations:
+        if operation not in (SET, DELETE, APPEND, SUBTRACT):
+            raise invalid_request(f"{operation} is no operation for {name}")
+        if value is None and operation != DELETE:
+            raise invalid_request(f"the value of {name} is null; only DELETE takes none")
+    if resource.type == "BROKER":
+        _check_broker_name(resource, dynamic.node_id)
+        current = image.configs.get(resource, {})
+        _check_broker_layer(resource, _apply(current, _changes(resource, operations, current)), dynamic)
+
+
+def preprocess_replacement(resource: ConfigResource, configs: Mapping[str, str | None], dynamic: DynamicConfig) -> None:
+    """The same of an AlterConfigs. Raises ConfigRequestError."""
+    values = {name: value for name, value in configs.items() if value is not None}
+    if len(values) < len(configs):
+        raise invalid_request(f"the value of {', '.join(name for name in configs if configs[name] is None)} is null")
+    if resource.type == "BROKER":
+        _check_broker_name(resource, dynamic.node_id)
+        _check_broker_layer(resource, values, dynamic)
+
+
+def _check_broker_name(resource: ConfigResource, node_id: int) -> None:
+    if resource.name not in ("", str(node_id)):
+        raise invalid_request(f"this is broker {node_id}, not {resource.name}; ask that one, or for all with an empty name")
+
+
+def _check_broker_layer(resource: ConfigResource, layer: Mapping[str, str], dynamic: DynamicConfig) -> None:
+    check_broker_change(dynamic, layer, is_cluster=resource.name == "")
+
+
+# --------------------------------------------------------------------------------------------------- the active controller
+
+
+def decide(
+    resource: ConfigResource, operations: Sequence[Operation], image: MetadataImage, config: ServerConfig
+) -> list[Message]:
+    """The records of an IncrementalAlterConfigs of one resource; `config` is the controller's. Raises ConfigRequestError."""
+    current = image.configs.get(resource, {})
+    return _records(resource, _changes(resource, operations, current), image, config)
+
+
+def decide_replacement(
+    resource: ConfigResource, configs: Mapping[str, str | None], image: MetadataImage, config: ServerConfig
+) -> list[Message]:
+    """The records of an AlterConfigs of one resource: what it does not name goes. Raises ConfigRequestError."""
+    current = image.configs.get(resource, {})
+    changes: Changes = {name: value for name, value in configs.items() if current.get(name) != value}
+    changes.update(dict.fromkeys(name for name in current if name not in configs))
+    return _records(resource, changes, image, config)
+
+
+def config_record(resource: ConfigResource, name: str, value: str | None) -> Message:
+    """A ConfigRecord; a null value takes the configuration away."""
+    return message_type("metadata_records", "ConfigRecord").new(
+        resource_type=_NUMBERS[resource.type], resource_name=resource.name, name=name, value=value
+    )
+
+
+def elr_safety_records(image: MetadataImage, config: ServerConfig) -> list[Message]:
+    """What has to stand in the metadata log before ELR is on: a min.insync.replicas of the cluster's, and none of brokers'."""
+    records = []
+    for resource, configs in image.configs.items():
+        if resource.type == "BROKER" and resource.name and _MIN_ISR in configs:
+            records.append(config_record(resource, _MIN_ISR, None))
+    cluster = ConfigResource("BROKER", "")
+    if _MIN_ISR not in image.configs.get(cluster, {}):
+        records.append(config_record(cluster, _MIN_ISR, str(config[_MIN_ISR])))
+    return records
+
+
+def is_elr_enabled(image: MetadataImage) -> bool:
+    """Whether eligible leader replicas (KIP-966) are on."""
+    return image.features.get(ELR_FEATURE, 0) > 0
+
+
+def _changes(resource: ConfigResource, operations: Iterable[Operation], current: Mapping[str, str]) -> Changes:
+    """What the operations make of the resource's own configuration, as far as there is anything to write."""
+    changes: Changes = {}
+    for name, operation, value in operations:
+        if operation in (APPEND, SUBTRACT):
+            value = _altered_list(resource, name, operation, value or "", current.get(name))
+        elif operation == DELETE:
+            value = None
+        if resource.type == "BROKER" or value != current.get(name):
+            changes[name] = value
+    return changes
+
+
+def _altered_list(resource: ConfigResource, name: str, operation: int, operand: str, current: str | None) -> str:
+    key = _LISTS[resource.type].get(name) if resource.type in _LISTS else None
+    if key is None or not key.is_list:
+        raise invalid_config(f"{name} is no list; only SET and DELETE change it")
+    parts = split_list(current if current is not None else key.default or "")
+    for part in operand.split(","):
+        if operation == SUBTRACT and part in parts:
+            parts.remove(part)
+        elif operation == APPEND and part not in parts:
+            parts.append(part)
+    return ",".join(parts)
+
+
+def _apply(current: Mapping[str, str], changes: Changes) -> dict[str, str]:
+    return {name: value for name, value in {**current, **changes}.items() if value is not None}
+
+
+def _records(resource: ConfigResource, changes: Changes, image: MetadataImage, config: ServerConfig) -> list[Message]:
+    _check_elr(resource, changes, image)
+    for name, value in changes.items():
+        if value is not None and len(value) > MAX_VALUE_CHARACTERS:
+            raise invalid_config(f"the value of {name} has {len(value)} characters; {MAX_VALUE_CHARACTERS} fit")
+    _check_values(resource, _apply(image.configs.get(resource, {}), changes), config)
+    if resource.type == "TOPIC" and resource.name not in image.topic_ids:
+        raise ConfigRequestError(UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.name}")
+    records = [config_record(resource, name, value) for name, value in changes.items()]
+    if _MIN_ISR in changes and is_elr_enabled(image):
+        # A topic's own concerns that topic, a broker's all of them.
+        topic_name = resource.name if resource.type == "TOPIC" else ""
+        records.append(message_type("metadata_records", "ClearElrRecord").new(topic_name=topic_name))
+    return records
+
+
+def _check_elr(resource: ConfigResource, changes: Changes, image: MetadataImage) -> None:
+    if resource.type != "BROKER" or _MIN_ISR not in changes or not is_elr_enabled(image):
+        return
+    if resource.name:
+        raise ConfigRequestError(INVALID_CONFIG, f"{_MIN_ISR} of a single broker cannot change while {ELR_FEATURE} is on")
+    if changes[_MIN_ISR] is None:
+        raise ConfigRequestError(INVALID_CONFIG, f"{_MIN_ISR} of the cluster cannot go while {ELR_FEATURE} is on")
+
+
+def _check_values(resource: ConfigResource, values: Mapping[str, str], config: ServerConfig) -> None:
+    """The rules of each type of resource for the whole of its own configuration."""
+    if resource.type == "BROKER":
+        if resource.name and not (resource.name.isascii() and resource.name.isdigit()):
+            raise invalid_request(f"{resource.name!r} is no broker's id")
+        return
+    if not resource.name:
+        raise invalid_request(f"a resource {resource.type} needs a name; defaults for all exist for brokers only")
+    if resource.type == "TOPIC":
+        check_topic_config(config, values)
+    elif resource.type == "GROUP":
+        check_group_config(config, values)
+    elif resource.type == "CLIENT_METRICS":
+        check_client_metrics_config(values)
+    else:
+        raise invalid_request(f"the controller keeps no configurations of {resource.type}")

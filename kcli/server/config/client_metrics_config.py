@@ -1,0 +1,65 @@
+"""A client metrics subscription (KIP-714): which clients push which metrics how often.
+
+    key          text                                                         default
+    -----------  -----------------------------------------------------------  --------------------
+    interval.ms  100 to 3600000                                               300000
+    metrics      a list of prefixes of metrics' names; "*" stands for all     none
+    match        a list of selector=pattern; a client must match all of them  every client
+
+Selectors are client_instance_id, client_id, client_software_name, client_software_version, client_source_address and
+client_source_port; patterns are regular expressions, which Kafka takes as Java's and kcli as Python's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kcli.server.config.definitions import CLIENT_METRICS_KEYS
+from kcli.server.config.request_errors import invalid_config, invalid_request
+from kcli.server.config.values import ConfigError, nearest_name, parse_value, split_list
+
+MIN_INTERVAL_MS = 100
+MAX_INTERVAL_MS = 3_600_000
+SELECTORS = frozenset(
+    (
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    )
+)
+
+
+def check_client_metrics_config(overrides: Mapping[str, str]) -> None:
+    """Refuse a subscription that is not valid. Raises ConfigRequestError."""
+    for name, text in overrides.items():
+        key = CLIENT_METRICS_KEYS.get(name)
+        if key is None:
+            raise invalid_request(f"{name} is no configuration of client metrics{nearest_name(name, CLIENT_METRICS_KEYS)}")
+        try:
+            value = parse_value(key, text)
+        except ConfigError as error:
+            raise invalid_config(str(error)) from error
+        if name == "interval.ms" and not MIN_INTERVAL_MS <= value <= MAX_INTERVAL_MS:
+            raise invalid_request(f"interval.ms={value} is not valid; {MIN_INTERVAL_MS} to {MAX_INTERVAL_MS} is")
+        if name == "match":
+            match_patterns(text)
+
+
+def match_patterns(text: str) -> dict[str, re.Pattern[str]]:
+    """The pattern of each selector in a value of `match`. Raises ConfigRequestError (INVALID_CONFIG)."""
+    patterns = {}
+    for item in split_list(text):
+        selector, equals, pattern = (part.strip() for part in item.partition("="))
+        if not equals or "=" in pattern:
+            raise invalid_config(f"match: {item!r} is not valid; selector=pattern is")
+        if selector not in SELECTORS:
+            raise invalid_config(f"match: {selector} is no selector; {', '.join(sorted(SELECTORS))} are")
+        try:
+            patterns[selector] = re.compile(pattern)
+        except re.error as error:
+            raise invalid_config(f"match: {pattern!r} of {selector} is no regular expression: {error}") from error
+    return patterns

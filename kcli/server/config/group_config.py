@@ -1,0 +1,63 @@
+"""A group's configuration: valid names and values, and the bounds that the brokers set (Kafka's GroupConfig.validate).
+
+    key of a group                        may be
+    ------------------------------------  -----------------------------------------------------------------------------
+    <kind>.session.timeout.ms             from group.<kind>.min.session.timeout.ms to group.<kind>.max...; above the
+                                          heartbeat interval
+    <kind>.heartbeat.interval.ms          from group.<kind>.min.heartbeat.interval.ms to group.<kind>.max...
+    <kind>.assignment.interval.ms         from group.<kind>.min.assignment.interval.ms to group.<kind>.max...
+    share.record.lock.duration.ms         the same with group.share.min.record.lock.duration.ms ...
+    share.delivery.count.limit            the same with group.share.min.delivery.count.limit ...
+    share.partition.max.record.locks      the same with group.share.min.partition.max.record.locks ...
+    streams.num.standby.replicas          up to group.streams.max.standby.replicas
+
+<kind> is consumer, share or streams. What a group does not set comes from the broker key behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kcli.server.config.definitions import GROUP_KEYS
+from kcli.server.config.request_errors import invalid_config
+from kcli.server.config.server_config import ServerConfig
+from kcli.server.config.values import ConfigError, ConfigValue, default_value, nearest_name, parse_value
+
+KINDS = ("consumer", "share", "streams")
+# A group's key -> the broker keys of its lowest and highest value; "" for none.
+_BOUNDS = {
+    f"{kind}.{what}": (f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
+    for kind in KINDS
+    for what in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+} | {
+    f"share.{what}": (f"group.share.min.{what}", f"group.share.max.{what}")
+    for what in ("record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks")
+}
+_BOUNDS["streams.num.standby.replicas"] = ("", "group.streams.max.standby.replicas")
+
+
+def group_defaults(config: ServerConfig) -> dict[str, ConfigValue]:
+    """What a group's keys are where it sets none."""
+    return {key.name: config[key.broker_keys[0]] if key.broker_keys else default_value(key) for key in GROUP_KEYS.definitions()}
+
+
+def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> None:
+    """Refuse a group's configuration that is not valid. Raises ConfigRequestError (INVALID_CONFIG)."""
+    values = group_defaults(config)
+    for name, text in overrides.items():
+        key = GROUP_KEYS.get(name)
+        if key is None:
+            raise invalid_config(f"{name} is no configuration of groups{nearest_name(name, GROUP_KEYS)}")
+        try:
+            values[name] = parse_value(key, text)
+        except ConfigError as error:
+            raise invalid_config(str(error)) from error
+    for name in overrides:
+        for bound_key, sign in zip(_BOUNDS.get(name, ()), (1, -1)):
+            if bound_key and sign * values[name] < sign * config[bound_key]:
+                word = "below" if sign == 1 else "above"
+                raise invalid_config(f"{name}={values[name]} must not be {word} {bound_key}={config[bound_key]} of the brokers")
+    for kind in KINDS:
+        session, heartbeat = values[f"{kind}.session.timeout.ms"], values[f"{kind}.heartbeat.interval.ms"]
+        if session <= heartbeat:
+            raise invalid_config(f"{kind}.session.timeout.ms={session} must be above {kind}.heartbeat.interval.ms={heartbeat}")
