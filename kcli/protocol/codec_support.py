@@ -7,14 +7,46 @@ calls the decoder turns that into `past_the_end`. Lengths are checked before any
 from __future__ import annotations
 
 import binascii
-from collections.abc import Sequence, Sized
+import struct
+from collections.abc import Callable, Sequence, Sized
+from functools import lru_cache
+from typing import Any
 
-from kcli.format.kafka_uuid import UUID_BYTES
+from kcli.format.java_text import decode_utf8
+from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.primitives import Buffer, write_unsigned_varint
 from kcli.protocol.errors import DecodeError, EncodeError
 
 MAX_STRING_BYTES = 0x7FFF
 _INT32_SIGN = 0x8000_0000
+# Names of topics and ids come again and again: a short one is made an object once, whose hash then is known too.
+MAX_INTERNED_BYTES = 249
+REMEMBERED_NAMES = 4096
+# Arrays of integers up to this length have their struct ready.
+MAX_READY_LIST = 64
+
+interned_text = lru_cache(REMEMBERED_NAMES)(decode_utf8)
+interned_uuid = lru_cache(REMEMBERED_NAMES)(Uuid)
+
+
+class _ListStructs(dict[int, Callable[..., Any]]):
+    """By the length of an array of one fixed type: the method of its struct."""
+
+    def __init__(self, code: str, method: str) -> None:
+        super().__init__()
+        self.code = code
+        self.method = method
+
+    def __missing__(self, length: int) -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(struct.Struct(f">{length}{self.code}"), self.method)
+        if length <= MAX_READY_LIST:
+            self[length] = found
+        return found
+
+
+_CODES = {"t": "?", "b": "b", "h": "h", "H": "H", "i": "i", "I": "I", "q": "q", "d": "d"}
+LIST_PACKERS = {name: _ListStructs(code, "pack") for name, code in _CODES.items()}
+LIST_UNPACKERS = {name: _ListStructs(code, "unpack_from") for name, code in _CODES.items()}
 
 
 def past_the_end(name: str, size_bytes: int) -> DecodeError:

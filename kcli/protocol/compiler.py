@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from kcli.format.java_text import decode_utf8, json_text, quote
-from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.format.primitives import Buffer, write_unsigned_varint
 from kcli.protocol import codec_support
 from kcli.protocol.decoder_source import DecoderSource, Source, packer_name
 from kcli.protocol.encoder_source import EncoderSource
 from kcli.protocol.errors import EncodeError, UnsupportedVersionError
 from kcli.protocol.json_source import JsonSource
-from kcli.protocol.message import Message, build_class
+from kcli.protocol.message import Message, build_class, build_shared_default, has_shared_default
 from kcli.protocol.schema import Schema, Struct
 
 _SOURCES: dict[str, Callable[[Schema, int], Source]] = {
@@ -29,12 +29,13 @@ _SOURCES: dict[str, Callable[[Schema, int], Source]] = {
 # The names that generated code may use, besides its own classes, functions and packers.
 _SCOPE: dict[str, Any] = {
     "new": object.__new__,
-    "unpack_from": struct.unpack_from,
-    "pack": struct.pack,
     "decode_utf8": decode_utf8,
     "quote": quote,
     "json_text": json_text,
-    "Uuid": Uuid,
+    "interned_uuid": codec_support.interned_uuid,
+    "interned_text": codec_support.interned_text,
+    **{f"pack_list_{code}": packers for code, packers in codec_support.LIST_PACKERS.items()},
+    **{f"unpack_list_{code}": unpackers for code, unpackers in codec_support.LIST_UNPACKERS.items()},
     "ZERO_UUID": ZERO_UUID,
     "write_unsigned_varint": write_unsigned_varint,
     **{name: value for name, value in vars(codec_support).items() if callable(value)},
@@ -50,6 +51,8 @@ class MessageType:
         self.key = schema.key
         self.newest_version = schema.versions.highest
         self._classes: dict[str, type[Message]] | None = None
+        # By their names in generated code: the values that fields have by default and share.
+        self._defaults: dict[str, Any] = {"ZERO_UUID": ZERO_UUID}
         self._functions: dict[tuple[str, int], Callable[..., Any]] = {}
 
     def __repr__(self) -> str:
@@ -59,11 +62,13 @@ class MessageType:
     def classes(self) -> dict[str, type[Message]]:
         """The class of each struct, by Kafka's name; the message's own is among them."""
         if self._classes is None:
-            classes: dict[str, Any] = {"ZERO_UUID": ZERO_UUID}
+            classes: dict[str, Any] = {}
             for nested in _inner_first(self.schema):
                 is_root = nested is self.schema.root
-                classes[nested.name] = build_class(nested, classes, self.newest_version, is_root)
-            del classes["ZERO_UUID"]
+                made = build_class(nested, classes | self._defaults, self.newest_version, is_root)
+                classes[nested.name] = made
+                if not is_root and has_shared_default(nested):
+                    self._defaults[f"DEFAULT_{nested.name}"] = build_shared_default(made)
             self._classes = classes
         return self._classes
 
@@ -124,7 +129,7 @@ class MessageType:
 
     def _compile(self, what: str, version: int) -> Callable[..., Any]:
         generated = self._generate(what, version)
-        scope = _SCOPE | self.classes
+        scope = _SCOPE | self.classes | self._defaults
         for codes in generated.formats:
             packer = struct.Struct(f">{codes}")
             scope[f"unpack_{packer_name(codes)}"] = packer.unpack_from

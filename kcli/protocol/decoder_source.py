@@ -7,7 +7,7 @@ Neighbours of fixed size are read by one call of struct. For PartitionRecord in 
     def decode_PartitionRecord(data, at, end):
         m = new(PartitionRecord)
         m.partition_id, m.topic_id = unpack_i16s(data, at)
-        m.topic_id = Uuid(m.topic_id)
+        m.topic_id = interned_uuid(m.topic_id)
         at += 20
         n = data[at] - 1
         at += 1
@@ -21,6 +21,7 @@ size) and takes the last of a tag that is there twice; text that is not UTF-8 ge
 
 from __future__ import annotations
 
+from kcli.protocol.codec_support import MAX_INTERNED_BYTES
 from kcli.protocol.message import default_source
 from kcli.protocol.schema import FIXED_SIZE_BYTES, Field, FieldType, Schema, Struct
 
@@ -35,6 +36,8 @@ STRUCT_CODES = {
     "float64": "d",
     "uuid": "16s",
 }
+# Fields of text, by their names, that hold the same few values request after request.
+_REPEATED_NAMES = ("name", "topic", "topicName")
 
 
 class Source:
@@ -64,12 +67,16 @@ class DecoderSource(Source):
         super().__init__()
         self.version = version
         self.is_flexible = schema.flexible.has(version)
+        self.root_name = schema.name
+        self.has_records = any(field.type.name == "records" for nested in schema.structs.values() for field in nested.fields)
         for struct in schema.structs.values():
             self._struct(struct)
 
     def _struct(self, struct: Struct) -> None:
         self.add(f"def decode_{struct.name}(data, at, end):")
         self.depth += 1
+        if self.has_records and struct.name == self.root_name:
+            self.add("if type(data) is not memoryview:", "    data = memoryview(data)")
         self.add(f"m = new({struct.name})")
         present = [field for field in struct.fields if self._is_plain(field)]
         for field in struct.fields:
@@ -109,7 +116,7 @@ class DecoderSource(Source):
         self.add(f"{targets}{',' if len(run) == 1 else ''} = unpack_{packer_name(codes)}(data, at)")
         for field in run:
             if field.type.name == "uuid":
-                self.add(f"m.{field.attribute} = Uuid(m.{field.attribute})")
+                self.add(f"m.{field.attribute} = interned_uuid(m.{field.attribute})")
         self.add(f"at += {sum(FIXED_SIZE_BYTES[field.type.name] for field in run)}")
 
     def _read(self, field: Field, kind: FieldType, target: str, is_element: bool = False) -> None:
@@ -122,7 +129,7 @@ class DecoderSource(Source):
             self.formats.add(codes)
             self.add(f"{target}, = unpack_{packer_name(codes)}(data, at)", f"at += {FIXED_SIZE_BYTES[kind.name]}")
             if kind.name == "uuid":
-                self.add(f"{target} = Uuid({target})")
+                self.add(f"{target} = interned_uuid({target})")
             return
         if kind.struct is not None and not kind.is_array:
             self._read_struct(field, kind.struct, target, is_nullable)
@@ -152,19 +159,23 @@ class DecoderSource(Source):
         self.add("stop = at + n")
         if kind == "string":
             self.add("if n > 32767 or stop > end:", f"    raise bad_string({name!r}, n, end - at, at)")
-            self.add(f"{target} = decode_utf8(data[at:stop])")
+            if name in _REPEATED_NAMES:
+                self.add(f"if n <= {MAX_INTERNED_BYTES}:", f"    {target} = interned_text(bytes(data[at:stop]))", "else:")
+                self.add(f"    {target} = decode_utf8(data[at:stop])")
+            else:
+                self.add(f"{target} = decode_utf8(data[at:stop])")
         elif kind == "bytes":
             self.add("if stop > end:", "    raise bad_bytes(n, end - at, at)", f"{target} = bytes(data[at:stop])")
         else:
             self.add("if stop > end:", "    raise bad_records(n, end - at, at)")
-            self.add(f"{target} = memoryview(data)[at:stop]")
+            self.add(f"{target} = data[at:stop]")
         self.add("at = stop")
 
     def _read_array(self, field: Field, element: FieldType, target: str) -> None:
         self.add("if n > end - at:", "    raise bad_count(n, end - at, at)")
         if element.is_fixed and element.name != "uuid":
             size, code = FIXED_SIZE_BYTES[element.name], STRUCT_CODES[element.name]
-            self.add(f'{target} = list(unpack_from(f">{{n}}{code}", data, at))', f"at += {size} * n")
+            self.add(f"{target} = list(unpack_list_{packer_name(code)}[n](data, at))", f"at += {size} * n")
             return
         self.add(f"items = {target} = []", "for _ in range(n):")
         self.depth += 1

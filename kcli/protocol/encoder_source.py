@@ -93,7 +93,7 @@ class EncoderSource(Source):
 
     def _write_array(self, field: Field, element: FieldType, value: str, out: str) -> None:
         if element.is_fixed and element.name != "uuid":
-            self.add(f'{out} += pack(f">{{len({value})}}{STRUCT_CODES[element.name]}", *{value})')
+            self.add(f"{out} += pack_list_{packer_name(STRUCT_CODES[element.name])}[len({value})](*{value})")
             return
         self.add(f"for item in {value}:")
         self.depth += 1
@@ -113,8 +113,13 @@ class EncoderSource(Source):
             self.add("if m.unknown_tagged_fields:", f"    raise no_tags_in_version({self.version})")
             return
         tagged = [field for field in struct.fields if field.tagged.has(self.version) and field.versions.has(self.version)]
-        if tagged:
-            self.add("known = []")
+        if not tagged:
+            self.add("if m.unknown_tagged_fields:", "    write_tagged_fields(out, [], m.unknown_tagged_fields)")
+            self.add("else:", "    out.append(0)")
+            return
+        self.add(f"if {' or '.join([*map(is_set_source, tagged), 'm.unknown_tagged_fields'])}:")
+        self.depth += 1
+        self.add("known = []")
         for field in tagged:
             self.add(f"if {is_set_source(field)}:")
             self.depth += 1
@@ -122,9 +127,8 @@ class EncoderSource(Source):
             self._write(field, field.type, f"m.{field.attribute}", "part")
             self.add(f"known.append(({field.tag}, part))")
             self.depth -= 1
-        condition = "known or m.unknown_tagged_fields" if tagged else "m.unknown_tagged_fields"
-        known = "known" if tagged else "[]"
-        self.add(f"if {condition}:", f"    write_tagged_fields(out, {known}, m.unknown_tagged_fields)")
+        self.add("write_tagged_fields(out, known, m.unknown_tagged_fields)")
+        self.depth -= 1
         self.add("else:", "    out.append(0)")
 
 
@@ -139,4 +143,6 @@ def is_set_source(field: Field) -> str:
         return f"{value} is not None"
     if default in ("[]", "''", "b''"):
         return f"{value} is None or len({value})"
+    if default.startswith("DEFAULT_"):
+        return f"({value} is not {default} and {value} != {default})"
     return f"{value} != {default}"

@@ -3,6 +3,9 @@
 A field that its version lacks has its default. `unknown_tagged_fields` keeps, as (tag, bytes) pairs in their order, the
 tagged fields that no declaration names, so that they are written again. A whole message, not its inner structs, also has
 `schema_version`: the version that it was read in, or is to be written in.
+
+A field that holds a struct and is at its default has the one default of that struct, which all messages share: making three
+of them for each partition of a response would cost more than the rest of it. It refuses to be changed; assign another.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class Message:
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
+        if not isinstance(other, Message) or other.STRUCT is not self.STRUCT:
             return NotImplemented
         return self.unknown_tagged_fields == other.unknown_tagged_fields and all(
             getattr(self, field.attribute) == getattr(other, field.attribute) for field in self.STRUCT.fields
@@ -48,10 +51,18 @@ class Message:
 _MISSING = object()
 
 
+def has_shared_default(struct: Struct) -> bool:
+    """True where nothing inside the struct's default could be changed: it has no arrays."""
+    return not any(
+        field.type.is_array or (isinstance(field.default, Struct) and not has_shared_default(field.default))
+        for field in struct.fields
+    )
+
+
 def default_source(field: Field) -> str:
     """The expression, in generated code, for a field's default."""
     if isinstance(field.default, Struct):
-        return f"{field.default.name}()"
+        return f"DEFAULT_{field.default.name}" if has_shared_default(field.default) else f"{field.default.name}()"
     if field.type.name == "uuid" and field.default is not None and not field.type.is_array:
         return "ZERO_UUID"
     return repr(field.default)
@@ -84,3 +95,17 @@ def build_class(struct: Struct, classes: dict[str, Any], newest_version: int, is
     exec(_init_source(struct, is_root), classes | scope, scope)
     body = {"__slots__": slots, "STRUCT": struct, "__init__": scope["__init__"], "__module__": __name__}
     return type(struct.name, (Message,), body)
+
+
+def _refuse_change(message: Message, name: str, _value: object) -> None:
+    what = message.STRUCT.name
+    raise AttributeError(f"this {what} is the default that all messages share: assign a new {what} to change its {name}")
+
+
+def build_shared_default(made: type[Message]) -> Message:
+    """The one default of a struct's class: equal to a new object of it, but refuses to be changed."""
+    frozen = type(made.__name__, (made,), {"__slots__": (), "__setattr__": _refuse_change})
+    default, example = object.__new__(frozen), made()
+    for name in (*(field.attribute for field in made.STRUCT.fields), "unknown_tagged_fields"):
+        object.__setattr__(default, name, getattr(example, name))
+    return default

@@ -194,10 +194,17 @@ def test_versions_that_a_message_does_not_have_are_refused() -> None:
 def test_fresh_messages_share_nothing() -> None:
     left, right = EVERY.new(), EVERY.new()
     left.names.append("a")
-    left.tagged_inner.value = 1
+    with pytest.raises(AttributeError, match="assign a new Inner to change its value"):
+        left.tagged_inner.value = 1
+    left.tagged_inner = EVERY.classes["Inner"](value=1)
     assert (right.names, right.tagged_inner.value) == ([], 7)
     assert left != right
     assert EVERY.new() == right
+    # Equal to the default, but not the one that all share.
+    right.tagged_inner = EVERY.classes["Inner"]()
+    assert EVERY.new() == right
+    assert right == EVERY.new()
+    assert EVERY.encode(right, 3) == EVERY.encode(EVERY.new(), 3)
     with pytest.raises(AttributeError):
         left.no_such_field = 1
 

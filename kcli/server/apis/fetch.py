@@ -147,8 +147,8 @@ class _Fetch:
         except PartitionError as error:
             answer.error_code = error.code
             if partition is not None:
-                answer.current_leader.leader_id = partition.leader_id
-                answer.current_leader.leader_epoch = partition.leader_epoch
+                leader = {"leader_id": partition.leader_id, "leader_epoch": partition.leader_epoch}
+                answer.current_leader = self._context.new("LeaderIdAndEpoch", **leader)
             return
         except OSError as error:
             answer.error_code = error_codes.KAFKA_STORAGE_ERROR
@@ -171,8 +171,7 @@ class _Fetch:
             raise OffsetOutOfRangeError(f"no leader epoch {wanted.last_fetched_epoch} is known")
         if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
             return False
-        answer.diverging_epoch.epoch = epoch
-        answer.diverging_epoch.end_offset = end_offset
+        answer.diverging_epoch = self._context.new("EpochEndOffset", epoch=epoch, end_offset=end_offset)
         answer.high_watermark = log.high_watermark
         answer.last_stable_offset = log.last_stable_offset
         answer.log_start_offset = log.log_start_offset
