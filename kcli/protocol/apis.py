@@ -6,13 +6,12 @@
     Api         key, name, version range, first flexible version, listeners, and `.request`, `.response`: message types
     PRODUCE...  the keys by name, as generated code and handlers use them
 
-The file has 2,000 lines and a node needs few of them: it is cut into blocks at the head lines, which tell keys and
-versions, and a block is parsed when its message is first asked for.
+The file has 2,000 lines and a node needs few of them: it is cut into blocks at its empty lines; their head lines tell keys
+and versions, and a block is parsed when its message is first asked for.
 """
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import NamedTuple
 
@@ -123,7 +122,7 @@ FORWARDABLE = frozenset(
 )
 
 _PATH = __file__.removesuffix("apis.py") + "messages/apis.txt"
-_HEAD = re.compile(r"^(request|response|header) (\w+)(.*)$", re.MULTILINE)
+_KINDS = ("request", "response", "header")
 
 
 class _Block(NamedTuple):
@@ -135,12 +134,12 @@ class _Block(NamedTuple):
 
 def _blocks() -> dict[str, _Block]:
     text = __loader__.get_data(_PATH).decode()  # type: ignore[name-defined]
-    heads = list(_HEAD.finditer(text))
-    ends = [*(head.start() for head in heads[1:]), len(text)]
-    return {
-        head[2]: _Block(text[head.start() : end], dict(word.partition("=")[::2] for word in head[3].split()))
-        for head, end in zip(heads, ends)
-    }
+    found = {}
+    for block in text.split("\n\n"):
+        kind, name, *options = block[: block.find("\n")].split()
+        if kind in _KINDS:
+            found[name] = _Block(block, dict(option.partition("=")[::2] for option in options))
+    return found
 
 
 _BLOCKS = _blocks()

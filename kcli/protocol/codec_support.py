@@ -32,13 +32,14 @@ interned_uuid = lru_cache(REMEMBERED_NAMES)(Uuid)
 class _ListStructs(dict[int, Callable[..., Any]]):
     """By the length of an array of one fixed type: the method of its struct."""
 
-    def __init__(self, code: str, method: str) -> None:
+    def __init__(self, code: str, method: str, before: str = "") -> None:
         super().__init__()
+        self.before = before
         self.code = code
         self.method = method
 
     def __missing__(self, length: int) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(struct.Struct(f">{length}{self.code}"), self.method)
+        found: Callable[..., Any] = getattr(struct.Struct(f">{self.before}{length}{self.code}"), self.method)
         if length <= MAX_READY_LIST:
             self[length] = found
         return found
@@ -46,6 +47,8 @@ class _ListStructs(dict[int, Callable[..., Any]]):
 
 _CODES = {"t": "?", "b": "b", "h": "h", "H": "H", "i": "i", "I": "I", "q": "q", "d": "d"}
 LIST_PACKERS = {name: _ListStructs(code, "pack") for name, code in _CODES.items()}
+# The same behind one byte, a compact length.
+COUNTED_LIST_PACKERS = {name: _ListStructs(code, "pack", "B") for name, code in _CODES.items()}
 LIST_UNPACKERS = {name: _ListStructs(code, "unpack_from") for name, code in _CODES.items()}
 
 
@@ -75,10 +78,40 @@ def read_int32_varint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def read_length(data: Buffer, at: int) -> tuple[int, int]:
-    """Decode a compact length, which is stored plus one -> (length or less than 0 for null, position behind it)."""
+    """Decode a compact length of three bytes or more, which is stored plus one -> (length or less than 0 for null, position).
+
+    Raises DecodeError when a sixth byte would follow, and IndexError past the end.
+    """
+    third = data[at + 2]
+    if third < 0x80:
+        return (data[at] & 0x7F | (data[at + 1] & 0x7F) << 7 | third << 14) - 1, at + 3
     value, at = read_int32_varint(data, at)
     # One less than the least int32 is, in Java, the greatest.
     return (value - 1 if value > -_INT32_SIGN else _INT32_SIGN - 1), at
+
+
+def read_unknown_tagged_fields(data: Buffer, at: int, end: int) -> tuple[tuple[tuple[int, bytes], ...], int]:
+    """Decode the tagged fields of a struct that declares none -> (them as (tag, bytes) pairs, position behind them).
+
+    Raises DecodeError for a field that is longer than what is left, and IndexError past the end.
+    """
+    count, at = read_int32_varint(data, at)
+    found = []
+    for _ in range(count):
+        tag, at = read_int32_varint(data, at)
+        size, at = read_int32_varint(data, at)
+        if size < 0 or size > end - at:
+            raise bad_bytes(size, end - at, at)
+        found.append((tag, bytes(data[at : at + size])))
+        at += size
+    return tuple(found), at
+
+
+def write_length(stored: int) -> bytes:
+    """Encode a compact length, the one already added, that needs three bytes or more."""
+    if stored < 1 << 21:
+        return bytes((stored & 0x7F | 0x80, stored >> 7 & 0x7F | 0x80, stored >> 14))
+    return write_unsigned_varint(stored)
 
 
 def null_refused(name: str, at: int) -> DecodeError:

@@ -30,14 +30,15 @@ _SOURCES: dict[str, Callable[[Schema, int], Source]] = {
 _SCOPE: dict[str, Any] = {
     "new": object.__new__,
     "decode_utf8": decode_utf8,
+    "write_unsigned_varint": write_unsigned_varint,
     "quote": quote,
     "json_text": json_text,
     "interned_uuid": codec_support.interned_uuid,
     "interned_text": codec_support.interned_text,
     **{f"pack_list_{code}": packers for code, packers in codec_support.LIST_PACKERS.items()},
+    **{f"pack_counted_list_{code}": packers for code, packers in codec_support.COUNTED_LIST_PACKERS.items()},
     **{f"unpack_list_{code}": unpackers for code, unpackers in codec_support.LIST_UNPACKERS.items()},
     "ZERO_UUID": ZERO_UUID,
-    "write_unsigned_varint": write_unsigned_varint,
     **{name: value for name, value in vars(codec_support).items() if callable(value)},
 }
 

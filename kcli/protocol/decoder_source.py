@@ -12,7 +12,10 @@ Neighbours of fixed size are read by one call of struct. For PartitionRecord in 
         n = data[at] - 1
         at += 1
         if n > 126:
-            n, at = read_length(data, at - 1)
+            n += (data[at] << 7) - 128
+            at += 1
+            if n > 16382:
+                n, at = read_length(data, at - 2)
         ...
 
 As Kafka's readers do, this trusts the size of a tagged field that it knows no more than it needs (the field tells its own
@@ -149,7 +152,8 @@ class DecoderSource(Source):
 
     def _read_length(self, is_compact: bool, is_wide: bool) -> None:
         if is_compact:
-            self.add("n = data[at] - 1", "at += 1", "if n > 126:", "    n, at = read_length(data, at - 1)")
+            self.add("n = data[at] - 1", "at += 1", "if n > 126:", "    n += (data[at] << 7) - 128", "    at += 1")
+            self.add("    if n > 16382:", "        n, at = read_length(data, at - 2)")
             return
         codes = "i" if is_wide else "h"
         self.formats.add(codes)
@@ -195,6 +199,10 @@ class DecoderSource(Source):
 
     def _tagged_fields(self, struct: Struct) -> None:
         tagged = [field for field in struct.fields if field.tag >= 0]
+        if not tagged:
+            self.add("if data[at]:", "    m.unknown_tagged_fields, at = read_unknown_tagged_fields(data, at, end)")
+            self.add("else:", "    m.unknown_tagged_fields = ()", "    at += 1")
+            return
         self.add("m.unknown_tagged_fields = ()", "tags = data[at]", "at += 1", "if tags:")
         self.depth += 1
         self.add("tags, at = read_int32_varint(data, at - 1)", "unknown = []", "for _ in range(tags):")
@@ -210,12 +218,11 @@ class DecoderSource(Source):
                 self.add(f"raise tag_refused(tag, {self.version}, at)")
             self.depth -= 1
             branch = "elif"
-        if tagged:
-            self.add("else:")
-            self.depth += 1
+        self.add("else:")
+        self.depth += 1
         self.add("if size < 0 or size > end - at:", "    raise bad_bytes(size, end - at, at)")
         self.add("unknown.append((tag, bytes(data[at : at + size])))", "at += size")
-        self.depth -= 2 if tagged else 1
+        self.depth -= 2
         self.add("m.unknown_tagged_fields = tuple(unknown)")
         self.depth -= 1
 

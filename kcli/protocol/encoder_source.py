@@ -69,7 +69,11 @@ class EncoderSource(Source):
             null = "b'\\0'" if is_compact else "b'\\xff\\xff\\xff\\xff'" if is_wide else "b'\\xff\\xff'"
             self.add(f"if {value} is None:", f"    {out} += {null}", "else:")
             self.depth += 1
-        if kind.is_array:
+        if kind.is_array and is_compact and kind.element.is_fixed and kind.name != "uuid":
+            code = packer_name(STRUCT_CODES[kind.name])
+            self.add(f"n = len({value}) + 1", "if n < 128:", f"    {out} += pack_counted_list_{code}[n - 1](n, *{value})")
+            self.add("else:", f"    {out} += write_unsigned_varint(n) + pack_list_{code}[n - 1](*{value})")
+        elif kind.is_array:
             self._write_length(f"len({value})", out, is_compact, is_wide)
             self._write_array(field, kind.element, value, out)
         elif kind.name == "string":
@@ -85,7 +89,8 @@ class EncoderSource(Source):
     def _write_length(self, length: str, out: str, is_compact: bool, is_wide: bool) -> None:
         if is_compact:
             self.add(f"n = {length} + 1")
-            self.add("if n < 128:", f"    {out}.append(n)", "else:", f"    {out} += write_unsigned_varint(n)")
+            self.add("if n < 128:", f"    {out}.append(n)", "elif n < 16384:", f"    {out}.append(n & 127 | 128)")
+            self.add(f"    {out}.append(n >> 7)", "else:", f"    {out} += write_length(n)")
             return
         codes = "i" if is_wide else "h"
         self.formats.add(codes)

@@ -104,8 +104,9 @@ def _refuse_change(message: Message, name: str, _value: object) -> None:
 
 def build_shared_default(made: type[Message]) -> Message:
     """The one default of a struct's class: equal to a new object of it, but refuses to be changed."""
-    frozen = type(made.__name__, (made,), {"__slots__": (), "__setattr__": _refuse_change})
-    default, example = object.__new__(frozen), made()
+    frozen: type[Message] = type(made.__name__, (made,), {"__slots__": (), "__setattr__": _refuse_change})
+    default: Message = object.__new__(frozen)
+    example = made()
     for name in (*(field.attribute for field in made.STRUCT.fields), "unknown_tagged_fields"):
         object.__setattr__(default, name, getattr(example, name))
     return default

@@ -24,6 +24,8 @@ INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 ERROR_CODES = sorted(NAMES)
 TEXTS = ("", "a", "topic-1", "é😀", "x" * 126, "y" * 127, "z" * 128, "w" * 300)
 BLOBS = (b"", b"\0", b"\xff" * 126, b"b" * 127, b"c" * 128, bytes(range(256)) * 2)
+# Where a compact length takes one byte more.
+EDGE_SIZES = (126, 127, 16382, 16383, 2**21 - 2, 2**21 - 1)
 
 
 def form_id(value: Any) -> str:

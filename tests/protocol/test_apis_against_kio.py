@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from kcli.protocol.apis import Api
-from tests.protocol.random_messages import APIS, EVERY_FORM, message_type, random_bytes
+from kcli.protocol.apis import API_KEYS, PRODUCE, Api
+from tests.protocol.random_messages import APIS, EDGE_SIZES, EVERY_FORM, message_type, random_bytes
 
 pytest.importorskip("kio")
 
@@ -44,6 +44,18 @@ def test_every_form_is_kios_from_many_seeds(api: Api) -> None:
     for of, side, version in EVERY_FORM:
         if of is api:
             check(api, side, version, CI_SEEDS)
+
+
+@pytest.mark.parametrize("size", EDGE_SIZES)
+def test_compact_lengths_grow_where_they_must(size: int) -> None:
+    api = API_KEYS[PRODUCE]
+    message = api.request.new(schema_version=9)
+    partition = api.request.classes["PartitionProduceData"](records=memoryview(bytes(size)))
+    message.topic_data = [api.request.classes["TopicProduceData"](name="t", partition_data=[partition])]
+    data = api.request.encode(message)
+    seen, position = entity_reader(load_request_schema(PRODUCE, 9))(data, 0)
+    assert (position, len(seen.topic_data[0].partition_data[0].records)) == (len(data), size)
+    assert api.request.decode(data, 9) == (message, len(data))
 
 
 def test_all_of_kios_apis_are_there() -> None:
