@@ -33,6 +33,7 @@ from kcli.server.broker_lifecycle import BrokerLifecycle
 from kcli.server.controller.features import supported_features
 from kcli.server.controller_channel import ControllerChannel
 from kcli.server.dice import Dice
+from kcli.server.directory_assignments import DirectoryAssignments
 from kcli.server.events import Connection, Effect
 from kcli.server.fetch_session import FetchSessionCache
 from kcli.server.flushes import FlushCallback, Flushes
@@ -93,6 +94,7 @@ class Broker:
         self._default_topic_config: LogConfig | None = None
         self.bound_ports: dict[str, int] = {}  # by listener, where a free port was asked for
         self.producer_ids = ProducerIds(self)
+        self.assignments = DirectoryAssignments(self)
         self._topic_creation = TopicCreation(self)
         self.lifecycle: BrokerLifecycle
         self.publisher: MetadataPublisher

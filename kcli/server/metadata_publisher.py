@@ -89,6 +89,14 @@ class MetadataPublisher:
             if partition is None or partition.topic_id != topic.topic_id:
                 partition = self._open(topic, index, now_ms)
             partition.apply(registration)
+            self._compare_directory(topic, index, partition, now_ms)
+
+    def _compare_directory(self, topic: Topic, index: int, partition: Partition, now_ms: int) -> None:
+        """Tell the controller where the log really lies, if it believes otherwise."""
+        if partition.log is not None:
+            directory_id = self._broker.log_manager.directory_id_of(partition.log)
+            if directory_id is not None and directory_id != _directory(topic, index, self._broker.node_id):
+                self._broker.assignments.assign(topic.topic_id, index, directory_id, now_ms)
 
     def _open(self, topic: Topic, index: int, now_ms: int) -> Partition:
         broker = self._broker

@@ -1,0 +1,82 @@
+"""Telling the controller which log directory a replica lies in (KIP-858).
+
+A broker with one log directory has nothing to tell: the controller knows it from the registration. With several, a new
+replica's directory is chosen here, and a replica that moved has another than before; the controller must know, for it makes
+other replicas lead when a directory goes offline. What changed is sent together, after ASSIGN_AFTER_MS, and again until the
+controller has taken it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol.apis import API_KEYS, ASSIGN_REPLICAS_TO_DIRS
+from kcli.protocol.message import Message
+from kcli.server.timing_wheel import TimerTask
+
+ASSIGN_AFTER_MS = 10
+RETRY_MS = 200
+# How many replicas one request names at most.
+MAX_REPLICAS = 2000
+
+Replica = tuple[Uuid, int]  # topic id and partition
+
+
+class DirectoryAssignments:
+    """What one broker has to tell."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        self._pending: dict[Replica, Uuid] = {}
+        self._task: TimerTask | None = None
+        self._is_asking = False
+
+    def assign(self, topic_id: Uuid, partition: int, directory_id: Uuid, now_ms: int) -> None:
+        """A replica lies in another directory than the controller believes."""
+        self._pending[topic_id, partition] = directory_id
+        self._send_later(now_ms + ASSIGN_AFTER_MS)
+
+    def _send_later(self, at_ms: int) -> None:
+        if self._task is None and not self._is_asking:
+            self._task = self._broker.timer.schedule(at_ms, self._send)
+
+    def _send(self, now_ms: int) -> None:
+        self._task = None
+        if not self._pending:
+            return
+        if self._broker.lifecycle.broker_epoch < 0:
+            self._send_later(now_ms + RETRY_MS)
+            return
+        sent = dict(list(self._pending.items())[:MAX_REPLICAS])
+        self._is_asking = True
+
+        def answered(response: Message | None, now_ms: int) -> None:
+            self._is_asking = False
+            if response is not None and response.error_code == 0:
+                for replica, directory_id in sent.items():
+                    if self._pending.get(replica) == directory_id:
+                        del self._pending[replica]
+            if self._pending:
+                self._send_later(now_ms + RETRY_MS)
+
+        self._broker.controller.send(ASSIGN_REPLICAS_TO_DIRS, self._request(sent), answered)
+
+    def _request(self, sent: dict[Replica, Uuid]) -> Message:
+        type_ = API_KEYS[ASSIGN_REPLICAS_TO_DIRS].request
+        by_directory: dict[Uuid, dict[Uuid, list[int]]] = {}
+        for (topic_id, partition), directory_id in sent.items():
+            by_directory.setdefault(directory_id, {}).setdefault(topic_id, []).append(partition)
+        directories = []
+        for directory_id, topics in by_directory.items():
+            named = [
+                type_.classes["TopicData"](
+                    topic_id=topic_id,
+                    partitions=[type_.classes["PartitionData"](partition_index=partition) for partition in partitions],
+                )
+                for topic_id, partitions in topics.items()
+            ]
+            directories.append(type_.classes["DirectoryData"](id=directory_id, topics=named))
+        return type_.new(
+            broker_id=self._broker.node_id, broker_epoch=self._broker.lifecycle.broker_epoch, directories=directories
+        )
