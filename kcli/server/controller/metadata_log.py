@@ -1,0 +1,224 @@
+"""The log of __cluster_metadata-0 with its snapshots: what lies on the disk of a KRaft node, below the election.
+
+    file                                     is
+    ---------------------------------------  -------------------------------------------------------------------------
+    <offset>.log .index .timeindex ...       segments, as of any partition; always recovered whole, as by Kafka
+    <end offset>-<epoch>.checkpoint          a snapshot: all records below its end offset, the last of them of its epoch
+    <end offset>-<epoch>-<n>.checkpoint.part a snapshot being written; removed at start
+    <...>.checkpoint.deleted                 a snapshot about to be removed; removed at start
+
+The log begins at the offset of the oldest snapshot that is kept: a node that lacks more loads that and goes on behind it.
+The epoch of the last record is the log's, or the snapshot's where the log holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, metadata_snapshot_name, parse_file_name
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import FormatError
+from kcli.format.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_header
+from kcli.log.disk import LogDisk
+from kcli.log.file_cache import FileCache
+from kcli.log.log_config import LogConfig
+from kcli.log.log_opener import open_log
+from kcli.log.unified_log import UnifiedLog
+from kcli.server.controller.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
+
+METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
+# How much of the log or of a snapshot is read at a time.
+READ_BYTES = 256 * 1024
+# A batch of records has a little more than its records.
+_MAX_BATCH_BYTES = MAX_SNAPSHOT_BATCH_BYTES + 64 * 1024
+
+
+class MetadataLogError(Exception):
+    """A metadata log that cannot be opened or read; the message is one sentence that names the file."""
+
+
+class SnapshotId(NamedTuple):
+    """A snapshot: of all records below `end_offset`, the last of which is of `epoch`."""
+
+    end_offset: int
+    epoch: int
+
+
+class MetadataLogConfig(NamedTuple):
+    """The settings of the metadata log, by Kafka's keys metadata.log.* and metadata.max.*; -1 stands for no bound."""
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * 24 * 60 * 60 * 1000
+    retention_bytes: int = 100 * 1024 * 1024
+    retention_ms: int = 7 * 24 * 60 * 60 * 1000
+
+    def log_config(self) -> LogConfig:
+        """The same as the settings of a log: nothing goes by age or size but below a snapshot."""
+        return LogConfig(
+            segment_bytes=self.segment_bytes,
+            segment_ms=self.segment_ms,
+            max_message_bytes=_MAX_BATCH_BYTES,
+            retention_bytes=-1,
+            retention_ms=-1,
+        )
+
+
+class MetadataLog:
+    """The log and the snapshots in one directory. Methods raise OSError as the disk does."""
+
+    def __init__(self, disk: LogDisk, log: UnifiedLog, snapshots: list[SnapshotId], config: MetadataLogConfig) -> None:
+        self.disk = disk
+        self.log = log
+        self.snapshots = snapshots
+        self.config = config
+        self.directory = log.directory
+
+    @classmethod
+    def open(cls, disk: LogDisk, files: FileCache, directory: str, config: MetadataLogConfig, now_ms: int) -> MetadataLog:
+        """Open what is in `directory`, recover it, remove what was left half done. Raises as the loader does, and OSError."""
+        disk.make_directory(directory)
+        log = open_log(disk, files, directory, METADATA_TOPIC, 0, config.log_config(), now_ms, topic_id=METADATA_TOPIC_ID)
+        snapshots = []
+        for name in disk.list_directory(directory):
+            found = parse_file_name(name)
+            if found.kind is not FileKind.METADATA_SNAPSHOT or found.base_offset is None or found.epoch is None:
+                continue
+            if found.state is FileState.CURRENT and found.base_offset >= log.log_start_offset:
+                snapshots.append(SnapshotId(found.base_offset, found.epoch))
+            else:
+                disk.remove(f"{directory}/{name}")
+        opened = cls(disk, log, sorted(snapshots), config)
+        if log.log_start_offset > 0 and not snapshots:
+            raise MetadataLogError(
+                f"{directory}: the log begins at offset {log.log_start_offset} and there is no snapshot of what lies below; "
+                "restore the snapshot (a .checkpoint) from a copy"
+            )
+        opened._start_behind_latest_snapshot()
+        return opened
+
+    def _start_behind_latest_snapshot(self) -> None:
+        """A log that ends below the latest snapshot has nothing to add to it: it begins anew behind it."""
+        latest = self.latest_snapshot
+        log_epoch = self.log.leader_epochs.latest_epoch or 0
+        if latest is not None and (latest.epoch > log_epoch or latest.end_offset > self.end_offset) and latest.end_offset > 0:
+            self.log.truncate_fully_and_start_at(latest.end_offset)
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset in the log."""
+        return self.log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self.log.log_end_offset
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        """The newest snapshot, or None."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record."""
+        epoch = self.log.leader_epochs.latest_epoch
+        if epoch is not None:
+            return epoch
+        return self.snapshots[-1].epoch if self.snapshots else 0
+
+    def append(self, batches: bytes, now_ms: int) -> None:
+        """Append whole batches that have their offsets and epochs. Raises AppendError."""
+        self.log.append_as_follower(memoryview(batches), now_ms)
+
+    def read(self, offset: int, limit_offset: int) -> Iterator[MetadataBatch]:
+        """The batches from the one that holds `offset` on, below `limit_offset`. Raises MetadataLogError for damage."""
+        while offset < limit_offset:
+            found = self.log.read(offset, READ_BYTES, limit_offset=limit_offset)
+            if found.file is None or not found.size:
+                return
+            data = found.file.read_at(found.position, found.size)
+            whole = _whole_batches(data)
+            if not whole:
+                raise MetadataLogError(f"{found.file.name}: no whole batch at byte {found.position}")
+            try:
+                for batch in decode_batches(memoryview(data)[:whole]):
+                    if batch.last_offset >= offset:
+                        yield batch
+                    offset = max(offset, batch.last_offset + 1)
+            except FormatError as error:
+                raise MetadataLogError(f"{found.file.name}: {error.message}, near byte {found.position}") from error
+
+    def snapshot_path(self, snapshot: SnapshotId, state: FileState = FileState.CURRENT) -> str:
+        """Where a snapshot lies."""
+        return f"{self.directory}/{metadata_snapshot_name(snapshot.end_offset, snapshot.epoch, state)}"
+
+    def read_snapshot(self, snapshot: SnapshotId) -> Iterator[MetadataBatch]:
+        """The batches of a snapshot. Raises MetadataLogError for damage."""
+        path = self.snapshot_path(snapshot)
+        yield from read_snapshot_file(self.disk, path)
+
+    # ---------------------------------------------------------------------------------------------------------- cleaning
+
+    def clean(self, now_ms: int) -> list[str]:
+        """Let go of snapshots beyond the retention and of the log below the oldest kept -> files to be removed later."""
+        removable: list[str] = []
+        while len(self.snapshots) > 1 and self._is_expired(self.snapshots[0], now_ms):
+            self.log.maybe_increment_log_start_offset(self.snapshots[1].end_offset, "a snapshot took its place")
+            removable += self.log.delete_old_segments(now_ms)
+            oldest = self.snapshots.pop(0)
+            deleted = self.snapshot_path(oldest, FileState.DELETED)
+            self.disk.rename(self.snapshot_path(oldest), deleted)
+            removable.append(deleted)
+        return removable
+
+    def _is_expired(self, snapshot: SnapshotId, now_ms: int) -> bool:
+        config = self.config
+        if config.retention_bytes >= 0:
+            total = self.log.size_bytes + sum(self.disk.size(self.snapshot_path(kept)) for kept in self.snapshots)
+            if total > config.retention_bytes:
+                return True
+        if config.retention_ms < 0:
+            return False
+        header = next(self.read_snapshot(snapshot), None)
+        if header is None or not header.control_records or header.control_records[0].message is None:
+            return True
+        return bool(now_ms - header.control_records[0].message.last_contained_log_timestamp > config.retention_ms)
+
+    def close(self) -> None:
+        """Close the log, as a clean stop does."""
+        self.log.close()
+
+
+def _whole_batches(data: bytes) -> int:
+    """How many bytes of `data` are whole batches."""
+    end = 0
+    while end + HEADER_BYTES <= len(data):
+        size_bytes = read_header(data, end).batch_length + LOG_OVERHEAD_BYTES
+        if size_bytes < HEADER_BYTES or end + size_bytes > len(data):
+            break
+        end += size_bytes
+    return end
+
+
+def read_snapshot_file(disk: LogDisk, path: str) -> Iterator[MetadataBatch]:
+    """The batches of a snapshot or of bootstrap.checkpoint. Raises MetadataLogError for damage, OSError as the disk does."""
+    file = disk.open_file(path)
+    try:
+        position, size_bytes = 0, file.size()
+        chunk_bytes = READ_BYTES
+        while position < size_bytes:
+            data = file.read_at(position, chunk_bytes)
+            whole = _whole_batches(data)
+            if not whole and len(data) < size_bytes - position and chunk_bytes <= 2 * _MAX_BATCH_BYTES:
+                chunk_bytes *= 2
+                continue
+            if not whole:
+                raise MetadataLogError(f"{path}: no whole batch at byte {position}")
+            try:
+                yield from decode_batches(memoryview(data)[:whole])
+            except FormatError as error:
+                raise MetadataLogError(f"{path}: {error.message}, near byte {position}") from error
+            position += whole
+    finally:
+        file.close()
