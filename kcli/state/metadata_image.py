@@ -19,6 +19,9 @@
 
 A snapshot holds such records as well, so an image is a snapshot's records and then those of the log behind it. KRaft's own
 control records (the leader, the voters) come through `apply_control`.
+
+`frozen` gives the image as it is now, cheaply: both share their topics, and whichever is changed later copies those that it
+changes. So a snapshot can be written in slices while records are applied.
 """
 
 from __future__ import annotations
@@ -88,6 +91,25 @@ class MetadataImage:
         # The records of a metadata transaction that has begun and not ended, or None.
         self.pending_records: list[Message] | None = None
         self.pending_name: str | None = None
+        # The topics that this image made since it was last frozen: it alone has them, and may change them.
+        self._own_topics: set[Uuid] = set()
+
+    def frozen(self) -> MetadataImage:
+        """The image as it is now, whatever is applied to this one later."""
+        copy = MetadataImage()
+        copy.__dict__.update(self.__dict__)
+        copy.topics, copy.topic_ids = dict(self.topics), dict(self.topic_ids)
+        copy.brokers = {broker_id: broker.copy() for broker_id, broker in self.brokers.items()}
+        copy.controllers = dict(self.controllers)
+        copy.configs = {resource: dict(values) for resource, values in self.configs.items()}
+        copy.features = dict(self.features)
+        copy.client_quotas = {entity: dict(quotas) for entity, quotas in self.client_quotas.items()}
+        copy.acls, copy.scram_credentials = dict(self.acls), dict(self.scram_credentials)
+        copy.delegation_tokens, copy.voters = dict(self.delegation_tokens), dict(self.voters)
+        if self.pending_records is not None:
+            copy.pending_records = list(self.pending_records)
+        self._own_topics, copy._own_topics = set(), set()
+        return copy
 
     def topic(self, name: str) -> Topic | None:
         """The topic of that name, or None."""
@@ -201,6 +223,7 @@ class MetadataImage:
 
     def _topic(self, record: Message) -> None:
         self.topics[record.topic_id] = Topic(record.name, record.topic_id)
+        self._own_topics.add(record.topic_id)
         self.topic_ids[record.name] = record.topic_id
 
     def _topic_of(self, record: Message) -> Topic:
@@ -209,8 +232,17 @@ class MetadataImage:
             raise StateError(f"{record.STRUCT.name} names topic id {record.topic_id}, which no topic has")
         return topic
 
+    def _writable(self, topic: Topic) -> Topic:
+        """The topic, as this image's own."""
+        if topic.topic_id in self._own_topics:
+            return topic
+        own = Topic(topic.name, topic.topic_id, {index: partition.copy() for index, partition in topic.partitions.items()})
+        self.topics[topic.topic_id] = own
+        self._own_topics.add(topic.topic_id)
+        return own
+
     def _partition(self, record: Message) -> None:
-        topic = self._topic_of(record)
+        topic = self._writable(self._topic_of(record))
         topic.partitions[record.partition_id] = Partition(
             replicas=record.replicas,
             isr=record.isr,
@@ -232,7 +264,9 @@ class MetadataImage:
             raise StateError(f"partition {topic.name}-{record.partition_id} is changed but was not made")
         replicas = partition.replicas if record.replicas is None else record.replicas
         directories = partition.directories if record.directories is None else record.directories
-        partition.directories = _directories(directories, replicas, topic.name, record.partition_id)
+        directories = _directories(directories, replicas, topic.name, record.partition_id)
+        partition = self._writable(topic).partitions[record.partition_id]
+        partition.directories = directories
         for name in ("replicas", "isr", "removing_replicas", "adding_replicas", "eligible_leader_replicas", "last_known_elr"):
             changed = getattr(record, name)
             if changed is not None:
@@ -247,6 +281,7 @@ class MetadataImage:
     def _remove_topic(self, record: Message) -> None:
         topic = self._topic_of(record)
         del self.topics[topic.topic_id]
+        self._own_topics.discard(topic.topic_id)
         # The name may be another topic's by now.
         if self.topic_ids.get(topic.name) == topic.topic_id:
             del self.topic_ids[topic.name]
@@ -260,7 +295,7 @@ class MetadataImage:
                 raise StateError(f"the eligible leader replicas of topic {record.topic_name} are cleared, which is not there")
             topics = [topic]
         for topic in topics:
-            for partition in topic.partitions.values():
+            for partition in self._writable(topic).partitions.values():
                 if partition.eligible_leader_replicas or partition.last_known_elr:
                     partition.eligible_leader_replicas = []
                     partition.last_known_elr = []

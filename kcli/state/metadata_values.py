@@ -9,7 +9,7 @@ Numbers that the records use for names, here and in Kafka's protocol:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 
@@ -100,6 +100,13 @@ class StateValue:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
         return f"{type(self).__name__}({fields})"
+
+    def copy(self) -> Self:
+        """Another one with the same values in its fields."""
+        twin = object.__new__(type(self))
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
 
 
 class Endpoint(NamedTuple):

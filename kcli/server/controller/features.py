@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kcli.state.image_records import LEADER_ELR_SINCE
+from kcli.state.image_records import METADATA_VERSION as METADATA_VERSION
 from kcli.state.metadata_values import METADATA_VERSIONS, VersionRange
 
-METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
@@ -33,10 +34,7 @@ LOWEST_METADATA_VERSION = 7
 LATEST_METADATA_VERSION = 30
 # Levels of metadata.version that decide what records look like, by what came with them.
 SCRAM_SINCE = 11
-DIRECTORIES_SINCE = 17
 CONTROLLER_REGISTRATION_SINCE = 15
-ELIGIBLE_LEADER_REPLICAS_SINCE = 23
-CORDONED_LOG_DIRS_SINCE = 30
 
 _LEVEL_BY_RELEASE = {name: level for level, name in METADATA_VERSIONS.items()}
 
@@ -60,7 +58,7 @@ FEATURES: dict[str, Feature] = {
     KRAFT_VERSION: Feature(1, (21,), needs=21),
     TRANSACTION_VERSION: Feature(2, (24, 24)),
     GROUP_VERSION: Feature(1, (22,)),
-    ELIGIBLE_LEADER_REPLICAS_VERSION: Feature(1, (26,), needs=ELIGIBLE_LEADER_REPLICAS_SINCE),
+    ELIGIBLE_LEADER_REPLICAS_VERSION: Feature(1, (26,), needs=LEADER_ELR_SINCE),
     SHARE_VERSION: Feature(1, (28,)),
     STREAMS_VERSION: Feature(1, (29,)),
 }
@@ -135,15 +133,3 @@ def check_dependencies(name: str, level: int, metadata_version: int) -> None:
     if name != METADATA_VERSION and level > 0 and metadata_version < FEATURES[name].needs:
         needed, given = metadata_version_name(FEATURES[name].needs), metadata_version_name(metadata_version)
         raise FeatureError(f"{name}={level} needs metadata.version {needed} or later; it is {given}")
-
-
-def register_broker_record_version(metadata_version: int) -> int:
-    """The version of RegisterBrokerRecord under a metadata.version."""
-    steps = ((CORDONED_LOG_DIRS_SINCE, 4), (DIRECTORIES_SINCE, 3), (8, 2))
-    return next((version for since, version in steps if metadata_version >= since), 1)
-
-
-def partition_record_version(metadata_version: int) -> int:
-    """The version of PartitionRecord and PartitionChangeRecord under a metadata.version."""
-    steps = ((ELIGIBLE_LEADER_REPLICAS_SINCE, 2), (DIRECTORIES_SINCE, 1))
-    return next((version for since, version in steps if metadata_version >= since), 0)

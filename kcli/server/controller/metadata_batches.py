@@ -125,6 +125,17 @@ def voters_message(voters: Iterable[Voter]) -> Message:
     )
 
 
+def leader_change_message(leader_id: int, voters: Iterable[int], granting: Iterable[int]) -> Message:
+    """The LeaderChangeMessage of a leader: who votes, and who of them voted for it."""
+    voter = message_type("control_records", "LeaderChangeMessage").classes["Voter"]
+    return control_message(
+        "LeaderChangeMessage",
+        leader_id=leader_id,
+        voters=[voter(voter_id=voter_id) for voter_id in voters],
+        granting_voters=[voter(voter_id=voter_id) for voter_id in granting],
+    )
+
+
 class SnapshotBatches:
     """Makes the batches of a snapshot, one after the other: `header`, then `batches` of records, then `footer`."""
 
@@ -190,8 +201,15 @@ def decode_batch(header: RecordBatch, body: Buffer) -> MetadataBatch:
     return MetadataBatch(header.base_offset, last_offset, header.partition_leader_epoch, timestamp_ms, records, control_records)
 
 
-def decode_batches(data: Buffer) -> Iterator[MetadataBatch]:
-    """The batches that fill `data`, each checked. Raises FormatError, which names the byte, at the first that is not sound."""
+def _opaque(header: RecordBatch) -> MetadataBatch:
+    return MetadataBatch(header.base_offset, header.last_offset, header.partition_leader_epoch, header.max_timestamp, [], [])
+
+
+def decode_batches(data: Buffer, *, control_only: bool = False) -> Iterator[MetadataBatch]:
+    """The batches that fill `data`, each checked; with `control_only` the others come without their records.
+
+    Raises FormatError, which names the byte, at the first that is not sound.
+    """
     view = memoryview(data)
     position = 0
     while position < len(view):
@@ -201,7 +219,11 @@ def decode_batches(data: Buffer) -> Iterator[MetadataBatch]:
         if not HEADER_BYTES <= size_bytes <= len(view) - position:
             raise CorruptRecordError(f"a batch states {size_bytes} bytes; {len(view) - position} are left", position)
         batch = view[position : position + size_bytes]
-        yield decode_batch(check_batch(batch), batch[HEADER_BYTES:])
+        header = check_batch(batch)
+        if control_only and not header.is_control:
+            yield _opaque(header)
+        else:
+            yield decode_batch(header, batch[HEADER_BYTES:])
         position += size_bytes
 
 

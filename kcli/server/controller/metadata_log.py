@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, metadata_snapshot_name, parse_file_name
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_header
 from kcli.log.disk import LogDisk
@@ -79,6 +80,9 @@ class MetadataLog:
         """Open what is in `directory`, recover it, remove what was left half done. Raises as the loader does, and OSError."""
         disk.make_directory(directory)
         log = open_log(disk, files, directory, METADATA_TOPIC, 0, config.log_config(), now_ms, topic_id=METADATA_TOPIC_ID)
+        partition_metadata = f"{directory}/{FileKind.PARTITION_METADATA}"
+        if not disk.exists(partition_metadata):
+            disk.append(partition_metadata, encode_partition_metadata(PartitionMetadata(0, METADATA_TOPIC_ID)))
         snapshots = []
         for name in disk.list_directory(directory):
             found = parse_file_name(name)
@@ -131,8 +135,11 @@ class MetadataLog:
         """Append whole batches that have their offsets and epochs. Raises AppendError."""
         self.log.append_as_follower(memoryview(batches), now_ms)
 
-    def read(self, offset: int, limit_offset: int) -> Iterator[MetadataBatch]:
-        """The batches from the one that holds `offset` on, below `limit_offset`. Raises MetadataLogError for damage."""
+    def read(self, offset: int, limit_offset: int, *, control_only: bool = False) -> Iterator[MetadataBatch]:
+        """The batches from the one that holds `offset` on, below `limit_offset`; or those of control records alone.
+
+        Raises MetadataLogError for damage.
+        """
         while offset < limit_offset:
             found = self.log.read(offset, READ_BYTES, limit_offset=limit_offset)
             if found.file is None or not found.size:
@@ -142,8 +149,8 @@ class MetadataLog:
             if not whole:
                 raise MetadataLogError(f"{found.file.name}: no whole batch at byte {found.position}")
             try:
-                for batch in decode_batches(memoryview(data)[:whole]):
-                    if batch.last_offset >= offset:
+                for batch in decode_batches(memoryview(data)[:whole], control_only=control_only):
+                    if batch.last_offset >= offset and (batch.control_records or not control_only):
                         yield batch
                     offset = max(offset, batch.last_offset + 1)
             except FormatError as error:

@@ -102,7 +102,9 @@ class QuorumState:
     def become_follower(self, epoch: int, leader_id: int) -> None:
         """Follow the leader of an epoch. Raises QuorumStateError for an epoch that is over or has another leader."""
         if epoch < self.epoch or (epoch == self.epoch and self.leader_id not in (NO_NODE, leader_id)):
-            raise QuorumStateError(f"node {leader_id} cannot lead epoch {epoch}: this is epoch {self.epoch} of {self.leader_id}")
+            raise QuorumStateError(
+                f"node {leader_id} cannot lead epoch {epoch}: this is epoch {self.epoch} of {self.leader_id}"
+            )
         if epoch > self.epoch:
             self.become_unattached(epoch)
         self._move(Role.FOLLOWER, epoch, leader_id)

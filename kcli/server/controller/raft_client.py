@@ -1,0 +1,341 @@
+"""KRaft: one replica of the metadata quorum. It elects, appends, commits, and tells its listeners what is committed.
+
+    step                what happens
+    ------------------  ----------------------------------------------------------------------------------------------
+    start               the log is recovered; voters and kraft.version are read from its control records, election and
+                        vote from quorum-state. The only voter stands and wins at once, in the next epoch
+    a new epoch leads   quorum-state is written; LeaderChange is appended (of a dynamic quorum's first epoch with
+                        KRaftVersion and Voters, and with Voters again where this node's endpoints have changed)
+    append              records get their offsets, are written to the log, and a flush is asked for
+    flushed             the high watermark moves to the end of what was flushed: with one voter that is a majority
+    commit              listeners get the snapshot's batches, then the log's, in order, each once, in slices; when they have
+                        all of the epochs before, they hear who leads
+    snapshot            written in slices from records that are handed in, flushed, renamed; then old ones may go
+
+With more voters the same steps wait for peers: a candidate for votes, the high watermark for followers' fetches. Their
+requests (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot) are not served yet, so such a quorum stays without
+a leader here. A disk that fails a flush ends the leadership: what was written may be gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.log.disk import LogDisk
+from kcli.log.file_cache import FileCache
+from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
+from kcli.protocol.message import Message
+from kcli.server.controller.metadata_batches import (
+    MetadataBatch,
+    control_message,
+    encode_control_batch,
+    encode_data_batch,
+    encode_metadata_record,
+    leader_change_message,
+    voters_message,
+)
+from kcli.server.controller.metadata_log import MetadataLog, MetadataLogConfig, SnapshotId
+from kcli.server.controller.quorum_state import QuorumState, QuorumStateStore, Role
+from kcli.server.controller.voter_history import BEFORE_THE_LOG, VoterHistory
+from kcli.server.timing_wheel import Timer
+from kcli.state.metadata_values import Voter
+
+# How many records are handed to the listeners in one go, about 5 ms of work.
+SLICE_RECORDS = 250
+
+FlushCallback = Callable[[OSError | None, int], None]
+
+
+class RaftConfig(NamedTuple):
+    """A replica of the quorum. `endpoints` are its controller listeners; `static_voters` is empty in a dynamic quorum."""
+
+    node_id: int
+    directory_id: Uuid
+    directory: str
+    endpoints: dict[str, tuple[str, int]]
+    static_voters: Sequence[Voter] = ()
+    log: MetadataLogConfig = MetadataLogConfig()
+
+
+class RaftListener(Protocol):
+    """Who follows the metadata log: a broker, or the controller."""
+
+    def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
+        """Forget everything: a snapshot begins. Its batches come next, each by `on_commit`."""
+        ...
+
+    def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
+        """A batch is committed."""
+        ...
+
+    def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
+        """Somebody leads (or -1: nobody is known to), and all that was committed before its epoch has been handed over."""
+        ...
+
+
+class NotLeaderError(Exception):
+    """Only the leader appends."""
+
+
+class RaftClient:
+    """One replica. `flush(paths, callback(error, now_ms))` makes files durable; `tell` writes a line of the node's log.
+
+    `on_storage_failure(error, now_ms)` is called once when the metadata log cannot be written any more.
+    """
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        disk: LogDisk,
+        files: FileCache,
+        timer: Timer,
+        flush: Callable[[tuple[str, ...], FlushCallback], object],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self._disk = disk
+        self._files = files
+        self._timer = timer
+        self._flush = flush
+        self._tell = tell
+        self.listeners: list[RaftListener] = []
+        self.on_storage_failure: Callable[[OSError, int], None] = lambda error, now_ms: None
+        self.high_watermark = 0
+        self.epoch_start_offset = 0
+        self._delivered_offset = 0
+        self._appended: deque[MetadataBatch] = deque()
+        self._reader: Iterator[MetadataBatch] | None = None
+        self._snapshot_reader: Iterator[MetadataBatch] | None = None
+        self._is_flushing = True  # until the first flush is asked for, all that is appended waits for it
+        self._told_epoch = -1
+        self._is_slice_scheduled = False
+        self._has_failed = False
+
+    # ------------------------------------------------------------------------------------------------------- starting
+
+    def start(self, now_ms: int) -> None:
+        """Open the log, take up where this node stopped, and lead where it is the only voter.
+
+        Raises MetadataLogError, QuorumStateError, LogRefusedError for what cannot be read, OSError as the disk does.
+        """
+        config = self.config
+        self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, now_ms)
+        self.history = VoterHistory(config.static_voters)
+        self._read_control_records()
+        self._store = QuorumStateStore(self._disk, config.directory)
+        own = self.history.voters.get(config.node_id)
+        is_voter = own is not None and (self.history.kraft_version == 0 or own.directory_id == config.directory_id)
+        is_only_voter = is_voter and len(self.history.voters) == 1
+        self.quorum = QuorumState(config.node_id, config.directory_id, is_voter=is_voter, is_only_voter=is_only_voter)
+        self.quorum.restore(self._store.read(), self.log.last_epoch)
+        latest = self.log.latest_snapshot
+        if latest is not None:
+            self._delivered_offset = latest.end_offset
+            self._snapshot_reader = self.log.read_snapshot(latest)
+            for listener in self.listeners:
+                listener.on_snapshot(latest, now_ms)
+        if is_only_voter:
+            if self.quorum.role is not Role.CANDIDATE:
+                self.quorum.become_candidate()
+            self._become_leader(now_ms)
+            self.deliver(now_ms)
+            # What listeners append at once, as a new cluster's first records, goes with the first flush.
+            stored = self.quorum.stored(self.history.kraft_version, tuple(self.history.voters))
+            paths = (*self._store.write(stored), self.config.directory)
+            self._is_flushing = False
+            self._begin_flush(paths, self._publish_quorum_state)
+        else:
+            ids = ", ".join(map(str, self.history.voters)) or "none is known"
+            self._tell(f"this node alone cannot lead the metadata quorum; its voters: {ids}")
+
+    def _read_control_records(self) -> None:
+        """Learn the voters from the latest snapshot and from the log."""
+        latest = self.log.latest_snapshot
+        start_offset = 0
+        if latest is not None:
+            start_offset = latest.end_offset
+            first = next(self.log.read_snapshot(latest), None)
+            for record in first.control_records if first is not None else ():
+                self.history.apply(latest.end_offset - 1, record)
+        for batch in self.log.read(max(start_offset, self.log.start_offset), self.log.end_offset, control_only=True):
+            for delta, record in enumerate(batch.control_records):
+                self.history.apply(batch.base_offset + delta, record)
+
+    # -------------------------------------------------------------------------------------------------------- leading
+
+    @property
+    def leader_id(self) -> int:
+        """The node that leads, -1 where none is known."""
+        return self.quorum.leader_id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the quorum."""
+        return self.quorum.epoch
+
+    @property
+    def is_leader(self) -> bool:
+        """True where this node leads."""
+        return self.quorum.role is Role.LEADER
+
+    @property
+    def is_quiet(self) -> bool:
+        """True where everything in the log is committed and handed over."""
+        return self._delivered_offset == self.log.end_offset
+
+    def _become_leader(self, now_ms: int) -> None:
+        self.quorum.become_leader()
+        self.epoch_start_offset = self.log.end_offset
+        self._append_control(self._start_of_epoch(), now_ms)
+
+    def _publish_quorum_state(self) -> None:
+        paths = self._store.publish()
+        self._flush(paths, lambda error, now_ms: self._failed(error, now_ms) if error is not None else None)
+
+    def _start_of_epoch(self) -> list[tuple[int, Message]]:
+        """The control records that a new leader begins its epoch with."""
+        voters = self.history.voters
+        records = [(LEADER_CHANGE, leader_change_message(self.config.node_id, voters, [self.config.node_id]))]
+        if self.history.kraft_version > 0:
+            own = voters[self.config.node_id]
+            if self.history.voters_offset == BEFORE_THE_LOG or (
+                self.config.endpoints and own.endpoints != self.config.endpoints
+            ):
+                updated = Voter(own.voter_id, own.directory_id, dict(self.config.endpoints or own.endpoints))
+                version = control_message("KRaftVersionRecord", kraft_version=self.history.kraft_version)
+                records.append((KRAFT_VERSION, version))
+                records.append((KRAFT_VOTERS, voters_message({**voters, own.voter_id: updated}.values())))
+        return records
+
+    def _append_control(self, records: list[tuple[int, Message]], now_ms: int) -> None:
+        base_offset = self.log.end_offset
+        self.log.append(encode_control_batch(records, base_offset, self.epoch, now_ms), now_ms)
+        named = [ControlRecord(type_id, "", message) for type_id, message in records]
+        for delta, record in enumerate(named):
+            self.history.apply(base_offset + delta, record)
+        self._appended.append(MetadataBatch(base_offset, base_offset + len(records) - 1, self.epoch, now_ms, [], named))
+
+    def append(self, records: Sequence[Message], now_ms: int) -> int:
+        """Append metadata records, all in one batch -> the offset of the last.
+
+        They are committed when a later `on_commit` brings them. Raises NotLeaderError, EncodeError, AppendError, and
+        OSError as the disk does: then nothing of them counts, and the leadership is over.
+        """
+        if not self.is_leader or self._has_failed:
+            raise NotLeaderError("this node does not lead the metadata quorum")
+        base_offset = self.log.end_offset
+        batch = encode_data_batch([encode_metadata_record(record) for record in records], base_offset, self.epoch, now_ms)
+        try:
+            self.log.append(batch, now_ms)
+        except OSError as error:
+            self._failed(error, now_ms)
+            raise
+        last_offset = base_offset + len(records) - 1
+        self._appended.append(MetadataBatch(base_offset, last_offset, self.epoch, now_ms, list(records), []))
+        self._begin_flush()
+        return last_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next appended record gets."""
+        return self.log.end_offset
+
+    # ------------------------------------------------------------------------------------------------------ committing
+
+    def _begin_flush(self, more_paths: tuple[str, ...] = (), then: Callable[[], None] | None = None) -> None:
+        """Flush the log up to its present end, unless that is under way: then what came later goes next."""
+        if self._is_flushing:
+            return
+        self._is_flushing = True
+        end_offset = self.log.end_offset
+
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            self._is_flushing = False
+            if error is not None:
+                self._failed(error, now_ms)
+                return
+            if then is not None:
+                then()
+            self._flushed(end_offset, now_ms)
+
+        self._flush((*more_paths, *self.log.log.unflushed_paths()), flushed)
+
+    def _flushed(self, end_offset: int, now_ms: int) -> None:
+        self.log.log.mark_flushed(end_offset)
+        if self.log.end_offset > end_offset:
+            self._begin_flush()
+        # With one voter what is on its disk is on a majority of them.
+        if self.is_leader and self.quorum.is_only_voter and end_offset > self.high_watermark:
+            self.high_watermark = end_offset
+            self.log.log.update_high_watermark(end_offset)
+            self.deliver(now_ms)
+
+    def _failed(self, error: OSError, now_ms: int) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        if self.is_leader:
+            self.quorum.become_resigned()
+        self._tell(
+            f"{self.config.directory}: the metadata log cannot be written: {error.strerror or error}; this node stops leading"
+        )
+        for listener in self.listeners:
+            listener.on_leader_change(self.leader_id, self.epoch, now_ms)
+        self.on_storage_failure(error, now_ms)
+
+    def deliver(self, now_ms: int) -> None:
+        """Hand what is committed to the listeners, as much as fits into a slice; the rest follows by itself."""
+        left = SLICE_RECORDS
+        while True:
+            batch = self._next_snapshot_batch()
+            if batch is None:
+                self._tell_leader(now_ms)
+                if self._delivered_offset >= self.high_watermark:
+                    return
+                batch = self._next_batch()
+                self._delivered_offset = batch.last_offset + 1
+            for listener in self.listeners:
+                listener.on_commit(batch, now_ms)
+            left -= len(batch.records) + 1
+            if left <= 0:
+                if not self._is_slice_scheduled:
+                    self._is_slice_scheduled = True
+                    self._timer.schedule(now_ms, self._deliver_slice)
+                return
+
+    def _deliver_slice(self, now_ms: int) -> None:
+        self._is_slice_scheduled = False
+        self.deliver(now_ms)
+
+    def _next_snapshot_batch(self) -> MetadataBatch | None:
+        if self._snapshot_reader is None:
+            return None
+        batch = next(self._snapshot_reader, None)
+        if batch is None:
+            self._snapshot_reader = None
+        return batch
+
+    def _next_batch(self) -> MetadataBatch:
+        """The batch at the offset where the listeners are; it is in memory where this node appended it."""
+        if self._appended and self._appended[0].base_offset == self._delivered_offset:
+            self._reader = None
+            return self._appended.popleft()
+        if self._reader is None:
+            limit_offset = self._appended[0].base_offset if self._appended else self.high_watermark
+            self._reader = self.log.read(self._delivered_offset, limit_offset)
+        return next(self._reader)
+
+    def _tell_leader(self, now_ms: int) -> None:
+        if self._told_epoch < self.epoch and self._delivered_offset >= self.epoch_start_offset:
+            self._told_epoch = self.epoch
+            for listener in self.listeners:
+                listener.on_leader_change(self.leader_id, self.epoch, now_ms)
+
+    def close(self) -> None:
+        """Stop: close the log as a clean stop does."""
+        if self.is_leader:
+            self.quorum.become_resigned()
+        self.log.close()
