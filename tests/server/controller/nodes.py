@@ -91,9 +91,7 @@ def formatted(directory: Path, seed: int = 1) -> Path:
 def raft_config(directory: Path, **changes: object) -> RaftConfig:
     meta = read_meta_properties(OsDisk(), str(directory))
     assert meta is not None and meta.directory_id is not None
-    config = RaftConfig(
-        NODE_ID, meta.directory_id, f"{directory}/{METADATA_PARTITION}", {"CONTROLLER": ("127.0.0.1", PORT)}
-    )
+    config = RaftConfig(NODE_ID, meta.directory_id, f"{directory}/{METADATA_PARTITION}", {"CONTROLLER": ("127.0.0.1", PORT)})
     return config._replace(**changes)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,31 @@
+"""What a handler of the controller answers with: a refusal, or records to append and the response that follows them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcli.protocol.message import Message
+
+
+class ApiError(Exception):
+    """A request, or a part of one, that is refused: Kafka's error code and a sentence for whoever asked."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class RequestInfo(NamedTuple):
+    """What a handler knows of a request besides its message."""
+
+    version: int
+    principal: str
+    now_ms: int
+
+
+class Decision(NamedTuple):
+    """The records that a request asks for, and its response, which leaves when they are committed and applied."""
+
+    records: list[Message]
+    response: Message

@@ -1,0 +1,349 @@
+"""Brokers come, live and go (KIP-631): BrokerRegistration, BrokerHeartbeat, UnregisterBroker, ControllerRegistration.
+
+    a broker is            and becomes                     when
+    ---------------------  ------------------------------  -----------------------------------------------------------
+    not registered         fenced                          it registers
+    fenced                 unfenced                        it wants to, and has applied the log up to its registration
+    unfenced               fenced                          it wants to, or is silent for broker.session.timeout.ms
+    unfenced               in controlled shutdown          it wants to stop and leads partitions, which move elsewhere
+    in controlled shutdown may shut down (and is fenced)   it leads nothing any more and all active brokers know that
+    fenced, unfenced       may shut down                   it wants to stop and leads nothing
+
+Fencing takes a broker out of all ISRs that have others (with eligible leader replicas: of all), and gives its leaderships away;
+unfencing elects leaders where none are. A broker that registers anew after an unclean stop is not eligible either any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, CONTROLLER_REGISTRATION, UNREGISTER_BROKER
+from kcli.protocol.catalog import message_type
+from kcli.protocol.message import Message
+from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.controller_state import ControllerState, Session
+from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
+from kcli.server.controller.metadata_batches import new_record
+from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, DIRECTORIES_SINCE, register_broker_version
+from kcli.state.metadata_values import NO_LEADER, BrokerRegistration, Partition
+
+_NEVER_REGISTERED = -2  # no broker says that it had this epoch
+_HIGHEST_RESERVED_DIRECTORY = 99
+_FENCE, _UNFENCE = 1, -1
+_IN_CONTROLLED_SHUTDOWN = 1
+
+
+class BrokerStep(StrEnum):
+    """What a broker is, or is let to be."""
+
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+    SHUTDOWN_NOW = "shutdown now"
+
+
+def register_broker(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide a BrokerRegistration. Raises ApiError."""
+    if request.cluster_id != state.cluster_id:
+        text = f"this is cluster {state.cluster_id}, and the broker belongs to {request.cluster_id}"
+        raise ApiError(error_codes.INCONSISTENT_CLUSTER_ID, text)
+    broker_id = request.broker_id
+    existing = state.image.brokers.get(broker_id)
+    is_new = existing is None or existing.incarnation_id != request.incarnation_id
+    if existing is not None and is_new and state.has_session(broker_id, info.now_ms):
+        text = f"broker id {broker_id} is in use; a broker that has restarted gets it when its old session has timed out"
+        raise ApiError(error_codes.DUPLICATE_BROKER_REGISTRATION, text)
+    if request.is_migrating_zk_broker:
+        raise ApiError(error_codes.BROKER_ID_NOT_REGISTERED, "brokers that use ZooKeeper cannot be registered")
+    metadata_version = state.metadata_version
+    if metadata_version >= DIRECTORIES_SINCE:
+        _check_directories(state, broker_id, request.log_dirs)
+    _check_features(state, broker_id, request.features)
+    records: list[Message] = []
+    if is_new:
+        previous_epoch = _NEVER_REGISTERED if existing is None else existing.broker_epoch
+        is_clean = state.is_elr_enabled and previous_epoch == request.previous_broker_epoch
+        records += shutdown_records(state, broker_id, is_clean=is_clean)
+        state.sessions.pop(broker_id, None)
+    broker_epoch = state.next_offset() if existing is None or is_new else existing.broker_epoch
+    records.append(_registration_record(request, metadata_version, broker_epoch, None if is_new else existing))
+    state.sessions.setdefault(broker_id, Session(info.now_ms))
+    response = API_KEYS[BROKER_REGISTRATION].response.new(broker_epoch=broker_epoch)
+    return Decision(records, response)
+
+
+def _registration_record(
+    request: Message, metadata_version: int, broker_epoch: int, existing: BrokerRegistration | None
+) -> Message:
+    classes = message_type("metadata_records", "RegisterBrokerRecord").classes
+    record = new_record(
+        "RegisterBrokerRecord",
+        schema_version=register_broker_version(metadata_version),
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=broker_epoch,
+        rack=request.rack,
+        fenced=True if existing is None else existing.is_fenced,
+        in_controlled_shutdown=existing is not None and existing.is_in_controlled_shutdown,
+        end_points=[
+            classes["BrokerEndpoint"](name=at.name, host=at.host, port=at.port, security_protocol=at.security_protocol)
+            for at in request.listeners
+        ],
+        features=[
+            classes["BrokerFeature"](
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ],
+    )
+    if metadata_version >= DIRECTORIES_SINCE:
+        record.log_dirs = request.log_dirs
+    return record
+
+
+def _check_directories(state: ControllerState, broker_id: int, directories: list[Uuid]) -> None:
+    code = error_codes.INVALID_REGISTRATION
+    if not directories:
+        raise ApiError(code, f"broker {broker_id} names no log directory")
+    if len(set(directories)) != len(directories):
+        raise ApiError(code, f"broker {broker_id} names a log directory twice")
+    if any(int.from_bytes(directory, "big") <= _HIGHEST_RESERVED_DIRECTORY for directory in directories):
+        raise ApiError(code, f"broker {broker_id} names a directory id that is reserved")
+    for other in state.image.brokers.values():
+        shared = [] if other.broker_id == broker_id else [one for one in directories if one in other.log_dirs]
+        if shared:
+            raise ApiError(code, f"directory {shared[0]} is registered already, by broker {other.broker_id}")
+
+
+def _check_features(state: ControllerState, broker_id: int, features: Iterable[Message]) -> None:
+    """The broker must support each level that the cluster has."""
+    supported = {feature.name: (feature.min_supported_version, feature.max_supported_version) for feature in features}
+    if METADATA_VERSION not in supported:
+        raise ApiError(error_codes.INVALID_REGISTRATION, f"broker {broker_id} does not say which {METADATA_VERSION} it supports")
+    for name, level in state.image.features.items():
+        lowest, highest = supported.get(name, (0, 0))
+        if not lowest <= level <= highest:
+            raise ApiError(
+                error_codes.UNSUPPORTED_VERSION,
+                f"the cluster has {name}={level}, and broker {broker_id} supports the levels {lowest} to {highest}",
+            )
+
+
+# ----------------------------------------------------------------------------------------------------------- heartbeats
+
+
+def heartbeat(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide a BrokerHeartbeat. Raises ApiError."""
+    broker_id = request.broker_id
+    broker = state.check_epoch(broker_id, request.broker_epoch)
+    registration_offset = state.registration_offsets.get(broker_id, broker.broker_epoch)
+    session = state.sessions.setdefault(broker_id, Session(info.now_ms))
+    current = _step_of(broker)
+    following = _next_step(state, broker, session, current, request, registration_offset)
+    records: list[Message] = []
+    if following is not current:
+        if following in (BrokerStep.FENCED, BrokerStep.SHUTDOWN_NOW):
+            records += fence_records(state, broker) if not broker.is_fenced else []
+        elif following is BrokerStep.UNFENCED:
+            records += _unfence_records(state, broker)
+        else:
+            records += _controlled_shutdown_records(state, broker)
+            session.controlled_shutdown_offset = state.next_offset() + len(records) - 1
+    session.last_heartbeat_ms = info.now_ms
+    session.metadata_offset = request.current_metadata_offset
+    records += _directory_records(state, broker, request)
+    response = API_KEYS[BROKER_HEARTBEAT].response.new(
+        is_caught_up=request.current_metadata_offset >= registration_offset,
+        is_fenced=following in (BrokerStep.FENCED, BrokerStep.SHUTDOWN_NOW),
+        should_shut_down=following is BrokerStep.SHUTDOWN_NOW,
+    )
+    return Decision(records, response)
+
+
+def _step_of(broker: BrokerRegistration) -> BrokerStep:
+    if broker.is_fenced:
+        return BrokerStep.FENCED
+    return BrokerStep.CONTROLLED_SHUTDOWN if broker.is_in_controlled_shutdown else BrokerStep.UNFENCED
+
+
+def _next_step(
+    state: ControllerState,
+    broker: BrokerRegistration,
+    session: Session,
+    current: BrokerStep,
+    request: Message,
+    registration_offset: int,
+) -> BrokerStep:
+    """What a broker is let to be, by the table above."""
+    leads = any(partition.leader == broker.broker_id for _, _, partition in state.partitions())
+    if current is BrokerStep.FENCED:
+        if request.want_shut_down:
+            return BrokerStep.SHUTDOWN_NOW
+        is_caught_up = request.current_metadata_offset >= registration_offset
+        return BrokerStep.UNFENCED if is_caught_up and not request.want_fence else BrokerStep.FENCED
+    if current is BrokerStep.UNFENCED:
+        if request.want_fence:
+            return BrokerStep.SHUTDOWN_NOW if request.want_shut_down else BrokerStep.FENCED
+        if request.want_shut_down:
+            return BrokerStep.CONTROLLED_SHUTDOWN if leads else BrokerStep.SHUTDOWN_NOW
+        return BrokerStep.UNFENCED
+    if leads or session.controlled_shutdown_offset > _lowest_active_offset(state, broker.broker_id, request):
+        return BrokerStep.CONTROLLED_SHUTDOWN
+    return BrokerStep.SHUTDOWN_NOW
+
+
+def _lowest_active_offset(state: ControllerState, asking_id: int, request: Message) -> int:
+    """How far every broker that is not fenced has applied the log; of the one that asks, by what it says now."""
+    offsets = [
+        request.current_metadata_offset if broker_id == asking_id else session.metadata_offset
+        for broker_id, session in state.sessions.items()
+        if broker_id in state.image.brokers and not state.image.brokers[broker_id].is_fenced
+    ]
+    return min(offsets, default=request.current_metadata_offset)
+
+
+def expired_brokers(state: ControllerState, now_ms: int) -> list[BrokerRegistration]:
+    """Brokers that are not fenced and were not heard from for a session, nor since this controller took over."""
+    deadline_ms = now_ms - state.session_timeout_ms
+    expired = []
+    for broker in state.image.brokers.values():
+        session = state.sessions.get(broker.broker_id)
+        heard_ms = state.activated_ms if session is None else session.last_heartbeat_ms
+        if not broker.is_fenced and heard_ms <= deadline_ms:
+            expired.append(broker)
+    return expired
+
+
+# -------------------------------------------------------------------------------------------------- what follows of it
+
+
+def leader_and_isr_records(
+    state: ControllerState,
+    touched: Callable[[Partition], bool],
+    *,
+    removed: int = NO_LEADER,
+    added: int = NO_LEADER,
+    unclean: int = NO_LEADER,
+) -> list[Message]:
+    """The changes of all partitions that `touched` picks: `removed` leaves, `added` may lead, `unclean` lost its data."""
+
+    def may_lead(broker_id: int) -> bool:
+        return broker_id not in (removed, unclean) and (broker_id == added or state.is_active(broker_id))
+
+    records = []
+    for topic, index, partition in state.partitions():
+        if touched(partition):
+            change = state.change(topic, index, may_lead=may_lead)
+            change.target_isr = [replica for replica in partition.isr if replica not in (removed, unclean)]
+            change.unclean_replicas = () if unclean == NO_LEADER else (unclean,)
+            record = change.record()
+            if record is not None:
+                records.append(record)
+    return records
+
+
+def fence_records(state: ControllerState, broker: BrokerRegistration) -> list[Message]:
+    """Fence a broker and take it out of the ISRs."""
+    records = leader_and_isr_records(state, lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id)
+    return [*records, _change_record(broker, 0, fenced=_FENCE)]
+
+
+def _unfence_records(state: ControllerState, broker: BrokerRegistration) -> list[Message]:
+    records = leader_and_isr_records(state, lambda partition: partition.leader == NO_LEADER, added=broker.broker_id)
+    return [_change_record(broker, 0, fenced=_UNFENCE), *records]
+
+
+def _controlled_shutdown_records(state: ControllerState, broker: BrokerRegistration) -> list[Message]:
+    records = []
+    if not broker.is_in_controlled_shutdown:
+        records.append(_change_record(broker, 1, in_controlled_shutdown=_IN_CONTROLLED_SHUTDOWN))
+    return records + leader_and_isr_records(state, lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id)
+
+
+def shutdown_records(state: ControllerState, broker_id: int, *, is_clean: bool) -> list[Message]:
+    """What the stop of a broker's last incarnation means for its partitions."""
+    if state.is_elr_enabled and not is_clean:
+        return leader_and_isr_records(
+            state,
+            lambda partition: broker_id in partition.isr or broker_id in partition.eligible_leader_replicas,
+            unclean=broker_id,
+        )
+    return leader_and_isr_records(state, lambda partition: broker_id in partition.isr, removed=broker_id)
+
+
+def _directory_records(state: ControllerState, broker: BrokerRegistration, request: Message) -> list[Message]:
+    """Directories that went offline or were cordoned since the last heartbeat."""
+    records: list[Message] = []
+    offline = [directory for directory in broker.log_dirs if directory in request.offline_log_dirs]
+    if offline and state.metadata_version >= DIRECTORIES_SINCE:
+
+        def lies_there(partition: Partition) -> bool:
+            return dict(zip(partition.replicas, partition.directories)).get(broker.broker_id) in offline
+
+        records += leader_and_isr_records(state, lies_there, removed=broker.broker_id)
+        online = [directory for directory in broker.log_dirs if directory not in offline]
+        records.append(_change_record(broker, 2, log_dirs=online))
+    cordoned = request.cordoned_log_dirs
+    is_told = cordoned is not None and state.metadata_version >= CORDONED_LOG_DIRS_SINCE
+    if is_told and (broker.cordoned_log_dirs is None or set(cordoned) != set(broker.cordoned_log_dirs)):
+        records.append(_change_record(broker, 3, cordoned_log_dirs=cordoned))
+    return records
+
+
+def _change_record(broker: BrokerRegistration, version: int, **changes: object) -> Message:
+    return new_record(
+        "BrokerRegistrationChangeRecord",
+        schema_version=version,
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        **changes,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ the rest
+
+
+def unregister_broker(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide an UnregisterBroker. Raises ApiError."""
+    broker = state.image.brokers.get(request.broker_id)
+    if broker is None:
+        raise ApiError(error_codes.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
+    broker_id = broker.broker_id
+    records = leader_and_isr_records(
+        state,
+        lambda partition: broker_id in partition.isr or broker_id in partition.eligible_leader_replicas,
+        removed=broker_id,
+    )
+    records.append(new_record("UnregisterBrokerRecord", broker_id=broker_id, broker_epoch=broker.broker_epoch))
+    return Decision(records, API_KEYS[UNREGISTER_BROKER].response.new())
+
+
+def register_controller(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide a ControllerRegistration. Raises ApiError."""
+    if state.metadata_version < CONTROLLER_REGISTRATION_SINCE:
+        raise ApiError(error_codes.UNSUPPORTED_VERSION, "the cluster's metadata.version does not have controllers register")
+    classes = message_type("metadata_records", "RegisterControllerRecord").classes
+    record = new_record(
+        "RegisterControllerRecord",
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=request.zk_migration_ready,
+        end_points=[
+            classes["ControllerEndpoint"](name=at.name, host=at.host, port=at.port, security_protocol=at.security_protocol)
+            for at in request.listeners
+        ],
+        features=[
+            classes["ControllerFeature"](
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ],
+    )
+    return Decision([record], API_KEYS[CONTROLLER_REGISTRATION].response.new())
