@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.message import Message
 from kcli.server.broker_lifecycle import BrokerLifecycle
 from kcli.server.metadata_publisher import MetadataPublisher
@@ -51,6 +52,11 @@ class BrokerStartup:
         if self._is_published:
             self._broker.lifecycle.metadata_changed(now_ms)
             self._broker.take_log_flushes(now_ms)
+
+    def handle_control(self, records: Sequence[ControlRecord]) -> None:
+        """Learn who leads the quorum, and who votes."""
+        for record in records:
+            self._broker.image.apply_control(record)
 
     def _catch_up(self, now_ms: int) -> None:
         if not self._node.controller.is_caught_up():

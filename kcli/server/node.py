@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from kcli.protocol.apis import ENVELOPE
+from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.errors import MessageError
 from kcli.protocol.message import Message
 from kcli.server.broker import Broker
@@ -50,12 +51,18 @@ class MetadataListener(Protocol):
         """Records up to `last_offset` are committed; those of a snapshot come so as well, before the log's."""
         ...
 
+    def handle_control(self, records: Sequence[ControlRecord]) -> None:
+        """Control records are committed: who leads the quorum, who votes in it."""
+        ...
+
 
 class ControllerPort(Protocol):
     """A node's controller and its raft client (kcli.server.controller), as the node drives them."""
 
-    # The node that leads the quorum as far as this one knows, -1 for none.
-    leader_id: int
+    @property
+    def leader_id(self) -> int:
+        """The node that leads the quorum as far as this one knows, -1 for none."""
+        ...
 
     def start(self, now_ms: int) -> None:
         """Open the metadata log and begin to take part in the quorum."""

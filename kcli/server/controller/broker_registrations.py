@@ -124,7 +124,9 @@ def _check_features(state: ControllerState, broker_id: int, features: Iterable[M
     """The broker must support each level that the cluster has."""
     supported = {feature.name: (feature.min_supported_version, feature.max_supported_version) for feature in features}
     if METADATA_VERSION not in supported:
-        raise ApiError(error_codes.INVALID_REGISTRATION, f"broker {broker_id} does not say which {METADATA_VERSION} it supports")
+        raise ApiError(
+            error_codes.INVALID_REGISTRATION, f"broker {broker_id} does not say which {METADATA_VERSION} it supports"
+        )
     for name, level in state.image.features.items():
         lowest, highest = supported.get(name, (0, 0))
         if not lowest <= level <= highest:
@@ -180,7 +182,6 @@ def _next_step(
     registration_offset: int,
 ) -> BrokerStep:
     """What a broker is let to be, by the table above."""
-    leads = any(partition.leader == broker.broker_id for _, _, partition in state.partitions())
     if current is BrokerStep.FENCED:
         if request.want_shut_down:
             return BrokerStep.SHUTDOWN_NOW
@@ -190,11 +191,17 @@ def _next_step(
         if request.want_fence:
             return BrokerStep.SHUTDOWN_NOW if request.want_shut_down else BrokerStep.FENCED
         if request.want_shut_down:
-            return BrokerStep.CONTROLLED_SHUTDOWN if leads else BrokerStep.SHUTDOWN_NOW
+            return BrokerStep.CONTROLLED_SHUTDOWN if _leads(state, broker.broker_id) else BrokerStep.SHUTDOWN_NOW
         return BrokerStep.UNFENCED
-    if leads or session.controlled_shutdown_offset > _lowest_active_offset(state, broker.broker_id, request):
+    if _leads(state, broker.broker_id) or session.controlled_shutdown_offset > _lowest_active_offset(
+        state, broker.broker_id, request
+    ):
         return BrokerStep.CONTROLLED_SHUTDOWN
     return BrokerStep.SHUTDOWN_NOW
+
+
+def _leads(state: ControllerState, broker_id: int) -> bool:
+    return any(partition.leader == broker_id for _, _, partition in state.partitions())
 
 
 def _lowest_active_offset(state: ControllerState, asking_id: int, request: Message) -> int:
@@ -262,7 +269,9 @@ def _controlled_shutdown_records(state: ControllerState, broker: BrokerRegistrat
     records = []
     if not broker.is_in_controlled_shutdown:
         records.append(_change_record(broker, 1, in_controlled_shutdown=_IN_CONTROLLED_SHUTDOWN))
-    return records + leader_and_isr_records(state, lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id)
+    return records + leader_and_isr_records(
+        state, lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id
+    )
 
 
 def shutdown_records(state: ControllerState, broker_id: int, *, is_clean: bool) -> list[Message]:

@@ -1,12 +1,12 @@
 """Where new replicas go: spread over brokers and racks, as Kafka's StripedReplicaPlacer spreads them.
 
-    rule
-    ----------------------------------------------------------------------------------------------------------------
-    the first replica, which is to lead, goes round the racks, so that each leads its share
-    the other replicas of a partition go to other racks as long as there are any, then to other brokers
-    within a rack brokers take turns; fenced ones come when all others have had theirs, and never first
-    where it begins is a matter of dice, so that small topics do not all begin with the same broker
-    brokers in controlled shutdown take nothing
+rule
+----------------------------------------------------------------------------------------------------------------
+the first replica, which is to lead, goes round the racks, so that each leads its share
+the other replicas of a partition go to other racks as long as there are any, then to other brokers
+within a rack brokers take turns; fenced ones come when all others have had theirs, and never first
+where it begins is a matter of dice, so that small topics do not all begin with the same broker
+brokers in controlled shutdown take nothing
 """
 
 from __future__ import annotations

@@ -1,0 +1,72 @@
+"""What a controller writes when it begins to lead: the first records of a cluster, or the end of what another left open.
+
+    the log has      it writes
+    ---------------  ----------------------------------------------------------------------------------------------
+    no               the records of bootstrap.checkpoint (without the file: the newest features), and for eligible leader
+    metadata.version replicas a min.insync.replicas of all brokers; from 3.6-IV1 on in a metadata transaction
+    an open metadata AbortTransaction
+    transaction
+
+bootstrap.checkpoint is read only in the first case. Without its footer it was not written whole, and is refused.
+"""
+
+from __future__ import annotations
+
+from kcli.format.file_names import FileKind
+from kcli.log.disk import LogDisk
+from kcli.protocol.control_records import SNAPSHOT_FOOTER
+from kcli.protocol.message import Message
+from kcli.server.controller.features import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    METADATA_VERSION,
+    initial_features,
+)
+from kcli.server.controller.metadata_batches import bootstrap_records, new_record
+from kcli.server.controller.metadata_log import MetadataLogError, read_snapshot_file
+from kcli.state.metadata_image import MetadataImage
+
+_TRANSACTIONS_SINCE = 13
+_BROKER_RESOURCE = 4
+
+
+def read_bootstrap(disk: LogDisk, directory: str) -> list[Message]:
+    """The first records of the cluster of a metadata directory. Raises MetadataLogError for a damaged file, and OSError."""
+    path = f"{directory}/{FileKind.BOOTSTRAP_CHECKPOINT}"
+    if not disk.exists(path):
+        return bootstrap_records(initial_features({}, None, is_dynamic_quorum=False))
+    records: list[Message] = []
+    has_footer = False
+    for batch in read_snapshot_file(disk, path):
+        records += batch.records
+        has_footer = any(record.type_id == SNAPSHOT_FOOTER for record in batch.control_records)
+    if not has_footer or not any(_level_of(record, METADATA_VERSION) for record in records):
+        raise MetadataLogError(
+            f"{path} is not whole; format the directory again (kcli format), or remove the file: then the cluster begins "
+            "with the newest features"
+        )
+    return records
+
+
+def _level_of(record: Message, feature: str) -> int:
+    is_it = record.STRUCT.name == "FeatureLevelRecord" and record.name == feature
+    return record.feature_level if is_it else 0
+
+
+def activation_records(image: MetadataImage, disk: LogDisk, directory: str, min_isr: str) -> list[Message]:
+    """The records that a new leader begins with. Raises MetadataLogError and OSError for bootstrap.checkpoint."""
+    records: list[Message] = []
+    if image.pending_records is not None:
+        records.append(new_record("AbortTransactionRecord", reason="another controller leads"))
+    if METADATA_VERSION in image.features:
+        return records
+    first = read_bootstrap(disk, directory)
+    if any(_level_of(record, ELIGIBLE_LEADER_REPLICAS_VERSION) for record in first):
+        first.append(
+            new_record(
+                "ConfigRecord", resource_type=_BROKER_RESOURCE, resource_name="", name="min.insync.replicas", value=min_isr
+            )
+        )
+    if max(_level_of(record, METADATA_VERSION) for record in first) < _TRANSACTIONS_SINCE:
+        return records + first
+    begin = new_record("BeginTransactionRecord", name="Bootstrap records")
+    return [*records, begin, *first, new_record("EndTransactionRecord")]

@@ -1,0 +1,259 @@
+"""A node's controller, whole: the raft client, the quorum controller above it, and the requests that come to both.
+
+    request                              goes to
+    -----------------------------------  -----------------------------------------------------------------------------
+    ApiVersions, DescribeCluster,        quorum_apis: answered at once
+    DescribeQuorum
+    all of HANDLERS                      the quorum controller: decided, appended, answered when committed
+    any other                            nobody: the connection is closed; it is not in the answer to ApiVersions
+
+It is made out of a node's configuration, and driven by kcli.server.node (its ControllerPort).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid, random_uuid
+from kcli.log.disk import LogDisk
+from kcli.log.file_cache import FileCache
+from kcli.protocol.apis import (
+    ALLOCATE_PRODUCER_IDS,
+    API_KEYS,
+    API_VERSIONS,
+    BROKER_HEARTBEAT,
+    BROKER_REGISTRATION,
+    CONTROLLER_REGISTRATION,
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_QUORUM,
+    UNREGISTER_BROKER,
+)
+from kcli.protocol.control_records import ControlRecord
+from kcli.protocol.errors import MessageError
+from kcli.protocol.framing import encode_response, read_request_header
+from kcli.protocol.message import Message
+from kcli.server.config.server_config import ServerConfig
+from kcli.server.controller.activation import activation_records
+from kcli.server.controller.api_error import RequestInfo
+from kcli.server.controller.broker_registrations import heartbeat, register_broker, register_controller, unregister_broker
+from kcli.server.controller.controller_state import ControllerState, TopicConfigs
+from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
+from kcli.server.controller.formatting import METADATA_PARTITION
+from kcli.server.controller.metadata_batches import MetadataBatch
+from kcli.server.controller.metadata_log import MetadataLogConfig, MetadataLogError, SnapshotId
+from kcli.server.controller.producer_ids import allocate_producer_ids
+from kcli.server.controller.quorum_apis import describe_api_versions, describe_cluster, describe_quorum
+from kcli.server.controller.quorum_controller import ControllerTimes, Handler, QuorumController
+from kcli.server.controller.raft_client import RaftClient, RaftConfig
+from kcli.server.controller.topics import create_partitions, create_topics, delete_topics
+from kcli.server.dice import Dice
+from kcli.server.events import Connection
+from kcli.server.flushes import Flushes
+from kcli.server.timing_wheel import Timer
+from kcli.state.metadata_values import SECURITY_PROTOCOLS, Voter
+
+Respond = Callable[[bytes | None], None]
+
+HANDLERS: dict[int, Handler] = {
+    BROKER_REGISTRATION: register_broker,
+    BROKER_HEARTBEAT: heartbeat,
+    UNREGISTER_BROKER: unregister_broker,
+    CONTROLLER_REGISTRATION: register_controller,
+    CREATE_TOPICS: create_topics,
+    CREATE_PARTITIONS: create_partitions,
+    DELETE_TOPICS: delete_topics,
+    ALLOCATE_PRODUCER_IDS: allocate_producer_ids,
+}
+SERVED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM, *HANDLERS))
+_PROTOCOL_NUMBERS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
+
+
+class MetadataListener(Protocol):
+    """Who learns what is committed to the metadata log."""
+
+    def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
+        """Records up to `last_offset` are committed; those of a snapshot come so as well, before the log's."""
+        ...
+
+    def handle_control(self, records: Sequence[ControlRecord]) -> None:
+        """Control records are committed: who leads, who votes. `handle_commit` follows with their offset."""
+        ...
+
+
+class _Follower:
+    """A MetadataListener as a listener of the raft client."""
+
+    def __init__(self, listener: MetadataListener) -> None:
+        self._listener = listener
+
+    def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
+        """A node loads a snapshot only when it starts: its listeners are empty then."""
+
+    def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
+        """Hand it on."""
+        if batch.control_records:
+            self._listener.handle_control(batch.control_records)
+        self._listener.handle_commit(batch.records, batch.last_offset, now_ms)
+
+    def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
+        """The node asks `leader_id` when it needs it."""
+
+
+class ControllerCore:
+    """The controller of one node. `directory_ids` are those of all log directories, by path."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        cluster_id: str,
+        directory_ids: Mapping[str, Uuid | None],
+        disk: LogDisk,
+        files: FileCache,
+        rng: Dice,
+        timer: Timer,
+        flushes: Flushes,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._rng = rng
+        self._tell = tell
+        self.cluster_id = cluster_id
+        self.raft = RaftClient(raft_config(config, directory_ids), disk, files, timer, flushes.flush, tell)
+        self.state = ControllerState(
+            cluster_id,
+            rng,
+            topic_configs(config),
+            config.get_int("broker.session.timeout.ms"),
+            lambda: self.raft.next_offset,
+        )
+        times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
+        self.controller = QuorumController(self.raft, self.state, HANDLERS, timer, times, self._activate, tell)
+        self.raft.listeners.append(self.controller)
+
+    @property
+    def leader_id(self) -> int:
+        """The node that leads the quorum as far as this one knows, -1 for none."""
+        return self.raft.leader_id
+
+    def add_listener(self, listener: MetadataListener) -> None:
+        """Have what is committed, from the start on, told to a listener; before the controller answers for it."""
+        self.raft.listeners.insert(0, _Follower(listener))
+
+    def start(self, now_ms: int) -> None:
+        """Open the metadata log and take part in the quorum. Raises as RaftClient.start does."""
+        self.raft.start(now_ms)
+
+    def is_caught_up(self) -> bool:
+        """True when all that was committed when it started has been told to the listeners."""
+        return self.controller.is_active
+
+    def stop(self, now_ms: int) -> None:
+        """Close the metadata log."""
+        self.raft.close()
+
+    # ---------------------------------------------------------------------------------------------------------- requests
+
+    def receive(self, connection: Connection, frame: memoryview, respond: Respond, now_ms: int) -> None:
+        """Take a request (header and message); `respond` is called once, now or later. Raises MessageError for no request."""
+        key, version, correlation_id, _, position = read_request_header(frame)
+        if key not in SERVED:
+            raise MessageError(f"a request {API_KEYS[key].name}, which the controller does not serve")
+        api = API_KEYS[key]
+
+        def answer(response: Message) -> None:
+            known = version if api.lowest_version <= version <= api.highest_version else 0
+            try:
+                respond(bytes(encode_response(correlation_id, api, known, response)))
+            except MessageError as error:
+                self._tell(f"a fault of kcli in answering {api.name} of version {version}: {error.message}; please report it")
+                respond(None)
+
+        if key == API_VERSIONS:
+            answer(describe_api_versions(version, SERVED, self.state.image, self.raft.high_watermark - 1))
+            return
+        request, _ = api.request.decode(frame, version, position)
+        if key == DESCRIBE_QUORUM:
+            answer(describe_quorum(request, self.raft, now_ms))
+        elif key == DESCRIBE_CLUSTER:
+            answer(describe_cluster(request, self.state.image, self.cluster_id, self.leader_id, connection.listener))
+        else:
+            self.controller.submit(key, request, RequestInfo(version, connection.principal, now_ms), answer)
+
+    # -------------------------------------------------------------------------------------------------------- activation
+
+    def _activate(self, now_ms: int) -> None:
+        """Write what a leader begins with, and register this controller."""
+        directory = self._config.metadata_log_dir
+        try:
+            records = activation_records(
+                self.state.image, self._disk, directory, self.state.configs.static("min.insync.replicas") or "1"
+            )
+        except MetadataLogError as error:
+            self._tell(str(error))
+            self.controller.is_active = False
+            return
+        if records:
+            self.controller.write(records, now_ms)
+        if self.state.metadata_version >= CONTROLLER_REGISTRATION_SINCE:
+            info = RequestInfo(0, "User:ANONYMOUS", now_ms)
+            self.controller.submit(CONTROLLER_REGISTRATION, self._own_registration(), info, lambda response: None)
+
+    def _own_registration(self) -> Message:
+        request = API_KEYS[CONTROLLER_REGISTRATION].request
+        classes = request.classes
+        listeners = self._config.advertised_controller_listeners
+        return request.new(
+            controller_id=self._config.node_id,
+            incarnation_id=random_uuid(self._rng.randbytes),
+            zk_migration_ready=False,
+            listeners=[
+                classes["Listener"](
+                    name=at.name,
+                    host=at.host or "localhost",
+                    port=at.port,
+                    security_protocol=_PROTOCOL_NUMBERS.get(at.security_protocol, 0),
+                )
+                for at in listeners
+            ],
+            features=[
+                classes["Feature"](name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest)
+                for name, levels in supported_features().items()
+            ],
+        )
+
+
+def raft_config(config: ServerConfig, directory_ids: Mapping[str, Uuid | None]) -> RaftConfig:
+    """What the raft client goes by, out of a node's configuration."""
+    names = config.controller_listener_names
+    listener = names[0] if names else "CONTROLLER"
+    static = [Voter(node_id, ZERO_UUID, {listener: address}) for node_id, address in sorted(config.quorum_voters.items())]
+    return RaftConfig(
+        node_id=config.node_id,
+        directory_id=directory_ids.get(config.metadata_log_dir) or ZERO_UUID,
+        directory=f"{config.metadata_log_dir}/{METADATA_PARTITION}",
+        endpoints={at.name: (at.host or "localhost", at.port) for at in config.advertised_controller_listeners},
+        static_voters=static,
+        log=MetadataLogConfig(
+            segment_bytes=config.get_int("metadata.log.segment.bytes"),
+            segment_ms=config.get_int("metadata.log.segment.ms"),
+            retention_bytes=config.get_int("metadata.max.retention.bytes"),
+            retention_ms=config.get_int("metadata.max.retention.ms"),
+        ),
+    )
+
+
+def topic_configs(config: ServerConfig) -> TopicConfigs:
+    """How topics' configs are judged, by kcli.server.config."""
+
+    def static(key: str) -> str | None:
+        value = config[key]
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return None if value is None else str(value)
+
+    return TopicConfigs(static, lambda name, configs: None, lambda configs: [])

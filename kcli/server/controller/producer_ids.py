@@ -1,0 +1,29 @@
+"""AllocateProducerIds: blocks of producer ids for brokers, each id given out once (KIP-730)."""
+
+from __future__ import annotations
+
+from kcli.format.primitives import INT64_MAX
+from kcli.protocol import error_codes
+from kcli.protocol.apis import ALLOCATE_PRODUCER_IDS, API_KEYS
+from kcli.protocol.message import Message
+from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.controller_state import ControllerState
+from kcli.server.controller.metadata_batches import new_record
+
+BLOCK_SIZE = 1000
+
+
+def allocate_producer_ids(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide an AllocateProducerIds. Raises ApiError for a stale broker, or when no ids are left."""
+    state.check_epoch(request.broker_id, request.broker_epoch)
+    first = max(state.image.next_producer_id, 0)
+    if first > INT64_MAX - BLOCK_SIZE:
+        raise ApiError(error_codes.UNKNOWN_SERVER_ERROR, "all producer ids that 64 bits have are given out")
+    record = new_record(
+        "ProducerIdsRecord",
+        broker_id=request.broker_id,
+        broker_epoch=request.broker_epoch,
+        next_producer_id=first + BLOCK_SIZE,
+    )
+    response = API_KEYS[ALLOCATE_PRODUCER_IDS].response.new(producer_id_start=first, producer_id_len=BLOCK_SIZE)
+    return Decision([record], response)

@@ -1,0 +1,195 @@
+"""The quorum controller: decides requests on the metadata, one after the other, and answers when the disk has the records.
+
+    step      does
+    --------  --------------------------------------------------------------------------------------------------------
+    decide    a handler looks at the state and gives records and a response, or refuses; it changes nothing in the image
+    append    the records go to the metadata log in one batch, and are applied to the controller's own image
+    commit    the raft client hands them to everybody who follows the log; then the response leaves
+    nothing   a decision without records waits too, if others before it are not committed: it may have seen their records
+
+Only the leader decides; all others answer NOT_CONTROLLER. By itself it fences brokers that are silent, and writes a NoOp record
+where the log was idle for metadata.max.idle.interval.ms, so that followers and observers see the log moving.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kcli.format.primitives import FormatError
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS
+from kcli.protocol.message import Message
+from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.broker_registrations import expired_brokers, fence_records
+from kcli.server.controller.controller_state import ControllerState
+from kcli.server.controller.error_answers import error_answer
+from kcli.server.controller.metadata_batches import MetadataBatch, new_record
+from kcli.server.controller.metadata_log import SnapshotId
+from kcli.server.controller.raft_client import NotLeaderError, RaftClient
+from kcli.server.timing_wheel import Timer
+from kcli.state.metadata_image import MetadataImage
+
+Handler = Callable[[ControllerState, Message, RequestInfo], Decision]
+Respond = Callable[[Message], None]
+
+
+class ControllerTimes(NamedTuple):
+    """When the controller does something by itself; 0 stands for never."""
+
+    max_idle_interval_ms: int = 500
+
+
+class QuorumController:
+    """One controller; a listener of its raft client. `on_activation(now_ms)` gives the first records of a leadership."""
+
+    def __init__(
+        self,
+        raft: RaftClient,
+        state: ControllerState,
+        handlers: Mapping[int, Handler],
+        timer: Timer,
+        times: ControllerTimes,
+        on_activation: Callable[[int], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._raft = raft
+        self.state = state
+        self._handlers = handlers
+        self._timer = timer
+        self._times = times
+        self._on_activation = on_activation
+        self._tell = tell
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._last_append_ms = 0
+        self.is_active = False
+
+    # ----------------------------------------------------------------------------------------------------- the raft log
+
+    def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
+        """Begin with an empty image."""
+        self.state.image = MetadataImage()
+        self.state.registration_offsets.clear()
+
+    def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
+        """Apply what others wrote; answer for what this controller wrote."""
+        for control in batch.control_records:
+            self.state.image.apply_control(control)
+        if not self.is_active:
+            for delta, record in enumerate(batch.records):
+                self.state.apply(record, min(batch.base_offset + delta, batch.last_offset), now_ms)
+        while self._waiting and self._waiting[0][0] <= batch.last_offset:
+            self._waiting.popleft()[1]()
+
+    def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
+        """Begin to decide, or stop."""
+        was_active, self.is_active = self.is_active, self._raft.is_leader
+        if self.is_active and not was_active:
+            self.state.activated_ms = now_ms
+            self.state.sessions.clear()
+            self._last_append_ms = now_ms
+            self._on_activation(now_ms)
+            self._schedule_idle_check(now_ms)
+            self._timer.schedule(now_ms + self._check_interval_ms, self._check_sessions)
+        elif was_active and not self.is_active:
+            waiting, self._waiting = self._waiting, deque()
+            for _, answer in waiting:
+                answer()
+
+    # --------------------------------------------------------------------------------------------------------- deciding
+
+    def submit(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> None:
+        """Decide a request; `respond` is called once, now or when its records are committed."""
+        api = API_KEYS[api_key]
+
+        def refuse(code: int, message: str) -> None:
+            respond(error_answer(api, info.version, request, code, message))
+
+        if not self.is_active:
+            refuse(error_codes.NOT_CONTROLLER, "this node is not the active controller")
+            return
+        try:
+            decision = self._handlers[api_key](self.state, request, info)
+            self._commit(decision.records, info.now_ms, lambda: self._answer(refuse, respond, decision.response))
+        except ApiError as error:
+            refuse(error.code, error.message)
+        except NotLeaderError as error:
+            refuse(error_codes.NOT_CONTROLLER, str(error))
+        except OSError as error:
+            refuse(error_codes.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error.strerror or error}")
+        except Exception as error:
+            self._fault(f"deciding {api.name}", error)
+            refuse(error_codes.UNKNOWN_SERVER_ERROR, "a fault of kcli; its log tells more")
+
+    def _answer(self, refuse: Callable[[int, str], None], respond: Respond, response: Message) -> None:
+        if self.is_active:
+            respond(response)
+        else:
+            refuse(error_codes.NOT_CONTROLLER, "the controller lost its leadership before the records were committed")
+
+    def write(self, records: list[Message], now_ms: int) -> None:
+        """Append records that nobody asked for. Raises NotLeaderError, AppendError and OSError as the raft client does."""
+        self._commit(records, now_ms, None)
+
+    def _commit(self, records: list[Message], now_ms: int, answer: Callable[[], None] | None) -> None:
+        """Append and apply; the answer waits for the commit."""
+        last_offset = self._raft.next_offset - 1
+        if records:
+            base_offset = self._raft.next_offset
+            last_offset = self._raft.append(records, now_ms)
+            self._last_append_ms = now_ms
+            for offset, record in enumerate(records, base_offset):
+                self._apply(record, offset, now_ms)
+        if answer is None:
+            return
+        if last_offset < self._raft.high_watermark and not self._waiting:
+            answer()
+        else:
+            self._waiting.append((last_offset, answer))
+
+    def _apply(self, record: Message, offset: int, now_ms: int) -> None:
+        try:
+            self.state.apply(record, offset, now_ms)
+        except FormatError as error:
+            # It stands in the log now, and every reader will find it not to fit: nothing may be decided on top of it.
+            self._fault(f"applying {record.STRUCT.name} at offset {offset}", error)
+            self.is_active = False
+
+    def _fault(self, what: str, error: Exception) -> None:
+        where = traceback.extract_tb(error.__traceback__)
+        at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
+        self._tell(f"a fault of kcli in {what}{at}: {error!r}; please report it")
+
+    # ----------------------------------------------------------------------------------------------------------- by itself
+
+    def _schedule_idle_check(self, now_ms: int) -> None:
+        if self._times.max_idle_interval_ms > 0:
+            self._timer.schedule(self._last_append_ms + self._times.max_idle_interval_ms, self._write_no_op)
+
+    def _write_no_op(self, now_ms: int) -> None:
+        if not self.is_active:
+            return
+        if now_ms - self._last_append_ms >= self._times.max_idle_interval_ms:
+            self._by_itself([new_record("NoOpRecord")], now_ms)
+            self._last_append_ms = now_ms
+        self._schedule_idle_check(now_ms)
+
+    @property
+    def _check_interval_ms(self) -> int:
+        return max(1, self.state.session_timeout_ms // 4)
+
+    def _check_sessions(self, now_ms: int) -> None:
+        if not self.is_active:
+            return
+        for broker in expired_brokers(self.state, now_ms):
+            self._tell(f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced")
+            self._by_itself(fence_records(self.state, broker), now_ms)
+        self._timer.schedule(now_ms + self._check_interval_ms, self._check_sessions)
+
+    def _by_itself(self, records: list[Message], now_ms: int) -> None:
+        try:
+            self.write(records, now_ms)
+        except (NotLeaderError, OSError):
+            return  # the raft client has said so, and this is no leader any more

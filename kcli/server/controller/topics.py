@@ -1,0 +1,335 @@
+"""Topics are made, grown and removed: CreateTopics, CreatePartitions, DeleteTopics (KIP-4, KIP-195, KIP-516, KIP-525).
+
+    refused                                                        with
+    -------------------------------------------------------------  -------------------------------------------------
+    a topic named twice in one request; __cluster_metadata         INVALID_REQUEST
+    a name that topics cannot have, or that collides               INVALID_TOPIC_EXCEPTION
+    a name that there is                                           TOPIC_ALREADY_EXISTS
+    partitions or replication factor beside an assignment          INVALID_REQUEST
+    0 partitions, or below -1; fewer than there are                INVALID_PARTITIONS
+    a replication factor of 0 or below -1, or too large            INVALID_REPLICATION_FACTOR
+    an assignment with gaps, unknown, repeated or inactive         INVALID_REPLICA_ASSIGNMENT
+    configs that a topic cannot have                               INVALID_CONFIG
+    more than MAX_RECORDS_PER_USER_OP partitions at once           POLICY_VIOLATION, the whole request
+    a topic that there is not, by name / by id                     UNKNOWN_TOPIC_OR_PARTITION / UNKNOWN_TOPIC_ID
+    deleting where delete.topic.enable=false                       TOPIC_DELETION_DISABLED (INVALID_REQUEST below v3)
+
+-1 partitions or replicas are the defaults (num.partitions, default.replication.factor). Each topic of a request is judged by
+itself; `validate_only` gives the same answers and no records. The records of one topic stand in the order Topic, Config,
+Partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcli.format.file_names import METADATA_TOPIC
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid, random_uuid
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from kcli.protocol.message import Message
+from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.controller_state import ControllerState
+from kcli.server.controller.metadata_batches import MAX_RECORDS_PER_APPEND, new_record
+from kcli.server.controller.placement import UsableBroker, place_replicas
+from kcli.state.image_records import partition_record
+from kcli.state.metadata_values import Partition, Topic
+from kcli.state.topic_names import colliding_topic, metric_name, topic_name_fault
+
+MAX_RECORDS_PER_USER_OP = MAX_RECORDS_PER_APPEND
+_DEFAULT = -1
+_TOPIC_RESOURCE = 2
+
+
+def create_topics(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide a CreateTopics. Raises ApiError for a request that is refused as a whole."""
+    _check_total(state, request)
+    api = API_KEYS[CREATE_TOPICS]
+    names = [topic.name for topic in request.topics]
+    twice = {name for name in names if names.count(name) > 1}
+    colliding = _colliding_names(state, names)
+    records: list[Message] = []
+    results = []
+    for topic in request.topics:
+        if topic.name in twice:
+            continue
+        try:
+            made, result = _create_topic(state, topic, colliding)
+            records += made
+        except ApiError as error:
+            result = api.response.classes["CreatableTopicResult"](
+                name=topic.name, error_code=error.code, error_message=error.message
+            )
+        results.append(result)
+    for name in dict.fromkeys(name for name in names if name in twice):
+        code, text = error_codes.INVALID_REQUEST, "the request names this topic twice"
+        results.append(api.response.classes["CreatableTopicResult"](name=name, error_code=code, error_message=text))
+    return Decision([] if request.validate_only else records, api.response.new(topics=results))
+
+
+def _check_total(state: ControllerState, request: Message) -> None:
+    total = 0
+    for topic in request.topics:
+        default = int(state.configs.static("num.partitions") or 1)
+        total += len(topic.assignments) or (default if topic.num_partitions == _DEFAULT else max(topic.num_partitions, 0))
+    if total > MAX_RECORDS_PER_USER_OP:
+        text = f"the request makes {total} partitions; {MAX_RECORDS_PER_USER_OP} can be made at once, so make them by several"
+        raise ApiError(error_codes.POLICY_VIOLATION, text)
+
+
+def _colliding_names(state: ControllerState, names: Sequence[str]) -> dict[str, str]:
+    """For each name that collides with a topic that there is, that topic."""
+    if not any("." in name or "_" in name for name in names):
+        return {}
+    found = {}
+    written = {metric_name(name): name for name in names}
+    for existing in state.image.topic_ids:
+        name = written.get(metric_name(existing))
+        if name is not None and name != existing and colliding_topic(name, (existing,)):
+            found[name] = existing
+    return found
+
+
+def _create_topic(state: ControllerState, topic: Message, colliding: dict[str, str]) -> tuple[list[Message], Message]:
+    """One new topic -> (its records, its result). Raises ApiError."""
+    if topic.name == METADATA_TOPIC:
+        raise ApiError(error_codes.INVALID_REQUEST, f"{METADATA_TOPIC} is the quorum's own and cannot be made")
+    fault = topic_name_fault(topic.name)
+    if fault is None and topic.name in colliding:
+        fault = f"the topic name {topic.name!r} collides with {colliding[topic.name]!r}: metrics write '.' as '_'"
+    if fault is not None:
+        raise ApiError(error_codes.INVALID_TOPIC_EXCEPTION, fault)
+    if topic.name in state.image.topic_ids:
+        raise ApiError(error_codes.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
+    configs = _new_configs(state, topic)
+    assignments = _manual(state, topic) if topic.assignments else _placed(state, topic)
+    topic_id = random_uuid(state.rng.randbytes)
+    made = Topic(topic.name, topic_id)
+    records = [new_record("TopicRecord", name=topic.name, topic_id=topic_id)]
+    records += (
+        new_record("ConfigRecord", resource_type=_TOPIC_RESOURCE, resource_name=topic.name, name=key, value=value)
+        for key, value in configs.items()
+    )
+    for index, replicas in enumerate(assignments):
+        records.append(partition_record(made, index, _new_partition(state, replicas), state.metadata_version))
+    return records, _result(state, topic.name, topic_id, assignments, configs)
+
+
+def _new_configs(state: ControllerState, topic: Message) -> dict[str, str]:
+    """The configs that a new topic states. Raises ApiError."""
+    configs = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise ApiError(error_codes.INVALID_CONFIG, f"{config.name} of topic {topic.name!r} has no value; leave it out")
+        configs[config.name] = config.value
+    state.configs.check_topic(topic.name, configs)
+    return configs
+
+
+def _manual(state: ControllerState, topic: Message) -> list[list[int]]:
+    """The replicas of each partition by the request's own assignment. Raises ApiError."""
+    if topic.replication_factor != _DEFAULT or topic.num_partitions != _DEFAULT:
+        text = "a request that assigns replicas itself has -1 for both the partitions and the replication factor"
+        raise ApiError(error_codes.INVALID_REQUEST, text)
+    assignments: dict[int, list[int]] = {}
+    for assignment in topic.assignments:
+        index = assignment.partition_index
+        if index in assignments:
+            raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, f"partition {index} is assigned twice")
+        expected = len(next(iter(assignments.values()))) if assignments else None
+        check_assignment(state, index, assignment.broker_ids, expected)
+        assignments[index] = list(assignment.broker_ids)
+    missing = next((index for index in range(len(assignments)) if index not in assignments), None)
+    if missing is not None:
+        text = f"partition {missing} is not assigned; partitions count from 0 without a gap"
+        raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
+    return [assignments[index] for index in range(len(assignments))]
+
+
+def check_assignment(state: ControllerState, index: int, replicas: Sequence[int], expected: int | None) -> None:
+    """Check one partition's assigned replicas; `expected` is how many others have. Raises ApiError."""
+    fault = None
+    unknown = [broker_id for broker_id in replicas if broker_id not in state.image.brokers]
+    if not replicas:
+        fault = "has no replicas"
+    elif len(set(replicas)) != len(replicas):
+        fault = "has the same broker twice"
+    elif unknown:
+        fault = f"is assigned to broker {unknown[0]}, which is not registered"
+    elif expected is not None and len(replicas) != expected:
+        fault = f"has {len(replicas)} replica(s) and the partitions before it have {expected}"
+    elif not any(map(state.is_active, replicas)):
+        fault = "is assigned to brokers that are all fenced or shutting down"
+    if fault is not None:
+        raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, f"partition {index} {fault}")
+
+
+def _placed(state: ControllerState, topic: Message) -> list[list[int]]:
+    """The replicas of each partition as the controller places them. Raises ApiError."""
+    if topic.replication_factor < _DEFAULT or topic.replication_factor == 0:
+        text = f"the replication factor is {topic.replication_factor}; it is 1 or more, or -1 for the default"
+        raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
+    if topic.num_partitions < _DEFAULT or topic.num_partitions == 0:
+        text = f"the number of partitions is {topic.num_partitions}; it is 1 or more, or -1 for the default"
+        raise ApiError(error_codes.INVALID_PARTITIONS, text)
+    partitions, replication_factor = topic.num_partitions, topic.replication_factor
+    if partitions == _DEFAULT:
+        partitions = int(state.configs.static("num.partitions") or 1)
+    if replication_factor == _DEFAULT:
+        replication_factor = int(state.configs.static("default.replication.factor") or 1)
+    return place_replicas(usable_brokers(state), partitions, replication_factor, state.rng)
+
+
+def usable_brokers(state: ControllerState) -> list[UsableBroker]:
+    """The brokers that new replicas may go to."""
+    return [
+        UsableBroker(broker.broker_id, broker.rack or "", broker.is_fenced)
+        for broker in sorted(state.image.brokers.values(), key=lambda broker: broker.broker_id)
+        if not broker.is_in_controlled_shutdown
+        and not (broker.log_dirs and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ()))
+    ]
+
+
+def _new_partition(state: ControllerState, replicas: list[int]) -> Partition:
+    """A partition as it begins: in sync are all replicas that are active. Raises ApiError where none is."""
+    isr = [broker_id for broker_id in replicas if state.is_active(broker_id)]
+    if not isr:
+        text = "all brokers that a partition would lie on are fenced or shutting down; try again when one is back"
+        raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
+    return Partition(
+        replicas=replicas,
+        isr=isr,
+        removing_replicas=[],
+        adding_replicas=[],
+        leader=isr[0],
+        leader_recovery_state="RECOVERED",
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[state.default_directory(broker_id) for broker_id in replicas],
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+    )
+
+
+def _result(
+    state: ControllerState, name: str, topic_id: Uuid, assignments: list[list[int]], configs: dict[str, str]
+) -> Message:
+    classes = API_KEYS[CREATE_TOPICS].response.classes
+    described = state.configs.describe_topic(configs)
+    return classes["CreatableTopicResult"](
+        name=name,
+        topic_id=topic_id,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0]),
+        configs=[
+            classes["CreatableTopicConfigs"](
+                name=key, value=value, read_only=read_only, config_source=source, is_sensitive=is_sensitive
+            )
+            for key, value, read_only, source, is_sensitive in described
+        ],
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- CreatePartitions
+
+
+def create_partitions(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide a CreatePartitions. Raises ApiError for a request that is refused as a whole."""
+    api = API_KEYS[CREATE_PARTITIONS]
+    result = api.response.classes["CreatePartitionsTopicResult"]
+    names = [topic.name for topic in request.topics]
+    records: list[Message] = []
+    results: list[Message] = []
+    for topic in request.topics:
+        if names.count(topic.name) > 1:
+            if not any(given.name == topic.name for given in results):
+                text = "the request names this topic twice"
+                results.append(result(name=topic.name, error_code=error_codes.INVALID_REQUEST, error_message=text))
+            continue
+        try:
+            records += _create_partitions(state, topic, len(records))
+            results.append(result(name=topic.name, error_code=error_codes.NONE))
+        except ApiError as error:
+            results.append(result(name=topic.name, error_code=error.code, error_message=error.message))
+    return Decision([] if request.validate_only else records, api.response.new(results=results))
+
+
+def _create_partitions(state: ControllerState, request: Message, already: int) -> list[Message]:
+    """The PartitionRecords that a topic grows by. Raises ApiError."""
+    topic = state.image.topic(request.name)
+    if topic is None:
+        raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name!r}")
+    present = len(topic.partitions)
+    if request.count <= present:
+        text = f"topic {request.name!r} has {present} partition(s); {request.count} would not be more"
+        raise ApiError(error_codes.INVALID_PARTITIONS, text)
+    additional = request.count - present
+    if already + additional > MAX_RECORDS_PER_USER_OP:
+        text = f"{already + additional} partitions are asked for; {MAX_RECORDS_PER_USER_OP} can be made at once"
+        raise ApiError(error_codes.POLICY_VIOLATION, text)
+    replication_factor = len(next(iter(topic.partitions.values())).replicas)
+    if request.assignments is None:
+        assignments = place_replicas(usable_brokers(state), additional, replication_factor, state.rng)
+    else:
+        if len(request.assignments) != additional:
+            text = f"{additional} partition(s) are to be added and {len(request.assignments)} assignment(s) are given"
+            raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
+        assignments = [list(assignment.broker_ids) for assignment in request.assignments]
+        for index, replicas in enumerate(assignments, present):
+            check_assignment(state, index, replicas, replication_factor)
+    return [
+        partition_record(topic, index, _new_partition(state, replicas), state.metadata_version)
+        for index, replicas in enumerate(assignments, present)
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------- DeleteTopics
+
+
+def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide a DeleteTopics, whose topics come by name or by id. Raises ApiError where deleting is disabled."""
+    if (state.configs.static("delete.topic.enable") or "true").lower() != "true":
+        code = error_codes.TOPIC_DELETION_DISABLED if info.version >= 3 else error_codes.INVALID_REQUEST
+        raise ApiError(code, "topics cannot be deleted here: delete.topic.enable is false")
+    wanted: list[tuple[str | None, Uuid]] = [(topic.name, topic.topic_id) for topic in request.topics]
+    if info.version < 6:
+        wanted = [(name, ZERO_UUID) for name in request.topic_names]
+    records: list[Message] = []
+    results: list[Message] = []
+    made = API_KEYS[DELETE_TOPICS].response.classes["DeletableTopicResult"]
+    answered: set[tuple[str | None, Uuid]] = set()
+    for name, topic_id in wanted:
+        if (name, topic_id) in answered:
+            continue
+        answered.add((name, topic_id))
+        try:
+            topic = _topic_to_delete(state, wanted, name, topic_id)
+            records.append(new_record("RemoveTopicRecord", topic_id=topic.topic_id))
+            results.append(made(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE))
+        except ApiError as error:
+            results.append(made(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message))
+    return Decision(records, API_KEYS[DELETE_TOPICS].response.new(responses=results))
+
+
+def _topic_to_delete(state: ControllerState, wanted: list[tuple[str | None, Uuid]], name: str | None, topic_id: Uuid) -> Topic:
+    """The topic that is meant. Raises ApiError."""
+    code, fault = error_codes.INVALID_REQUEST, None
+    if name is not None and topic_id != ZERO_UUID:
+        fault = "a topic is named either by its name or by its id, not by both"
+    elif name is None and topic_id == ZERO_UUID:
+        fault = "a topic has neither a name nor an id"
+    elif wanted.count((name, topic_id)) > 1:
+        fault = "the request names this topic twice"
+    if fault is not None:
+        raise ApiError(code, fault)
+    if name is None:
+        found = state.image.topics.get(topic_id)
+        if found is None:
+            raise ApiError(error_codes.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+        return found
+    found = state.image.topic(name)
+    if found is None:
+        raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    if (None, found.topic_id) in wanted:
+        raise ApiError(code, f"topic {name!r} is named by its id, too")
+    return found
