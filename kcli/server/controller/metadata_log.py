@@ -98,15 +98,16 @@ class MetadataLog:
                 f"{directory}: the log begins at offset {log.log_start_offset} and there is no snapshot of what lies below; "
                 "restore the snapshot (a .checkpoint) from a copy"
             )
-        opened._start_behind_latest_snapshot()
+        opened._start_behind_latest_snapshot(now_ms)
         return opened
 
-    def _start_behind_latest_snapshot(self) -> None:
+    def _start_behind_latest_snapshot(self, now_ms: int) -> None:
         """A log that ends below the latest snapshot has nothing to add to it: it begins anew behind it."""
         latest = self.latest_snapshot
         log_epoch = self.log.leader_epochs.latest_epoch or 0
         if latest is not None and (latest.epoch > log_epoch or latest.end_offset > self.end_offset) and latest.end_offset > 0:
-            self.log.truncate_fully_and_start_at(latest.end_offset)
+            for path in self.log.truncate_fully_and_start_at(latest.end_offset, now_ms):
+                self.disk.remove(path)
 
     @property
     def start_offset(self) -> int:
@@ -171,7 +172,7 @@ class MetadataLog:
         """Let go of snapshots beyond the retention and of the log below the oldest kept -> files to be removed later."""
         removable: list[str] = []
         while len(self.snapshots) > 1 and self._is_expired(self.snapshots[0], now_ms):
-            self.log.maybe_increment_log_start_offset(self.snapshots[1].end_offset, "a snapshot took its place")
+            self.log.maybe_increment_log_start_offset(self.snapshots[1].end_offset)
             removable += self.log.delete_old_segments(now_ms)
             oldest = self.snapshots.pop(0)
             deleted = self.snapshot_path(oldest, FileState.DELETED)
