@@ -79,7 +79,18 @@ class FetchHandler:
 class _Fetch:
     """One fetch under way."""
 
-    __slots__ = ("_broker", "_context", "_is_committed", "_make", "_max_bytes", "_plan", "_request", "_uses_ids")
+    __slots__ = (
+        "_broker",
+        "_context",
+        "_is_committed",
+        "_make",
+        "_max_bytes",
+        "_names",
+        "_plan",
+        "_refused",
+        "_request",
+        "_uses_ids",
+    )
 
     def __init__(self, broker: Any, context: RequestContext, request: Message, plan: FetchPlan) -> None:
         self._broker = broker
@@ -90,18 +101,25 @@ class _Fetch:
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
         self._make = context.api.response.classes["PartitionData"]
+        self._refused: set[object] = set()
+        self._names = self._find_names()
 
     def keys(self) -> list[tuple[str, int]]:
         """The partitions whose growth may complete the fetch."""
-        keys = []
-        for target in self._plan.targets:
-            name = self._name(target)
-            if name is not None:
-                keys.append((name, target.partition.partition))
-        return keys
+        found = ((self._names.get(target.topic), target.partition.partition) for target in self._plan.targets)
+        return [(name, index) for name, index in found if name is not None]
 
-    def _name(self, target: FetchTarget) -> str | None:
-        return self._broker.topic_name(target.topic) if self._uses_ids else target.topic  # type: ignore[return-value]
+    def _find_names(self) -> dict[object, str | None]:
+        """The names of the topics, None for an unknown id; and which of them the client may not read."""
+        names: dict[object, str | None] = {}
+        for target in self._plan.targets:
+            topic = target.topic
+            if topic not in names:
+                name: str | None = self._broker.topic_name(topic) if self._uses_ids else topic  # type: ignore[assignment]
+                names[topic] = name
+                if name is not None and not self._context.is_allowed("READ", "TOPIC", name):
+                    self._refused.add(topic)
+        return names
 
     def read(self) -> tuple[list[Message], bool]:
         """Read all targets -> (a PartitionData each, True where that is enough to answer with)."""
@@ -110,72 +128,83 @@ class _Fetch:
         is_enough = not self._plan.targets
         answers = []
         for target in self._plan.targets:
-            wanted = target.partition
-            answer = self._make(partition_index=wanted.partition, error_code=0, high_watermark=-1, records=_NO_RECORDS)
+            max_bytes = target.partition.partition_max_bytes
+            if max_bytes > left_bytes:
+                max_bytes = left_bytes
+            answer = self._read_one(target, max_bytes, read_bytes == 0)
             answers.append(answer)
-            max_bytes = min(wanted.partition_max_bytes, left_bytes)
-            self._read_one(target, wanted, answer, max_bytes, read_bytes == 0)
             size = len(answer.records)
-            read_bytes += size
-            left_bytes = max(0, left_bytes - size)
-            if answer.error_code or answer.diverging_epoch.epoch >= 0:
+            if size:
+                read_bytes += size
+                left_bytes = left_bytes - size if size < left_bytes else 0
+            elif answer.error_code or answer.diverging_epoch.epoch >= 0:
                 is_enough = True
         return answers, is_enough or read_bytes >= self._request.min_bytes
 
-    def _read_one(self, target: FetchTarget, wanted: Message, answer: Message, max_bytes: int, is_first: bool) -> None:
-        name = self._name(target)
-        partition = None
+    def _read_one(self, target: FetchTarget, max_bytes: int, is_first: bool) -> Message:
+        wanted = target.partition
+        name = self._names[target.topic]
         if name is None:
-            answer.error_code = error_codes.UNKNOWN_TOPIC_ID
-            return
-        if not self._context.is_allowed("READ", "TOPIC", name):
-            answer.error_code = error_codes.TOPIC_AUTHORIZATION_FAILED
-            return
-        partition = self._broker.partition(name, wanted.partition)
+            return self._failed(wanted, error_codes.UNKNOWN_TOPIC_ID)
+        if target.topic in self._refused:
+            return self._failed(wanted, error_codes.TOPIC_AUTHORIZATION_FAILED)
+        partition = self._broker.partitions.get((name, wanted.partition))
         if partition is None:
-            answer.error_code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-            return
+            return self._failed(wanted, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
         try:
             log = partition.leader_log(wanted.current_leader_epoch)
-            if wanted.last_fetched_epoch >= 0 and self._diverges(log, wanted, answer):
-                return
-            limit_offset = log.last_stable_offset if self._is_committed else log.high_watermark
+            if wanted.last_fetched_epoch >= 0:
+                diverging = self._diverging(log, wanted)
+                if diverging is not None:
+                    return diverging
+            high_watermark = log.high_watermark
+            last_stable_offset = log.last_stable_offset
+            limit_offset = last_stable_offset if self._is_committed else high_watermark
             slice_ = log.read(wanted.fetch_offset, max_bytes, limit_offset=limit_offset, min_one_message=is_first)
+            aborted = None
+            if self._is_committed:
+                aborted = self._aborted(log, wanted.fetch_offset, limit_offset) if slice_.size else []
         except OffsetOutOfRangeError:
-            answer.error_code = error_codes.OFFSET_OUT_OF_RANGE
-            return
+            return self._failed(wanted, error_codes.OFFSET_OUT_OF_RANGE)
         except PartitionError as error:
-            answer.error_code = error.code
-            if partition is not None:
-                leader = {"leader_id": partition.leader_id, "leader_epoch": partition.leader_epoch}
-                answer.current_leader = self._context.new("LeaderIdAndEpoch", **leader)
-            return
+            answer = self._failed(wanted, error.code)
+            answer.current_leader = self._context.new(
+                "LeaderIdAndEpoch", leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
+            )
+            return answer
         except OSError as error:
-            answer.error_code = error_codes.KAFKA_STORAGE_ERROR
             self._broker.storage_failed(partition, error)
-            return
-        answer.high_watermark = log.high_watermark
-        answer.last_stable_offset = log.last_stable_offset
-        answer.log_start_offset = log.log_start_offset
-        if slice_.size:
-            answer.records = FileRegion(slice_.file, slice_.position, slice_.size)
-        if self._is_committed:
-            answer.aborted_transactions = self._aborted(log, wanted.fetch_offset, limit_offset) if slice_.size else []
-        else:
-            answer.aborted_transactions = None
+            return self._failed(wanted, error_codes.KAFKA_STORAGE_ERROR)
+        return self._make(
+            partition_index=wanted.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=aborted,
+            records=FileRegion(slice_.file, slice_.position, slice_.size) if slice_.file is not None else _NO_RECORDS,
+        )
 
-    def _diverges(self, log: UnifiedLog, wanted: Message, answer: Message) -> bool:
-        """True where the reader's log parts from this one before its fetch offset; the answer then tells where."""
+    def _failed(self, wanted: Message, code: int) -> Message:
+        return self._make(
+            partition_index=wanted.partition, error_code=code, high_watermark=-1, aborted_transactions=None, records=_NO_RECORDS
+        )
+
+    def _diverging(self, log: UnifiedLog, wanted: Message) -> Message | None:
+        """Where the reader's log parts from this one before its fetch offset; None where it does not."""
         epoch, end_offset = log.leader_epochs.end_offset_for(wanted.last_fetched_epoch, log.log_end_offset)
         if epoch < 0 or end_offset < 0:
             raise OffsetOutOfRangeError(f"no leader epoch {wanted.last_fetched_epoch} is known")
         if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
-            return False
-        answer.diverging_epoch = self._context.new("EpochEndOffset", epoch=epoch, end_offset=end_offset)
-        answer.high_watermark = log.high_watermark
-        answer.last_stable_offset = log.last_stable_offset
-        answer.log_start_offset = log.log_start_offset
-        return True
+            return None
+        return self._make(
+            partition_index=wanted.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            diverging_epoch=self._context.new("EpochEndOffset", epoch=epoch, end_offset=end_offset),
+            aborted_transactions=None,
+            records=_NO_RECORDS,
+        )
 
     def _aborted(self, log: UnifiedLog, start_offset: int, end_offset: int) -> list[Message]:
         make = self._context.api.response.classes["AbortedTransaction"]
@@ -217,7 +246,7 @@ class _Fetch:
     def _count(self, answers: list[Message]) -> None:
         metrics = self._broker.metrics
         for target, answer in zip(self._plan.targets, answers):
-            name = self._name(target)
+            name = self._names[target.topic]
             if name is not None:
                 topic = metrics.topic(name)
                 topic.total_fetch_requests += 1
