@@ -26,6 +26,13 @@ class DeletionQueue:
         self._on_error = on_error
         self._waiting: list[tuple[int, int, str]] = []
         self._count = 0
+        self._wake: Callable[[int], None] = lambda due_ms: None
+
+    def on_added(self, wake: Callable[[int], None]) -> None:
+        """Have `wake(due_ms)` called for everything that is added, and for what waits already."""
+        self._wake = wake
+        if self._waiting:
+            wake(self._waiting[0][0])
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -35,6 +42,7 @@ class DeletionQueue:
         for path in paths:
             self._count += 1
             heapq.heappush(self._waiting, (due_ms, self._count, path))
+            self._wake(due_ms)
 
     def forget(self, directory: str) -> None:
         """Leave alone what lies in `directory`: it is offline."""

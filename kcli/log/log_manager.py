@@ -31,6 +31,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_opener import open_log
+from kcli.log.log_tasks import Schedule, Task, begin_tasks
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.storage_errors import (
     AllLogDirsOfflineError,
@@ -95,6 +96,7 @@ class LogManager:
         self.preferred_dirs: dict[TopicPartition, str] = {}
         self.deletions = DeletionQueue(disk, lambda path, error: self._take_offline(path, error))
         self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
+        self.tasks: dict[str, Task] = {}
         self._rng = rng
         self._flushes: list[FlushRequest] = []
         self._open_dirs()
@@ -123,6 +125,13 @@ class LogManager:
 
         return LogStartup(self, config_of, is_hosted, now_ms).run()
 
+    def begin_tasks(self, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> None:
+        """Begin what is done as time goes by (kcli.log.log_tasks).
+
+        `schedule(at_ms, callback)` is a timer's; `after(now_ms)` is called behind each piece of work, for its flushes.
+        """
+        self.tasks = begin_tasks(self, now_ms, schedule, after)
+
     # ------------------------------------------------------------------------------------------------------ durability
 
     def take_flushes(self) -> list[FlushRequest]:
@@ -150,7 +159,7 @@ class LogManager:
             if error is None:
                 log.mark_flushed(offset)
                 return None
-            if isinstance(error, FileNotFoundError) and self._is_live(log):
+            if isinstance(error, FileNotFoundError) and self.is_live(log):
                 again = self.flush_request(log)
                 if again is None or again.paths != paths:
                     return again  # a segment was deleted or cut meanwhile
@@ -159,14 +168,14 @@ class LogManager:
 
         return FlushRequest(paths, flushed)
 
-    def _is_live(self, log: UnifiedLog) -> bool:
+    def is_live(self, log: UnifiedLog) -> bool:
         """Whether the log is still in service."""
         key = (log.topic, log.partition)
         return self.logs.get(key) is log or self.future_logs.get(key) is log
 
     def _fail_unless_gone(self, log: UnifiedLog, error: OSError | None) -> None:
         """Take the log directory of a log offline, unless the log was deleted before its files could be flushed."""
-        if error is not None and (self._is_live(log) or not isinstance(error, FileNotFoundError)):
+        if error is not None and (self.is_live(log) or not isinstance(error, FileNotFoundError)):
             self._take_offline(log.directory, error)
 
     def _failing(self, path: str) -> Callable[[OSError | None], None]:
@@ -298,8 +307,8 @@ class LogManager:
         if not self.disk.exists(metadata):
             write_unflushed(self.disk, metadata, encode_partition_metadata(PartitionMetadata(0, topic_id)))
         log = self.open_log(directory, key, topic_id, config, now_ms)
-        paths = (metadata, directory, log_dir.path)
-        self.queue_flush(FlushRequest(paths, lambda error: self._fail_unless_gone(log, error)))
+        log.add_unflushed((metadata, directory, log_dir.path))
+        self.flush_log(log)
         return log
 
     def open_log(

@@ -23,6 +23,7 @@ Where a check fails nothing has changed. Nothing is flushed here: `needs_flush` 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Protocol
 
@@ -35,7 +36,7 @@ from kcli.log.append_errors import (
     RecordListTooLargeError,
     UnexpectedAppendOffsetError,
 )
-from kcli.log.leader_epoch_cache import LeaderEpochCache
+from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_directory import join_path
@@ -154,6 +155,11 @@ class UnifiedLog:
     def first_base_offset(self) -> int:
         """Where the first segment begins: at the log start offset or before it."""
         return self._local.bases[0]
+
+    @property
+    def active_base_offset(self) -> int:
+        """Where the active segment begins."""
+        return self._local.bases[-1]
 
     @property
     def base_offsets(self) -> tuple[int, ...]:
@@ -378,6 +384,10 @@ class UnifiedLog:
         paths = [segment.log_path for segment in local.segments[local.floor(self.recovery_point) :]]
         return [*paths, *(path for path in local.new_paths if path not in paths)]
 
+    def add_unflushed(self, paths: Iterable[str]) -> None:
+        """Have the next flush see these paths, too: what the log's directory needs besides to be found after a crash."""
+        self._local.new_paths.update(dict.fromkeys(paths, self.log_end_offset))
+
     def mark_flushed(self, offset: int, now_ms: int | None = None) -> None:
         """What `unflushed_paths` gave when `offset` was the log end is on the device: the recovery point moves there."""
         self._local.flushed(offset)
@@ -463,6 +473,7 @@ class UnifiedLog:
         self._local.close_files()
 
     def move(self, directory: str) -> None:
-        """The partition's directory was renamed to `directory`."""
+        """The partition's directory was renamed to `directory`. Raises FormatError and OSError."""
         self._local.move(directory)
+        self.leader_epochs = load_leader_epochs(self._local.disk, directory)
         self.producers.move(directory)
