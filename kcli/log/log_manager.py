@@ -48,6 +48,10 @@ _RESERVED_DIRECTORY_IDS = frozenset(Uuid(number.to_bytes(16, "big")) for number 
 class Dice(Protocol):
     """What is asked of a source of random numbers, which `random.Random` is."""
 
+    def randint(self, a: int, b: int) -> int:
+        """A number from a to b, both included."""
+        ...
+
     def randbytes(self, n: int) -> bytes:
         """So many bytes."""
         ...
@@ -335,6 +339,7 @@ class LogManager:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             topic_id=topic_id,
+            rng=self._rng,
         )
 
     # ------------------------------------------------------------------------------------------------- configurations

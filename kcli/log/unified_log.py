@@ -56,8 +56,8 @@ _LEADER_EPOCH_AT = HEADER.offset_of("partition_leader_epoch")
 class Dice(Protocol):
     """A source of random numbers, which `random.Random` is."""
 
-    def randrange(self, stop: int, /) -> int:
-        """A number from 0 to below `stop`."""
+    def randint(self, a: int, b: int) -> int:
+        """A number from a to b, both included."""
         ...
 
 
@@ -367,7 +367,7 @@ class UnifiedLog:
     def _jitter(self) -> int:
         config = self._local.config
         bound = min(config.segment_jitter_ms, config.segment_ms)
-        return self._rng.randrange(bound) if self._rng is not None and bound > 0 else 0
+        return self._rng.randint(0, bound - 1) if self._rng is not None and bound > 0 else 0
 
     # ---------------------------------------------------------------------------------------------------------- flushing
 

@@ -122,6 +122,10 @@ class Broker:
         request.log_dirs = [log_dir.directory_id for log_dir in self.log_manager.online_dirs() if log_dir.directory_id]
         request.previous_broker_epoch = self.log_manager.clean_broker_epoch()
 
+    def log_tasks_begin(self, now_ms: int) -> None:
+        """Begin what is done to logs as time goes by: retention, checkpoints, deletions (kcli.log.log_tasks)."""
+        self.log_manager.begin_tasks(now_ms, self.timer.schedule, self.take_log_flushes)
+
     def take_log_flushes(self, now_ms: int) -> None:
         """Hand on what the log manager wants flushed."""
         for request in self.log_manager.take_flushes():
