@@ -78,6 +78,7 @@ class Driver:
         self.max_request_bytes = max_request_bytes
         self.max_connections = max_connections
         self.on_change: Callable[[], None] = lambda: None
+        self.on_fault: Callable[[Exception], None] = self._raise
         self._clients: set[ClientConnection] = set()
         self._next_connection_id = 0
         self._events: deque[Event] = deque()
@@ -97,14 +98,24 @@ class Driver:
 
     def dispatch(self, event: Event) -> None:
         """Hand one event in and do what it leads to."""
-        self.execute(self.node.handle(event, self.clock.now_ms()))
+        try:
+            self.execute(self.node.handle(event, self.clock.now_ms()))
+        except Exception as error:
+            self.on_fault(error)
+
+    @staticmethod
+    def _raise(error: Exception) -> None:
+        raise error
 
     def request_received(self, connection: Connection, frame: memoryview) -> None:
         """A client's request came; the common case, so it is short."""
-        for effect in self.node.handle(RequestReceived(connection, frame), self.clock.now_ms()):
-            self._execute(effect)
-        if self._events:
-            self._drain()
+        try:
+            for effect in self.node.handle(RequestReceived(connection, frame), self.clock.now_ms()):
+                self._execute(effect)
+            if self._events:
+                self._drain()
+        except Exception as error:
+            self.on_fault(error)
         deadline_ms = self.node.next_deadline_ms()
         if deadline_ms is not None and (self._armed_ms is None or deadline_ms < self._armed_ms):
             self._arm()

@@ -20,12 +20,15 @@ import resource
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from kcli.log.disk import OsDisk
+from kcli.log.storage_errors import StorageError
 from kcli.server.config.listeners import Listener
 from kcli.server.config.server_config import ServerConfig
+from kcli.server.controller.metadata_log import MetadataLogError
 from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.shell.clock import Clock
@@ -111,6 +114,7 @@ class Server:
             min(config.get_int("max.connections"), max(1, descriptors - max_open - 64)),
         )
         self.driver.on_change = self._look
+        self.driver.on_fault = self._fail
         self._take_signals()
         self._on_ready: Callable[[], None] | None = lambda: on_ready(ports)
         self._sockets = sockets
@@ -132,6 +136,15 @@ class Server:
             await self.driver.listen(name, bound)
         settle_garbage_collector()
         on_ready()
+
+    def _fail(self, error: Exception) -> None:
+        """Something went wrong that no core could deal with: what goes on from here nobody knows, so the process ends."""
+        if isinstance(error, StorageError | OSError | MetadataLogError):
+            self.tell(f"{error}; the node cannot go on")
+        else:
+            lines = "".join(traceback.format_exception(error)).rstrip()
+            self.tell(f"a fault of kcli; the node ends here, and its next start recovers the logs. Please report it:\n{lines}")
+        os._exit(1)
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
