@@ -317,7 +317,7 @@ class UnifiedLog:
                 f"offset {offset} is outside of [{self.log_start_offset}, {self.log_end_offset}] "
                 f"of {self.topic}-{self.partition}"
             )
-        if offset >= limit_offset or offset == self.log_end_offset:
+        if offset >= limit_offset or offset == self.log_end_offset or (max_bytes <= 0 and not min_one_message):
             return EMPTY_SLICE
         return self._local.read(offset, max_bytes, limit_offset, min_one_message=min_one_message)
 

@@ -14,20 +14,24 @@ It never waits and never asks the time: see kcli.server.events.
 
 from __future__ import annotations
 
+import errno
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk import LogDisk
 from kcli.log.flush_request import FlushRequest
 from kcli.log.log_config import LogConfig
+from kcli.log.storage_errors import AllLogDirsOfflineError
 from kcli.log.unified_log import UnifiedLog
+from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_REGISTRATION, FETCH, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.fetch import DelayedFetch, FetchHandler
-from kcli.server.apis.produce import ProduceHandler
+from kcli.server.apis.produce import DelayedProduce, ProduceHandler
 from kcli.server.authorizer import AllowAll, Authorizer
 from kcli.server.broker_lifecycle import BrokerLifecycle
 from kcli.server.controller.features import supported_features
@@ -40,7 +44,7 @@ from kcli.server.flushes import FlushCallback, Flushes
 from kcli.server.metadata_publisher import MetadataPublisher
 from kcli.server.metrics import BrokerMetrics
 from kcli.server.producer_ids import ProducerIds
-from kcli.server.purgatory import Purgatory
+from kcli.server.purgatory import DelayedOperation, Purgatory
 from kcli.server.replication.partition import Partition
 from kcli.server.request_router import RequestRouter
 from kcli.server.timing_wheel import Timer
@@ -48,6 +52,8 @@ from kcli.server.topic_creation import TopicCreation
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS, ConfigResource
 
+# The process has too many files open: that is no fault of the disk.
+DESCRIPTORS_EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 SECURITY_PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
 
@@ -82,10 +88,11 @@ class Broker:
         self.authorizer: Authorizer = AllowAll()
         self.metrics = BrokerMetrics()
         self.partitions: dict[tuple[str, int], Partition] = {}
-        self.produce_purgatory = Purgatory(timer)
-        self.fetch_purgatory = Purgatory(timer)
+        self.produce_purgatory = Purgatory(timer, self._waiting_failed)
+        self.fetch_purgatory = Purgatory(timer, self._waiting_failed)
         self.fetch_sessions = FetchSessionCache(config["max.incremental.fetch.session.cache.slots"], rng)
         self.fetch_max_bytes: int = config["fetch.max.bytes"]
+        self.max_files_per_fetch = max(1, log_manager.files.max_open // 2)
         self.controller = ControllerChannel(self.node_id, effects, controller_id)
         self.router = RequestRouter(self, effects, config["unstable.api.versions.enable"])
         self.router.serve_with(PRODUCE, ProduceHandler(self).handle)
@@ -131,11 +138,15 @@ class Broker:
         for request in self.log_manager.take_flushes():
             self._flush_request(request)
 
-    def _flush_request(self, request: FlushRequest) -> None:
+    def _flush_request(self, request: FlushRequest, callback: FlushCallback | None = None) -> None:
         def flushed(error: OSError | None, now_ms: int) -> None:
             following = request.done(error)
+            if error is not None:
+                self._forget_offline()
             if following is not None:
-                self._flush_request(following)
+                self._flush_request(following, callback)
+            elif callback is not None:
+                callback(error, now_ms)
             self.take_log_flushes(now_ms)
 
         self.flushes.flush(request.paths, flushed)
@@ -174,13 +185,24 @@ class Broker:
         """The partition that this broker hosts, or None."""
         return self.partitions.get((topic, index))
 
+    def missing_partition_code(self, topic: str, index: int) -> int:
+        """What a client is told of a partition that this broker does not host."""
+        topic_id = self.image.topic_ids.get(topic)
+        found = None if topic_id is None else self.image.topics[topic_id].partitions.get(index)
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION if found is None else error_codes.NOT_LEADER_OR_FOLLOWER
+
     # ------------------------------------------------------------------------------------------------------ requests
 
     def respond(self, context: RequestContext, response: Message) -> None:
         """Answer a request, once."""
         self._waiting_fetches.pop(context.connection, None)
-        acks_none = False  # a produce with acks=0 never waits for replicas; one that waits for the disk is answered below
-        self.router.respond(context, response, acks_none=acks_none)
+        self.router.respond(context, response)
+
+    def _waiting_failed(self, operation: DelayedOperation, error: Exception) -> None:
+        """A request that waits met a fault of this program."""
+        assert isinstance(operation, DelayedFetch | DelayedProduce)
+        self._waiting_fetches.pop(operation.context.connection, None)
+        self.router.failed(operation.context, error)
 
     def forward(self, context: RequestContext, frame: memoryview) -> None:
         """Hand a client's request on to the controller."""
@@ -190,7 +212,7 @@ class Broker:
         """Ask the controller for topics that clients name."""
         self._topic_creation.create(names)
 
-    def watch_fetch(self, connection: Connection, fetch: DelayedFetch, keys: list[tuple[str, int]], deadline_ms: int) -> None:
+    def watch_fetch(self, connection: Connection, fetch: DelayedFetch, keys: Iterable[Hashable], deadline_ms: int) -> None:
         """Have a fetch wait; it is forgotten when its connection ends."""
         self._waiting_fetches[connection] = fetch
         self.fetch_purgatory.watch(fetch, keys, deadline_ms)
@@ -209,23 +231,43 @@ class Broker:
 
     # ----------------------------------------------------------------------------------------------------- the disk
 
-    def flush_log(self, log: UnifiedLog, callback: FlushCallback) -> None:
+    def flush_log(self, log: UnifiedLog, callback: FlushCallback, now_ms: int) -> None:
         """Have a log made durable up to its present end; appends that come meanwhile wait for the next flush."""
         end_offset = log.log_end_offset
+        request = self.log_manager.flush_request(log)
+        if request is None:
+            callback(None, now_ms)
+            return
 
         def flushed(error: OSError | None, now_ms: int) -> None:
-            if error is None:
-                log.mark_flushed(end_offset)
-            callback(error, now_ms)
+            # A file that was deleted or renamed meanwhile is no matter where another flush has done the work.
+            callback(None if log.recovery_point >= end_offset else error, now_ms)
 
-        self.flushes.flush(log.unflushed_paths(), flushed)
+        self._flush_request(request, flushed)
 
     def storage_failed(self, partition: Partition | None, error: OSError) -> None:
-        """The disk refused a partition's bytes: its log directory goes offline."""
-        if partition is None or partition.log is None:
+        """The disk refused a partition's bytes: its log directory goes offline. The last one ends the node."""
+        if partition is None or partition.log is None or error.errno in DESCRIPTORS_EXHAUSTED:
             return
-        directory = partition.log.directory
-        for offline in self.log_manager.take_offline(directory, error):
-            hosted = self.partitions.get(offline)
-            if hosted is not None:
-                hosted.log = None
+        try:
+            self.log_manager.take_offline(partition.log.directory, error)
+        except AllLogDirsOfflineError as all_offline:
+            self.timer.schedule(self.timer.clock_ms, partial(_end, all_offline))
+        self._forget_offline()
+
+    def _forget_offline(self) -> None:
+        """Let go of the logs in directories that are offline; who waits for them is told as soon as what runs now is done."""
+        gone = [key for key in self.log_manager.offline_partitions if key in self.partitions]
+        for key in gone:
+            self.partitions[key].log = None
+        if gone:
+            self.timer.schedule(self.timer.clock_ms, partial(self._check_all, gone))
+
+    def _check_all(self, keys: Iterable[Hashable], now_ms: int) -> None:
+        for key in keys:
+            self.produce_purgatory.check(key, now_ms)
+            self.fetch_purgatory.check(key, now_ms)
+
+
+def _end(error: Exception, now_ms: int) -> None:
+    raise error

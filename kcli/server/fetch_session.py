@@ -8,7 +8,8 @@
                                   and those forgotten removed; n must be the next epoch
 
 A partition has something new when it has records, an error, a diverging epoch, or another high watermark or log start offset
-than the client was told. Partitions that had records go to the end of the session's order, so that each gets its turn.
+than the client was told. Partitions that had records go to the end of the session's order, so that each gets its turn. One
+that a request names twice counts once, as it is named last.
 
 The cache holds max.incremental.fetch.session.cache.slots sessions. A full one gives up the one that was used least recently,
 if that was longer than EVICTION_MS ago; otherwise the client goes without.
@@ -82,12 +83,16 @@ class FetchSession:
 
 
 class FetchPlan(NamedTuple):
-    """What one request fetches: its targets in order, and the session that it belongs to or is to begin."""
+    """What one request fetches: its targets in order, and the session that it belongs to or is to begin.
+
+    `epoch` is the one that the session came to by this request: another request may take it further before the answer.
+    """
 
     targets: list[FetchTarget]
     session: FetchSession | None
     is_incremental: bool
     begins_session: bool
+    epoch: int = 0
 
 
 class FetchSessionCache:
@@ -112,27 +117,29 @@ class FetchSessionCache:
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION_ID:
                 self._sessions.pop(request.session_id, None)
-            targets = [
-                FetchTarget(topic.topic_id if uses_topic_ids else topic.topic, partition)
-                for topic in request.topics
-                for partition in topic.partitions
-            ]
-            return FetchPlan(targets, None, False, request.session_epoch == INITIAL_EPOCH and self.max_sessions > 0)
+            targets: dict[PartitionKey, FetchTarget] = {}
+            for topic in request.topics:
+                name = topic.topic_id if uses_topic_ids else topic.topic
+                for partition in topic.partitions:
+                    targets[name, partition.partition] = FetchTarget(name, partition)
+            return FetchPlan(
+                list(targets.values()), None, False, request.session_epoch == INITIAL_EPOCH and self.max_sessions > 0
+            )
         session = self._sessions.get(request.session_id)
         if session is None:
             raise SessionError(error_codes.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {request.session_id}")
-        if session.uses_topic_ids != uses_topic_ids:
-            raise SessionError(error_codes.FETCH_SESSION_TOPIC_ID_ERROR, "a session uses topic ids or names, not both")
         if session.epoch != request.session_epoch:
             message = f"fetch session {session.session_id} is at epoch {session.epoch}, not {request.session_epoch}"
             raise SessionError(error_codes.INVALID_FETCH_SESSION_EPOCH, message)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise SessionError(error_codes.FETCH_SESSION_TOPIC_ID_ERROR, "a session uses topic ids or names, not both")
         self._update(session, request)
         if not session.targets:
             del self._sessions[session.session_id]
             return FetchPlan([], None, False, False)
         session.epoch = 1 if session.epoch == INT32_MAX else session.epoch + 1
         self._touch(session, now_ms)
-        return FetchPlan(list(session.targets.values()), session, True, False)
+        return FetchPlan(list(session.targets.values()), session, True, False, session.epoch)
 
     @staticmethod
     def _update(session: FetchSession, request: Message) -> None:

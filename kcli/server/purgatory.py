@@ -3,16 +3,19 @@
     step                     what happens
     -----------------------  -------------------------------------------------------------------------------------------
     try_complete_else_watch  the operation is tried; if it cannot be completed it is watched under its keys, and timed
-    check                    something happened to a key: every operation under it is tried again
+    check                    something happened to a key: every operation under it looks at that key again
     the time runs out        the operation is completed as it stands, however little that is
 
 An operation is completed once. What is completed leaves the lists of all its keys at once, so a list holds what waits and
 nothing else, and needs no purging (Kafka purges by producer., fetch. and delete.records.purgatory.purge.interval.requests).
+
+Operations are tried while somebody else's request is served. What one of them raises must not end that request, so it is
+handed to `on_fault`, and the operation is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from kcli.server.timing_wheel import Timer, TimerTask
 
@@ -31,16 +34,24 @@ class DelayedOperation:
         """True when what it waits for has come."""
         raise NotImplementedError
 
+    def key_changed(self, key: Hashable, now_ms: int) -> bool:
+        """Something happened to one of its keys -> `can_complete`, which a subclass may find out from that key alone."""
+        return self.can_complete(now_ms)
+
     def on_complete(self, now_ms: int) -> None:
         """Called once: when it can be completed, or when its time has run out."""
         raise NotImplementedError
 
 
+OnFault = Callable[[DelayedOperation, Exception], None]
+
+
 class Purgatory:
     """Waiting operations of one kind, by key; all times run on the node's `timer`."""
 
-    def __init__(self, timer: Timer) -> None:
+    def __init__(self, timer: Timer, on_fault: OnFault) -> None:
         self._timer = timer
+        self._on_fault = on_fault
         self._watched: dict[Hashable, dict[DelayedOperation, None]] = {}
         self.expired_count = 0
         self.size = 0
@@ -74,10 +85,14 @@ class Purgatory:
             return 0
         completed = 0
         for operation in list(watchers):
-            if not operation.is_completed and operation.can_complete(now_ms):
+            try:
+                if operation.is_completed or not operation.key_changed(key, now_ms):
+                    continue
                 self._leave(operation)
-                operation.on_complete(now_ms)
                 completed += 1
+                operation.on_complete(now_ms)
+            except Exception as error:
+                self._failed(operation, error)
         return completed
 
     def drop(self, operation: DelayedOperation) -> None:
@@ -86,10 +101,18 @@ class Purgatory:
             self._leave(operation)
 
     def _expire(self, operation: DelayedOperation, now_ms: int) -> None:
-        if not operation.is_completed:
-            self._leave(operation)
-            self.expired_count += 1
+        if operation.is_completed:
+            return
+        self._leave(operation)
+        self.expired_count += 1
+        try:
             operation.on_complete(now_ms)
+        except Exception as error:
+            self._failed(operation, error)
+
+    def _failed(self, operation: DelayedOperation, error: Exception) -> None:
+        self.drop(operation)
+        self._on_fault(operation, error)
 
     def _leave(self, operation: DelayedOperation) -> None:
         operation.is_completed = True

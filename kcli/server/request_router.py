@@ -8,6 +8,8 @@ ApiVersions of an unknown version                   answered in version 0 with U
 a message that does not decode                      the connection is closed, likewise
 a fault of ours in a handler                        the request's answer with UNKNOWN_SERVER_ERROR where its form has
                                                     an error for the whole, else the connection is closed
+anything, once the broker has left the cluster      the connection is closed: its logs are being closed
+a produce with acks=0                               nothing, whenever it is done; an error closes the connection
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, PRODUCE
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, Api
 from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, encode_response_parts, read_request_header
 from kcli.protocol.message import Message
@@ -33,6 +35,7 @@ class RequestRouter:
         self._effects = effects
         self._unstable_versions = unstable_versions
         self._handlers: dict[int, Handler] = {}
+        self.is_open = True
 
     def serve_with(self, key: int, handler: Handler) -> None:
         """Serve an API with a method of an object."""
@@ -45,6 +48,9 @@ class RequestRouter:
 
     def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
         """Take a request."""
+        if not self.is_open:
+            self._effects.append(CloseConnection(connection, "the broker stops"))
+            return
         try:
             key, version, correlation_id, client_id, position = read_request_header(frame)
             if key not in SERVED:
@@ -74,19 +80,26 @@ class RequestRouter:
         try:
             response = handler(context, request)
         except Exception as error:
-            self._broker.fault(f"serving {context.api.name} of version {context.version}", error)
-            response = context.api.response.new()
-            if not hasattr(response, "error_code"):
-                self._effects.append(CloseConnection(context.connection, f"a fault in {context.api.name}: {error!r}"))
-                return
-            response.error_code = error_codes.UNKNOWN_SERVER_ERROR
+            self.failed(context, error)
+            return
         if response is not None:
-            self.respond(context, response, acks_none=key == PRODUCE and request.acks == 0)
+            self.respond(context, response)
 
-    def respond(self, context: RequestContext, response: Message, *, acks_none: bool = False) -> None:
-        """Send an answer; with `acks_none` only the lack of one, or the end of the connection where there is an error."""
+    def failed(self, context: RequestContext, error: Exception) -> None:
+        """A request met a fault of this program: say so in the log, and to the client as far as the form of its answer can."""
+        api = context.api
+        self._broker.fault(f"serving {api.name} of version {context.version}", error)
+        response = api.response.new()
+        if not context.wants_answer or not _has_error_code(api, context.version):
+            self._effects.append(CloseConnection(context.connection, f"its {api.name} met a fault"))
+            return
+        response.error_code = error_codes.UNKNOWN_SERVER_ERROR
+        self.respond(context, response)
+
+    def respond(self, context: RequestContext, response: Message) -> None:
+        """Send an answer; to who wants none, only let the next request come, or end the connection where there is an error."""
         connection = context.connection
-        if acks_none:
+        if not context.wants_answer:
             error = first_error(response)
             if error:
                 reason = f"a produce with acks=0 failed: {error_codes.NAMES.get(error, error)}"
@@ -94,9 +107,7 @@ class RequestRouter:
             else:
                 self._effects.append(NoResponse(connection))
             return
-        api, version = context.api, context.version
-        if api.key == API_VERSIONS and not api.lowest_version <= version <= api.highest_version:
-            version = 0
+        api, version = context.api, _answered_version(context.api, context.version)
         try:
             if api.key == FETCH:
                 parts = encode_response_parts(context.correlation_id, api, version, response)
@@ -109,3 +120,14 @@ class RequestRouter:
         except MessageError as error:
             self._broker.fault(f"answering {api.name} of version {version}", error)
             self._effects.append(CloseConnection(connection, f"its answer cannot be written: {error.message}"))
+
+
+def _answered_version(api: Api, version: int) -> int:
+    """The version of an answer: the request's, but 0 for ApiVersions of a version that is not known."""
+    return 0 if api.key == API_VERSIONS and not api.lowest_version <= version <= api.highest_version else version
+
+
+def _has_error_code(api: Api, version: int) -> bool:
+    """Whether an answer has an error for the whole of it."""
+    answered = _answered_version(api, version)
+    return any(field.attribute == "error_code" and answered in field.versions for field in api.response.schema.root.fields)

@@ -13,6 +13,7 @@ waits. Only buckets that hold something stand in a heap: that is how the next de
 
 The tasks that are due run in the order of their times, those of one time in the order in which they came. What a task
 schedules for now, or for the past, runs at the next `advance`, not in this one: no task can hold the node by re-arming itself.
+What a callback raises goes out of `advance`; the tasks that were due after it stay, and run at the next one.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Timer:
         return None
 
     def advance(self, now_ms: int) -> None:
-        """Run what is due at `now_ms`; a clock that went back changes nothing."""
+        """Run what is due at `now_ms`; a clock that went back changes nothing. Raises what a callback raises."""
         due: list[TimerTask] = []
         while self._coming and self._coming[0][0] <= now_ms:
             at_ms, level = heapq.heappop(self._coming)
@@ -102,8 +103,15 @@ class Timer:
                 else:
                     self._insert(task)
         self.clock_ms = max(self.clock_ms, now_ms)
-        due.sort(key=lambda task: (task.at_ms, task.sequence))
-        for task in due:
-            callback, task.callback = task.callback, None
-            if callback is not None:
-                callback(now_ms)
+        due.sort(key=lambda task: (task.at_ms, task.sequence), reverse=True)
+        try:
+            while due:
+                task = due.pop()
+                callback, task.callback = task.callback, None
+                if callback is not None:
+                    callback(now_ms)
+        finally:
+            # Only where a callback raised is anything left.
+            for task in due:
+                if task.callback is not None:
+                    self._insert(task)

@@ -47,9 +47,9 @@ class BrokerPort(Protocol):
 
 
 class RequestContext:
-    """One request under way; `now_ms` is when it came."""
+    """One request under way; `now_ms` is when it came. `wants_answer` is False for a produce with acks=0."""
 
-    __slots__ = ("api", "broker", "client_id", "connection", "correlation_id", "now_ms", "version")
+    __slots__ = ("api", "broker", "client_id", "connection", "correlation_id", "now_ms", "version", "wants_answer")
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class RequestContext:
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.now_ms = now_ms
+        self.wants_answer = True
 
     def new(self, struct: str, /, **fields: Any) -> Message:
         """A struct of the API's response, by Kafka's name, or the response itself (its name ends in Response)."""

@@ -5,8 +5,17 @@
     read uncommitted   the high watermark
     read committed     the last stable offset    the aborted transactions among them, to leave their records out
 
-A request is answered when it has min_bytes, when a partition has an error, or when max_wait_ms have passed. The first
-partition that has anything gives at least one batch, however small the limits are, so that a reader always gets on.
+answered              when
+--------------------  ---------------------------------------------------------------------------------------------------
+at once               min_bytes are there (or fetch.max.bytes, where that is less); a log refuses; a log parts from the
+                      reader's; there is no partition that could grow; max_wait_ms is 0
+later                 one of the partitions has grown and now it is enough, or is gone or led by another; or time is up
+not                   the connection ends first
+
+A partition that nobody knows, or that the reader may not see, does not end the wait for the others, as in Kafka: else a reader
+that still asks for a deleted topic would ask without a pause. The first partition that has anything gives at least one batch,
+however small the limits are, so that a reader always gets on. While a fetch waits, an append costs it a look at the one
+partition that has grown; what it is answered with is read when it is answered, for segments may be closed meanwhile.
 Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.fetch_session.
 
 Versions 4 to 12 name topics, 13 and later have their ids. From 12 on a reader that tells the epoch of what it read last is
@@ -15,6 +24,7 @@ told where its log parts from this one. From 16 on the answer to a wrong leader 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from kcli.log.append_errors import OffsetOutOfRangeError
@@ -28,28 +38,44 @@ from kcli.server.purgatory import DelayedOperation
 from kcli.server.replication.partition import PartitionError
 
 TOPIC_IDS_VERSION = 13
+# From this version on the answer to who asks a wrong leader, or by an old epoch, names the right one (KIP-951).
+NAMES_LEADER_VERSION = 16
 READ_COMMITTED = 1
+_WRONG_LEADER = (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH)
+# What is told of a partition that no log of this broker answers for.
+_NO_LOG = (
+    error_codes.UNKNOWN_TOPIC_ID,
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+    error_codes.TOPIC_AUTHORIZATION_FAILED,
+)
 _NO_RECORDS = b""
 
 
 class DelayedFetch(DelayedOperation):
-    """A fetch that waits for bytes; what was read last is what it is answered with."""
+    """A fetch that waits for bytes; `sizes` is what each of its partitions had when it was looked at last."""
 
-    __slots__ = ("answers", "fetch")
+    __slots__ = ("_fetch", "_size_bytes", "_sizes", "_targets", "context")
 
-    def __init__(self, fetch: _Fetch) -> None:
+    def __init__(self, fetch: _Fetch, context: RequestContext, targets: dict[Hashable, FetchTarget], sizes: list[int]) -> None:
         super().__init__()
-        self.fetch = fetch
-        self.answers: list[Message] = []
+        self.context = context
+        self._fetch = fetch
+        self._targets = targets
+        self._sizes = dict(zip(targets, sizes))
+        self._size_bytes = sum(sizes)
 
-    def can_complete(self, now_ms: int) -> bool:
-        """Read -> True when there is enough, or an error."""
-        self.answers, is_enough = self.fetch.read()
-        return is_enough
+    def key_changed(self, key: Hashable, now_ms: int) -> bool:
+        """Look at one partition -> True when there is now enough, or an error."""
+        size = self._fetch.available_bytes(self._targets[key])
+        if size is None:
+            return True
+        self._size_bytes += size - self._sizes[key]
+        self._sizes[key] = size
+        return bool(self._size_bytes >= self._fetch.min_bytes)
 
     def on_complete(self, now_ms: int) -> None:
         """Answer with what there is."""
-        self.fetch.respond(self.answers, now_ms)
+        self._fetch.respond(self._fetch.read()[0], now_ms)
 
 
 class FetchHandler:
@@ -70,9 +96,9 @@ class FetchHandler:
         if is_enough or request.max_wait_ms <= 0:
             fetch.respond(answers, context.now_ms)
             return None
-        delayed = DelayedFetch(fetch)
-        delayed.answers = answers
-        broker.watch_fetch(context.connection, delayed, fetch.keys(), context.now_ms + request.max_wait_ms)
+        targets, sizes = fetch.watched(answers)
+        delayed = DelayedFetch(fetch, context, targets, sizes)
+        broker.watch_fetch(context.connection, delayed, targets, context.now_ms + request.max_wait_ms)
         return None
 
 
@@ -85,29 +111,36 @@ class _Fetch:
         "_is_committed",
         "_make",
         "_max_bytes",
+        "_max_files",
         "_names",
         "_plan",
         "_refused",
-        "_request",
         "_uses_ids",
+        "min_bytes",
     )
 
     def __init__(self, broker: Any, context: RequestContext, request: Message, plan: FetchPlan) -> None:
         self._broker = broker
         self._context = context
-        self._request = request
         self._plan = plan
         self._uses_ids = context.version >= TOPIC_IDS_VERSION
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
+        self._max_files = broker.max_files_per_fetch
+        self.min_bytes = min(request.min_bytes, self._max_bytes)
         self._make = context.api.response.classes["PartitionData"]
         self._refused: set[object] = set()
         self._names = self._find_names()
 
-    def keys(self) -> list[tuple[str, int]]:
-        """The partitions whose growth may complete the fetch."""
-        found = ((self._names.get(target.topic), target.partition.partition) for target in self._plan.targets)
-        return [(name, index) for name, index in found if name is not None]
+    def watched(self, answers: list[Message]) -> tuple[dict[Hashable, FetchTarget], list[int]]:
+        """The partitions whose growth may complete the fetch, by key, and the bytes that each has now."""
+        targets: dict[Hashable, FetchTarget] = {}
+        sizes = []
+        for target, answer in zip(self._plan.targets, answers):
+            if not answer.error_code:
+                targets[self._names[target.topic], target.partition.partition] = target
+                sizes.append(len(answer.records))
+        return targets, sizes
 
     def _find_names(self) -> dict[object, str | None]:
         """The names of the topics, None for an unknown id; and which of them the client may not read."""
@@ -123,9 +156,9 @@ class _Fetch:
 
     def read(self) -> tuple[list[Message], bool]:
         """Read all targets -> (a PartitionData each, True where that is enough to answer with)."""
-        left_bytes = self._max_bytes
+        left_bytes, left_files = self._max_bytes, self._max_files
         read_bytes = 0
-        is_enough = not self._plan.targets
+        is_decided, may_grow = False, False
         answers = []
         for target in self._plan.targets:
             max_bytes = target.partition.partition_max_bytes
@@ -136,10 +169,19 @@ class _Fetch:
             size = len(answer.records)
             if size:
                 read_bytes += size
-                left_bytes = left_bytes - size if size < left_bytes else 0
+                left_files -= 1
+                left_bytes = left_bytes - size if size < left_bytes and left_files else 0
+            elif answer.error_code in _NO_LOG:
+                continue
             elif answer.error_code or answer.diverging_epoch.epoch >= 0:
-                is_enough = True
-        return answers, is_enough or read_bytes >= self._request.min_bytes
+                is_decided = True
+            may_grow = True
+        return answers, is_decided or not may_grow or read_bytes >= self.min_bytes
+
+    def available_bytes(self, target: FetchTarget) -> int | None:
+        """What a target has to read now; None where the reader must be told something else of it."""
+        answer = self._read_one(target, min(target.partition.partition_max_bytes, self._max_bytes), True)
+        return None if answer.error_code or answer.diverging_epoch.epoch >= 0 else len(answer.records)
 
     def _read_one(self, target: FetchTarget, max_bytes: int, is_first: bool) -> Message:
         wanted = target.partition
@@ -150,7 +192,7 @@ class _Fetch:
             return self._failed(wanted, error_codes.TOPIC_AUTHORIZATION_FAILED)
         partition = self._broker.partitions.get((name, wanted.partition))
         if partition is None:
-            return self._failed(wanted, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+            return self._failed(wanted, self._broker.missing_partition_code(name, wanted.partition))
         try:
             log = partition.leader_log(wanted.current_leader_epoch)
             if wanted.last_fetched_epoch >= 0:
@@ -168,6 +210,8 @@ class _Fetch:
             return self._failed(wanted, error_codes.OFFSET_OUT_OF_RANGE)
         except PartitionError as error:
             answer = self._failed(wanted, error.code)
+            if self._context.version < NAMES_LEADER_VERSION or error.code not in _WRONG_LEADER:
+                return answer
             answer.current_leader = self._context.new(
                 "LeaderIdAndEpoch", leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
             )
@@ -216,11 +260,14 @@ class _Fetch:
     def respond(self, answers: list[Message], now_ms: int) -> None:
         """Answer with what was read; an incremental fetch leaves out what the client knows."""
         plan, context = self._plan, self._context
-        self._count(answers)
         session_id = 0
         told = list(zip(plan.targets, answers))
         if plan.is_incremental and plan.session is not None:
             session_id = plan.session.session_id
+            if plan.session.epoch != plan.epoch:
+                code = error_codes.INVALID_FETCH_SESSION_EPOCH
+                context.respond(context.new("FetchResponse", error_code=code, session_id=session_id, responses=[]))
+                return
             told = [(target, answer) for target, answer in told if target.has_news(answer)]
             for target, answer in told:
                 if len(answer.records):
@@ -229,6 +276,7 @@ class _Fetch:
             for target, answer in told:
                 target.has_news(answer)
             session_id = self._broker.fetch_sessions.begin(plan.targets, self._uses_ids, now_ms)
+        self._count(answers)
         context.respond(context.new("FetchResponse", session_id=session_id, responses=self._topics(told)))
 
     def _topics(self, told: list[tuple[FetchTarget, Message]]) -> list[Message]:
@@ -244,10 +292,11 @@ class _Fetch:
         return topics
 
     def _count(self, answers: list[Message]) -> None:
-        metrics = self._broker.metrics
+        metrics, known = self._broker.metrics, self._broker.image.topic_ids
         for target, answer in zip(self._plan.targets, answers):
             name = self._names[target.topic]
-            if name is not None:
+            # Names that no topic has are the client's invention; they must not fill the memory.
+            if name is not None and name in known:
                 topic = metrics.topic(name)
                 topic.total_fetch_requests += 1
                 topic.bytes_out += len(answer.records)
