@@ -10,9 +10,10 @@ directories          cordoned.log.dirs are among log.dirs
 
 from __future__ import annotations
 
+from kcli.format.java_integers import parse_integer
 from kcli.server.config.listeners import UNROUTABLE_HOST, repeated_listeners
 from kcli.server.config.server_config import NO_LIMIT, ServerConfig
-from kcli.server.config.values import ConfigError
+from kcli.server.config.values import ConfigError, split_list
 
 _MIB = 1 << 20
 
@@ -20,7 +21,7 @@ _MIB = 1 << 20
 def cross_faults(config: ServerConfig) -> list[str]:
     """Everything in which stated keys contradict each other."""
     faults: list[str] = []
-    for check in (_identity, _listeners, _times, _groups, _directories):
+    for check in (_identity, _listeners, _connections, _times, _groups, _directories):
         try:
             faults += check(config)
         except ConfigError as error:
@@ -61,9 +62,16 @@ def _listeners(config: ServerConfig) -> list[str]:
         faults += repeated_listeners("advertised.listeners", config.advertised_listeners, ports_too=False)
     protocols = config.security_protocols
     names = config.controller_listener_names
+    known = {listener.name for listener in config.listeners} | set(names)
+    faults += [
+        f"early.start.listeners: {name} is neither in listeners nor in controller.listener.names"
+        for name in config.get_list("early.start.listeners")
+        if name.upper() not in known
+    ]
     if not config.is_broker:
         return faults + [
-            f"{name} of controller.listener.names is not in listeners" for name in names[:1] if not config.controller_listeners
+            f"listeners: {listener} is not for controllers (controller.listener.names), and process.roles does not name broker"
+            for listener in config.broker_listeners
         ]
     if not config.broker_listeners:
         faults.append(f"listeners{config.where('listeners')}: none is for clients; all of them are for controllers")
@@ -152,6 +160,9 @@ _ORDERED = (
     ("group.share.session.timeout.ms", "group.share.max.session.timeout.ms"),
     ("group.share.min.record.lock.duration.ms", "group.share.record.lock.duration.ms"),
     ("group.share.record.lock.duration.ms", "group.share.max.record.lock.duration.ms"),
+    ("group.share.delivery.count.limit", "group.share.max.delivery.count.limit"),
+    ("group.share.partition.max.record.locks", "group.share.max.partition.max.record.locks"),
+    ("group.share.max.size", "group.share.max.share.sessions"),
     ("group.streams.min.heartbeat.interval.ms", "group.streams.max.heartbeat.interval.ms"),
     ("group.streams.min.heartbeat.interval.ms", "group.streams.heartbeat.interval.ms"),
     ("group.streams.heartbeat.interval.ms", "group.streams.max.heartbeat.interval.ms"),
@@ -167,6 +178,28 @@ def _groups(config: ServerConfig) -> list[str]:
     for low, high in _ORDERED:
         if config.text(low) is not None or config.text(high) is not None:
             faults += _at_most(config, low, config.get_int(low), high, config.get_int(high))
+    for kind in ("consumer", "share", "streams"):
+        low, high = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
+        if config.get_int(low) >= config.get_int(high):
+            faults.append(f"{low}={config[low]} must be below {high}={config[high]}{config.where(low) or config.where(high)}")
+    if "classic" not in config["group.coordinator.rebalance.protocols"]:
+        faults.append("group.coordinator.rebalance.protocols must have classic among them")
+    return faults
+
+
+def _connections(config: ServerConfig) -> list[str]:
+    faults = []
+    key = "max.connections.per.ip.overrides"
+    overrides = split_list(config.get_str(key))
+    for item in overrides:
+        host, _, limit = item.rpartition(":")
+        if not host or parse_integer(limit, 32) is None:
+            faults.append(f"{key}: {item!r} is not valid; host:connections is{config.where(key)}")
+    if config["max.connections.per.ip"] == 0 and not overrides:
+        faults.append(f"max.connections.per.ip=0 lets nobody in; state {key} with it, or another number")
+    queued, largest = config.get_int("queued.max.request.bytes"), config.get_int("socket.request.max.bytes")
+    if 0 < queued < largest:
+        faults.append(f"queued.max.request.bytes={queued} must not be below socket.request.max.bytes={largest}")
     return faults
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from kcli.server.config.definitions import BROKER_DYNAMIC_KEYS, BROKER_KEYS, ConfigKey, UpdateMode
 from kcli.server.config.key_names import LISTENER_PREFIX
-from kcli.server.config.server_config import ConfigSource, ServerConfig, StatedValue
+from kcli.server.config.server_config import ConfigReader, ConfigSource, ServerConfig, StatedValue
 from kcli.server.config.values import ConfigError, parse_value
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import ConfigResource
@@ -68,7 +68,7 @@ def layered(static: ServerConfig, layers: Iterable[Mapping[str, str]]) -> Server
     return ServerConfig(stated, static.file_name)
 
 
-class DynamicConfig:
+class DynamicConfig(ConfigReader):
     """A node's configuration as it is now. `tell` writes a line of the node's log."""
 
     def __init__(self, static: ServerConfig, tell: Callable[[str], None] = lambda line: None) -> None:
@@ -76,13 +76,18 @@ class DynamicConfig:
         self.node_id = static.node_id
         self.own: dict[str, str] = {}
         self.cluster: dict[str, str] = {}
-        self.current = static
+        self._current = static
         self._tell = tell
         self._watchers: list[tuple[tuple[str, ...], Watcher]] = []
 
     def __getitem__(self, key: str) -> Any:
         """The value of a key now. Raises KeyError where Kafka has no such key."""
-        return self.current[key]
+        return self._current[key]
+
+    @property
+    def current(self) -> ServerConfig:
+        """All layers as they are now; a later change makes a new one."""
+        return self._current
 
     def watch(self, keys: Iterable[str], watcher: Watcher) -> None:
         """Have `watcher(current)` called whenever the value of one of the keys has changed."""
@@ -99,10 +104,10 @@ class DynamicConfig:
         """Take new layers -> the keys whose values have changed; watchers have been called."""
         if cluster == self.cluster and own == self.own:
             return []
-        before, touched = self.current, {*self.cluster, *self.own, *cluster, *own}
+        before, touched = self._current, {*self.cluster, *self.own, *cluster, *own}
         self.cluster, self.own = dict(cluster), dict(own)
         layers = [self._usable(self.cluster, is_cluster=True), self._usable(self.own, is_cluster=False)]
-        after = self.current = layered(self.static, layers)
+        after = self._current = layered(self.static, layers)
         touched.update(synonym for name in tuple(touched) for synonym in SYNONYMS.get(name, ()))
         changed = sorted(name for name in touched if self._differs(name, before, after))
         for keys, watcher in self._watchers:

@@ -91,7 +91,7 @@ def repeated_listeners(key: str, listeners: list[Listener], *, ports_too: bool) 
     ports: dict[int, Listener] = {}
     for listener in listeners:
         twin = names.setdefault(listener.name, listener)
-        if twin is not listener and not (twin.port == listener.port and _are_two_families(twin, listener)):
+        if twin is not listener:
             faults.append(f"{key}: {twin} and {listener} have the same name; each listener needs its own")
         if not ports_too or listener.port == 0:
             continue

@@ -77,25 +77,17 @@ class StatedValue(NamedTuple):
     where: str
 
 
-class ServerConfig:
-    """A node's static configuration; made by `load_config`, which has checked it."""
-
-    def __init__(self, stated: Mapping[str, StatedValue], file_name: str | None = None) -> None:
-        self.stated = dict(stated)
-        self.file_name = file_name
-        self.warnings: list[str] = []
-        # What others have made of this configuration, which never changes, by a name of theirs.
-        self.derived: dict[str, dict[str, str]] = {}
-        self._values: dict[str, Any] = {}
+class ConfigReader:
+    """Reads typed values: of a ServerConfig, or of a DynamicConfig, which changes; `current` is the ServerConfig of now."""
 
     def __getitem__(self, key: str) -> Any:
         """The value of a key. Raises KeyError where Kafka has no such key."""
-        try:
-            return self._values[key]
-        except KeyError:
-            follow = _FOLLOWERS.get(key)
-            value = self._values[key] = self.stated_value(key) if follow is None else follow(self)
-            return value
+        raise NotImplementedError
+
+    @property
+    def current(self) -> ServerConfig:
+        """All that is in effect now; it never changes."""
+        raise NotImplementedError
 
     def get_int(self, key: str) -> int:
         """The value of a key of type SHORT, INT or LONG that has one."""
@@ -116,6 +108,32 @@ class ServerConfig:
     def get_list(self, key: str) -> list[str]:
         """The value of a key of type LIST; null is the empty list."""
         return list(self[key] or ())
+
+
+class ServerConfig(ConfigReader):
+    """A node's static configuration; made by `load_config`, which has checked it."""
+
+    def __init__(self, stated: Mapping[str, StatedValue], file_name: str | None = None) -> None:
+        self.stated = dict(stated)
+        self.file_name = file_name
+        self.warnings: list[str] = []
+        # What others have made of this configuration, which never changes, by a name of theirs.
+        self.derived: dict[str, dict[str, str]] = {}
+        self._values: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        """The value of a key. Raises KeyError where Kafka has no such key."""
+        try:
+            return self._values[key]
+        except KeyError:
+            follow = _FOLLOWERS.get(key)
+            value = self._values[key] = self.stated_value(key) if follow is None else follow(self)
+            return value
+
+    @property
+    def current(self) -> ServerConfig:
+        """Itself."""
+        return self
 
     def source(self, key: str) -> ConfigSource:
         """Who stated the value of a key."""

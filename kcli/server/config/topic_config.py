@@ -17,29 +17,30 @@ from collections.abc import Mapping
 
 from kcli.server.config.definitions import TOPIC_KEYS
 from kcli.server.config.request_errors import invalid_config
-from kcli.server.config.server_config import ServerConfig
+from kcli.server.config.server_config import ConfigReader
 from kcli.server.config.values import ConfigError, ConfigValue, format_value, nearest_name, parse_value
 
 
-def topic_defaults(config: ServerConfig) -> dict[str, str]:
+def topic_defaults(config: ConfigReader) -> dict[str, str]:
     """What a topic's keys are where it has no configuration of its own, as text."""
-    found = config.derived.get("topic defaults")
+    derived = config.current.derived
+    found = derived.get("topic defaults")
     if found is None:
         found = {}
         for key in TOPIC_KEYS.definitions():
             text = format_value(config[key.broker_keys[0]]) if key.broker_keys else key.default
             if text is not None:
                 found[key.name] = text
-        config.derived["topic defaults"] = found
+        derived["topic defaults"] = found
     return dict(found)
 
 
-def effective_topic_config(config: ServerConfig, overrides: Mapping[str, str]) -> dict[str, str]:
+def effective_topic_config(config: ConfigReader, overrides: Mapping[str, str]) -> dict[str, str]:
     """What a topic's keys are in effect, as text: for LogConfig.of."""
     return {**topic_defaults(config), **overrides}
 
 
-def check_topic_config(config: ServerConfig, overrides: Mapping[str, str]) -> None:
+def check_topic_config(config: ConfigReader, overrides: Mapping[str, str]) -> None:
     """Refuse a topic's configuration that is not valid. Raises ConfigRequestError (INVALID_CONFIG)."""
     parsed: dict[str, ConfigValue] = {}
     for name, text in effective_topic_config(config, overrides).items():
