@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 
 from kcli.commands.output import EXIT_OK, CannotRun, tell
 
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped -> exit code. Raises CannotRun where that cannot be."""
+    gc.disable()  # a start makes nothing but what stays; kcli.server.shell.server turns it on again
     from kcli.server.config.loading import load_config
     from kcli.server.config.values import ConfigError
     from kcli.server.shell.server import ServerError, addresses, serve

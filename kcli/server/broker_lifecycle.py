@@ -60,6 +60,7 @@ class BrokerLifecycle:
         self._interval_ms: int = broker.config["broker.heartbeat.interval.ms"]
         self._task: TimerTask | None = None
         self._is_asking = False
+        self._has_news = False  # metadata that the last heartbeat did not tell of
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
 
@@ -84,6 +85,7 @@ class BrokerLifecycle:
 
     def metadata_changed(self, now_ms: int) -> None:
         """New metadata was applied: a broker that is still fenced says so at once."""
+        self._has_news = True
         if self.state is BrokerState.RECOVERY:
             self._beat(now_ms)
 
@@ -114,6 +116,7 @@ class BrokerLifecycle:
         if self._is_asking or self.state is BrokerState.SHUTTING_DOWN:
             return
         self._is_asking = True
+        self._has_news = False
         request = API_KEYS[BROKER_HEARTBEAT].request.new(
             broker_id=self._broker.node_id,
             broker_epoch=self.broker_epoch,
@@ -137,5 +140,7 @@ class BrokerLifecycle:
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
             self.state = BrokerState.RUNNING
             self._on_running(now_ms)
-        is_waiting = self.state is not BrokerState.RUNNING
-        self._again(FENCED_HEARTBEAT_MS if is_waiting else self._interval_ms, now_ms, self._beat)
+        after_ms = self._interval_ms
+        if self.state is not BrokerState.RUNNING:
+            after_ms = 0 if self._has_news else FENCED_HEARTBEAT_MS
+        self._again(after_ms, now_ms, self._beat)

@@ -33,7 +33,7 @@ class BrokerStartup:
     def __init__(self, broker: Any, node: Any) -> None:
         self._broker = broker
         self._node = node
-        self._has_begun_loading = False
+        self._has_caught_up = False
         self._is_published = False
         self.publisher = MetadataPublisher(broker)
         broker.publisher = self.publisher
@@ -44,11 +44,13 @@ class BrokerStartup:
     def begin(self, now_ms: int) -> None:
         """Follow the metadata."""
         self._node.controller.add_listener(self)
-        self._broker.timer.schedule(now_ms, self._catch_up)
+        self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
 
     def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
         """Apply what is committed."""
         self.publisher.apply(records, last_offset, now_ms)
+        if not self._has_caught_up:
+            self._broker.timer.schedule(now_ms, self._catch_up)
         if self._is_published:
             self._broker.lifecycle.metadata_changed(now_ms)
             self._broker.take_log_flushes(now_ms)
@@ -59,9 +61,13 @@ class BrokerStartup:
             self._broker.image.apply_control(record)
 
     def _catch_up(self, now_ms: int) -> None:
+        """Go on when the metadata is caught up with; looked at after each commit, and now and then."""
+        if self._has_caught_up:
+            return
         if not self._node.controller.is_caught_up():
             self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
             return
+        self._has_caught_up = True
         work = self._broker.log_manager.start(self._broker.topic_config, self._is_hosted, now_ms)
         self._node.run_slices(work, self._loaded, now_ms)
 

@@ -20,7 +20,7 @@ from kcli.log.log_manager import LogManager, LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.server.broker import Broker
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.controller.formatting import FormattingError, format_directory, read_meta_properties
+from kcli.server.controller.formatting import FormattingError, format_directory, read_meta_properties, written_paths
 from kcli.server.dice import Dice
 from kcli.server.events import Effect
 from kcli.server.flushes import Flushes
@@ -39,16 +39,19 @@ class Identity(NamedTuple):
 
     cluster_id: str
     directory_ids: dict[str, Uuid | None]
+    unflushed: tuple[str, ...] = ()  # what was just written, in the order in which it must reach the device
 
 
 def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell) -> Identity:
     """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
+    unflushed: tuple[str, ...] = ()
     try:
         metas = {path: read_meta_properties(disk, path) for path in directories}
         empty = [path for path, meta in metas.items() if meta is None]
         if len(empty) == len(directories):
             metas = _format_all(config, disk, rng, now_ms, directories)
+            unflushed = written_paths(directories, directories[0])
             tell(f"formatted {', '.join(directories)} for a new cluster")
         elif empty:
             raise NodeError(
@@ -57,7 +60,7 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
             )
     except FormattingError as error:
         raise NodeError(str(error)) from error
-    return _check(config, metas)
+    return _check(config, metas)._replace(unflushed=unflushed)
 
 
 def _format_all(
@@ -113,6 +116,14 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
     return LogManagerSettings(**{field: config.get_int(key) for field, key in names.items()})
 
 
+def _flushed_format(tell: Tell) -> Callable[[OSError | None, int], None]:
+    def flushed(error: OSError | None, now_ms: int) -> None:
+        if error is not None:
+            tell(f"the new log directories could not be flushed: {error}; a power cut now would leave them unformatted")
+
+    return flushed
+
+
 def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, max_open_files: int = 256) -> Node:
     """Make a node; nothing runs before its `start`. Raises NodeError, and OSError as the disk does."""
     from kcli.server.controller.controller_core import ControllerCore  # type: ignore[import-not-found,unused-ignore]
@@ -141,5 +152,7 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
             tell,
         )
     node = Node(config.node_id, effects, timer, flushes, controller, broker)
+    if identity.unflushed:
+        flushes.flush(identity.unflushed, _flushed_format(tell))
     node.serve_controller_on([listener.name for listener in config.controller_listeners])
     return node

@@ -102,6 +102,7 @@ class Driver:
             self.execute(self.node.handle(event, self.clock.now_ms()))
         except Exception as error:
             self.on_fault(error)
+        self.on_change()
 
     @staticmethod
     def _raise(error: Exception) -> None:
@@ -192,7 +193,6 @@ class Driver:
     def _deadline_reached(self) -> None:
         self._armed_ms = self._timer = None
         self.dispatch(DeadlineReached())
-        self.on_change()
 
     # ----------------------------------------------------------------------------------------------------- connections
 

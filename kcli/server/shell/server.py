@@ -80,9 +80,9 @@ def settle_garbage_collector() -> None:
 
     Requests make no cycles that matter, so that a collection only costs the latency of whoever comes next.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER_ALLOCATIONS, 50, 100)
+    gc.enable()
 
 
 class Server:
