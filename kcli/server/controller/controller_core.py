@@ -2,8 +2,9 @@
 
     request                              goes to
     -----------------------------------  -----------------------------------------------------------------------------
-    ApiVersions, DescribeCluster,        quorum_apis: answered at once
-    DescribeQuorum
+    ApiVersions, DescribeCluster,        answered at once
+    DescribeQuorum, ListPartition-
+    Reassignments
     all of HANDLERS                      the quorum controller: decided, appended, answered when committed
     any other                            nobody: the connection is closed; it is not in the answer to ApiVersions
 
@@ -20,8 +21,11 @@ from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.protocol.apis import (
     ALLOCATE_PRODUCER_IDS,
+    ALTER_PARTITION,
+    ALTER_PARTITION_REASSIGNMENTS,
     API_KEYS,
     API_VERSIONS,
+    ASSIGN_REPLICAS_TO_DIRS,
     BROKER_HEARTBEAT,
     BROKER_REGISTRATION,
     CONTROLLER_REGISTRATION,
@@ -30,7 +34,10 @@ from kcli.protocol.apis import (
     DELETE_TOPICS,
     DESCRIBE_CLUSTER,
     DESCRIBE_QUORUM,
+    ELECT_LEADERS,
+    LIST_PARTITION_REASSIGNMENTS,
     UNREGISTER_BROKER,
+    UPDATE_FEATURES,
 )
 from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.errors import MessageError
@@ -41,14 +48,17 @@ from kcli.server.controller.activation import activation_records
 from kcli.server.controller.api_error import RequestInfo
 from kcli.server.controller.broker_registrations import heartbeat, register_broker, register_controller, unregister_broker
 from kcli.server.controller.controller_state import ControllerState, TopicConfigs
+from kcli.server.controller.feature_updates import update_features
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.controller.formatting import METADATA_PARTITION
 from kcli.server.controller.metadata_batches import MetadataBatch
 from kcli.server.controller.metadata_log import MetadataLogConfig, MetadataLogError, SnapshotId
+from kcli.server.controller.partition_control import alter_partition, assign_replicas_to_dirs, elect_leaders
 from kcli.server.controller.producer_ids import allocate_producer_ids
 from kcli.server.controller.quorum_apis import describe_api_versions, describe_cluster, describe_quorum
 from kcli.server.controller.quorum_controller import ControllerTimes, Handler, QuorumController
 from kcli.server.controller.raft_client import RaftClient, RaftConfig
+from kcli.server.controller.reassignments import alter_partition_reassignments, list_partition_reassignments
 from kcli.server.controller.topics import create_partitions, create_topics, delete_topics
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
@@ -67,8 +77,13 @@ HANDLERS: dict[int, Handler] = {
     CREATE_PARTITIONS: create_partitions,
     DELETE_TOPICS: delete_topics,
     ALLOCATE_PRODUCER_IDS: allocate_producer_ids,
+    ALTER_PARTITION: alter_partition,
+    ELECT_LEADERS: elect_leaders,
+    ASSIGN_REPLICAS_TO_DIRS: assign_replicas_to_dirs,
+    ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    UPDATE_FEATURES: update_features,
 }
-SERVED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM, *HANDLERS))
+SERVED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS, *HANDLERS))
 _PROTOCOL_NUMBERS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
 
@@ -126,6 +141,7 @@ class ControllerCore:
         self.raft = RaftClient(raft_config(config, directory_ids), disk, files, timer, flushes.flush, tell)
         self.state = ControllerState(
             cluster_id,
+            config.node_id,
             rng,
             topic_configs(config),
             config.get_int("broker.session.timeout.ms"),
@@ -179,6 +195,8 @@ class ControllerCore:
         request, _ = api.request.decode(frame, version, position)
         if key == DESCRIBE_QUORUM:
             answer(describe_quorum(request, self.raft, now_ms))
+        elif key == LIST_PARTITION_REASSIGNMENTS:
+            answer(list_partition_reassignments(request, self.state.image))
         elif key == DESCRIBE_CLUSTER:
             answer(describe_cluster(request, self.state.image, self.cluster_id, self.leader_id, connection.listener))
         else:

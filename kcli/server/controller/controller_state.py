@@ -66,9 +66,10 @@ class ControllerState:
     """The image and the sessions; `next_offset()` is what the next record will get."""
 
     def __init__(
-        self, cluster_id: str, rng: Dice, configs: TopicConfigs, session_timeout_ms: int, next_offset: Callable[[], int]
+        self, cluster_id: str, node_id: int, rng: Dice, configs: TopicConfigs, session_timeout_ms: int, next_offset: Callable[[], int]
     ) -> None:
         self.cluster_id = cluster_id
+        self.node_id = node_id
         self.session_timeout_ms = session_timeout_ms
         self.activated_ms = 0
         self.rng = rng
@@ -108,9 +109,16 @@ class ControllerState:
         return broker
 
     def has_session(self, broker_id: int, now_ms: int) -> bool:
-        """True for a broker that was heard from within its session's timeout."""
+        """True for a broker that may be alive: heard from within its session's timeout, or this controller is as young.
+
+        What this controller's own node was before is gone for certain: it has the lock of the log directories.
+        """
         session = self.sessions.get(broker_id)
-        return session is not None and now_ms - session.last_heartbeat_ms < self.session_timeout_ms
+        if session is not None:
+            return now_ms - session.last_heartbeat_ms < self.session_timeout_ms
+        broker = self.image.brokers.get(broker_id)
+        is_elsewhere = broker is not None and not broker.is_fenced and broker_id != self.node_id
+        return is_elsewhere and now_ms - self.activated_ms < self.session_timeout_ms
 
     def is_active(self, broker_id: int) -> bool:
         """True for a broker that is registered, not fenced and not shutting down: it may lead."""

@@ -219,6 +219,7 @@ def _result(
     return classes["CreatableTopicResult"](
         name=name,
         topic_id=topic_id,
+        error_message=None,
         num_partitions=len(assignments),
         replication_factor=len(assignments[0]),
         configs=[

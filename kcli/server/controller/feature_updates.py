@@ -1,0 +1,119 @@
+"""UpdateFeatures: the cluster's features go up, and down where nothing is lost (KIP-584, KIP-1022).
+
+    refused, all of the request, with INVALID_UPDATE_VERSION
+    -------------------------------------------------------------------------------------------------------------------
+    a feature or level that this node or a registered broker or controller does not support
+    a lower level without a downgrade being asked for, a higher one where a downgrade is
+    a lower metadata.version across one that changed what the metadata is (an unsafe downgrade is not supported either)
+    a level that needs another feature's
+    another kraft.version: it comes with voters that are added, which is not served yet
+
+With eligible leader replicas min.insync.replicas becomes one setting of all brokers: it gets a record, and those of single
+brokers go, since the ISR must not depend on who leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
+from kcli.protocol.message import Message
+from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.controller_state import ALL_BROKERS, ControllerState
+from kcli.server.controller.features import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    FeatureError,
+    check_dependencies,
+    check_level,
+    metadata_version_name,
+)
+from kcli.server.controller.metadata_batches import new_record
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+# The levels of metadata.version that changed what the metadata is: to go below one of them would lose some of it.
+_CHANGED_METADATA = frozenset((7, 8, 11, 13, 14, 15, 17, 23, 30))
+_MIN_ISR = "min.insync.replicas"
+_BROKER_RESOURCE = 4
+_RESULTS_UNTIL = 1
+
+
+def update_features(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide an UpdateFeatures. Raises ApiError where one of the updates cannot be."""
+    api = API_KEYS[UPDATE_FEATURES]
+    updates = {update.feature: update.max_version_level for update in request.feature_updates}
+    proposed = {METADATA_VERSION: state.metadata_version, **state.image.features, **updates}
+    records: list[Message] = []
+    for update in request.feature_updates:
+        upgrade_type = update.upgrade_type
+        if info.version == 0:
+            upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+        records += _update(state, update.feature, update.max_version_level, upgrade_type, proposed)
+    if ELIGIBLE_LEADER_REPLICAS_VERSION in updates and updates[ELIGIBLE_LEADER_REPLICAS_VERSION] > 0:
+        records += _min_isr_records(state)
+    result = api.response.classes["UpdatableFeatureResult"]
+    results = [result(feature=name, error_message=None) for name in updates] if info.version <= _RESULTS_UNTIL else []
+    response = api.response.new(error_message=None, results=results)
+    return Decision([] if request.validate_only else records, response)
+
+
+def _refused(text: str) -> ApiError:
+    return ApiError(error_codes.INVALID_UPDATE_VERSION, text)
+
+
+def _update(state: ControllerState, name: str, level: int, upgrade_type: int, proposed: Mapping[str, int]) -> list[Message]:
+    """One feature's records. Raises ApiError."""
+    current = state.image.kraft_version if name == KRAFT_VERSION else state.image.features.get(name, 0)
+    if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise _refused(f"{name}: {upgrade_type} is no way to update: 1 is upgrade, 2 safe and 3 unsafe downgrade")
+    try:
+        check_level(name, level)
+        check_dependencies(name, level, proposed[METADATA_VERSION])
+        if name == METADATA_VERSION:
+            for other, other_level in proposed.items():
+                check_dependencies(other, other_level, level)
+    except FeatureError as error:
+        raise _refused(str(error)) from None
+    _check_nodes(state, name, level)
+    if level < current and upgrade_type == UPGRADE:
+        raise _refused(f"{name} is {current}; to go down to {level} a downgrade must be asked for")
+    if level > current and upgrade_type != UPGRADE:
+        raise _refused(f"{name} is {current}; {level} is no downgrade")
+    if name == KRAFT_VERSION:
+        if level != current:
+            raise _refused(f"{name} is {current} and cannot be changed here yet")
+        return []
+    if name == METADATA_VERSION and level < current:
+        lost = [changed for changed in range(level + 1, current + 1) if changed in _CHANGED_METADATA]
+        if lost:
+            names = f"{metadata_version_name(current)} to {metadata_version_name(level)}"
+            raise _refused(f"from metadata.version {names} metadata may be lost, so it is not done")
+    return [new_record("FeatureLevelRecord", name=name, feature_level=level)]
+
+
+def _check_nodes(state: ControllerState, name: str, level: int) -> None:
+    """Every node that is registered must support the level."""
+    nodes = [(f"broker {node.broker_id}", node.features) for node in state.image.brokers.values()]
+    nodes += [(f"controller {node.controller_id}", node.features) for node in state.image.controllers.values()]
+    for who, features in nodes:
+        supported = features.get(name)
+        lowest, highest = (0, 0) if supported is None else supported
+        if level and not lowest <= level <= highest:
+            raise _refused(f"{name}={level} is not supported by {who}, which has the levels {lowest} to {highest}")
+
+
+def _min_isr_records(state: ControllerState) -> list[Message]:
+    records = []
+    if _MIN_ISR not in state.image.configs.get(ALL_BROKERS, {}):
+        value = state.configs.static(_MIN_ISR) or "1"
+        records.append(new_record("ConfigRecord", resource_type=_BROKER_RESOURCE, resource_name="", name=_MIN_ISR, value=value))
+    for resource, values in state.image.configs.items():
+        if resource.type == "BROKER" and resource.name and _MIN_ISR in values:
+            records.append(
+                new_record(
+                    "ConfigRecord", resource_type=_BROKER_RESOURCE, resource_name=resource.name, name=_MIN_ISR, value=None
+                )
+            )
+    return records
