@@ -59,6 +59,7 @@ from kcli.server.controller.quorum_apis import describe_api_versions, describe_c
 from kcli.server.controller.quorum_controller import ControllerTimes, Handler, QuorumController
 from kcli.server.controller.raft_client import RaftClient, RaftConfig
 from kcli.server.controller.reassignments import alter_partition_reassignments, list_partition_reassignments
+from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTimes
 from kcli.server.controller.topics import create_partitions, create_topics, delete_topics
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
@@ -149,7 +150,18 @@ class ControllerCore:
         )
         times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
         self.controller = QuorumController(self.raft, self.state, HANDLERS, timer, times, self._activate, tell)
-        self.raft.listeners.append(self.controller)
+        self.snapshots = SnapshotEmitter(
+            self.raft,
+            lambda: self.state.image,
+            SnapshotTimes(
+                config.get_int("metadata.log.max.record.bytes.between.snapshots"),
+                config.get_int("metadata.log.max.snapshot.interval.ms"),
+            ),
+            timer,
+            flushes.flush,
+            tell,
+        )
+        self.raft.listeners += [self.controller, self.snapshots]
 
     @property
     def leader_id(self) -> int:

@@ -66,7 +66,13 @@ class ControllerState:
     """The image and the sessions; `next_offset()` is what the next record will get."""
 
     def __init__(
-        self, cluster_id: str, node_id: int, rng: Dice, configs: TopicConfigs, session_timeout_ms: int, next_offset: Callable[[], int]
+        self,
+        cluster_id: str,
+        node_id: int,
+        rng: Dice,
+        configs: TopicConfigs,
+        session_timeout_ms: int,
+        next_offset: Callable[[], int],
     ) -> None:
         self.cluster_id = cluster_id
         self.node_id = node_id

@@ -59,6 +59,7 @@ class MetadataBatch(NamedTuple):
     timestamp_ms: int
     records: list[Message]
     control_records: list[ControlRecord]
+    size_bytes: int = 0
 
 
 def new_record(name: str, /, **fields: object) -> Message:
@@ -198,7 +199,8 @@ def decode_batch(header: RecordBatch, body: Buffer) -> MetadataBatch:
             if message is not None:
                 records.append(message)
     last_offset, timestamp_ms = header.last_offset, header.max_timestamp
-    return MetadataBatch(header.base_offset, last_offset, header.partition_leader_epoch, timestamp_ms, records, control_records)
+    epoch, size_bytes = header.partition_leader_epoch, header.size_bytes
+    return MetadataBatch(header.base_offset, last_offset, epoch, timestamp_ms, records, control_records, size_bytes)
 
 
 def _opaque(header: RecordBatch) -> MetadataBatch:

@@ -166,6 +166,16 @@ class MetadataLog:
         path = self.snapshot_path(snapshot)
         yield from read_snapshot_file(self.disk, path)
 
+    def part_path(self, snapshot: SnapshotId) -> str:
+        """Where a snapshot is written before it is whole."""
+        stem, dot, suffix = metadata_snapshot_name(snapshot.end_offset, snapshot.epoch).rpartition(".")
+        return f"{self.directory}/{stem}-0{dot}{suffix}{FileState.PARTIAL.value}"
+
+    def publish_snapshot(self, snapshot: SnapshotId) -> None:
+        """Give a snapshot that was written and flushed its name."""
+        self.disk.rename(self.part_path(snapshot), self.snapshot_path(snapshot))
+        self.snapshots = sorted({*self.snapshots, snapshot})
+
     # ---------------------------------------------------------------------------------------------------------- cleaning
 
     def clean(self, now_ms: int) -> list[str]:

@@ -234,7 +234,7 @@ class RaftClient:
             self._failed(error, now_ms)
             raise
         last_offset = base_offset + len(records) - 1
-        self._appended.append(MetadataBatch(base_offset, last_offset, self.epoch, now_ms, list(records), []))
+        self._appended.append(MetadataBatch(base_offset, last_offset, self.epoch, now_ms, list(records), [], len(batch)))
         self._begin_flush()
         return last_offset
 
@@ -316,7 +316,10 @@ class RaftClient:
         batch = next(self._snapshot_reader, None)
         if batch is None:
             self._snapshot_reader = None
-        return batch
+            return None
+        # All that a snapshot holds counts as written at the offset before its end.
+        last_offset = self._delivered_offset - 1
+        return batch._replace(base_offset=last_offset, last_offset=last_offset)
 
     def _next_batch(self) -> MetadataBatch:
         """The batch at the offset where the listeners are; it is in memory where this node appended it."""
