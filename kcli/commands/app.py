@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "describe": ("describe", "tell what a log directory holds: topics, offsets, groups, transactions, configs"),
     "format": ("format", "make empty log directories those of a node, as kafka-storage format does"),
     "to-parquet": ("to_parquet", "write records to Parquet through Spark"),
+    "simulate": ("simulate", "run a broker under virtual time with crashes and bad disks, from a seed"),
 }
 
 DESCRIPTION = "Opens, checks, repairs and queries what Apache Kafka leaves on disk. No broker, no JVM tools."

@@ -1,0 +1,97 @@
+"""`kcli simulate`: runs a node on a simulated machine, with clients, crashes and bad disks, as seeds have it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text
+
+ARGUMENTS = "--seed N | --seeds A-B"
+DESCRIPTION = """\
+Runs a broker and controller under virtual time: its disk may lose, tear or reorder what was not flushed, fill up or
+fail; links break; the process dies at any step; clients write and read all the while and hold it to its promises.
+The same seed does the same to the byte. A seed that fails is told with the command that repeats it."""
+EPILOG = """\
+Exit codes: 0 all promises were kept; 1 a seed failed; 2 could not run. docs/simulator.md tells what is simulated, and
+what is checked."""
+
+TAIL_LINES = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `kcli simulate`."""
+    seeds = parser.add_mutually_exclusive_group(required=True)
+    seeds.add_argument("--seed", type=int, metavar="N", help="one seed")
+    seeds.add_argument("--seeds", metavar="A-B", help="all seeds from A to B")
+    parser.add_argument("--steps", type=int, metavar="N", help="events in the storm, before all is calmed and looked through")
+    parser.add_argument("--trace", action="store_true", help="print every line of the trace, not only the last ones of a failure")
+    parser.add_argument("--tail", type=int, metavar="N", default=TAIL_LINES, help=f"lines of a failure's trace ({TAIL_LINES})")
+
+
+def _seeds(args: argparse.Namespace) -> range:
+    if args.seed is not None:
+        return range(args.seed, args.seed + 1)
+    first, dash, last = args.seeds.partition("-")
+    if not (dash and first.isdigit() and last.isdigit() and int(first) <= int(last)):
+        raise CannotRun(f"--seeds {args.seeds}: give the first and the last one, as in --seeds 0-299")
+    return range(int(first), int(last) + 1)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the seeds -> exit code. Raises CannotRun for seeds that are none."""
+    from kcli.simulator.node_maker import NodeMaker
+    from kcli.simulator.runner import DEFAULT_STEPS, Outcome, Simulation
+
+    steps = DEFAULT_STEPS if args.steps is None else args.steps
+    failed: list[Outcome] = []
+    seeds = _seeds(args)
+    begin = time.monotonic()
+    for seed in seeds:
+        make_node = NodeMaker(seed)
+        outcome = Simulation(
+            seed, make_node, make_node.directories, steps=steps, write=print_text if args.trace else None
+        ).run()
+        if outcome.failure:
+            failed.append(outcome)
+            _tell_failure(outcome, steps, DEFAULT_STEPS, 0 if args.trace else args.tail)
+        _tell_progress(outcome, seeds, len(failed))
+    print_text(
+        f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}, {len(failed)} failed, {time.monotonic() - begin:.1f} s"
+        + (f"; digest {outcome.digest[:16]}" if len(seeds) == 1 else "")
+    )
+    return EXIT_FINDINGS if failed else EXIT_OK
+
+
+def _tell_progress(outcome: object, seeds: range, failed: int) -> None:
+    from kcli.simulator.runner import Outcome
+
+    assert isinstance(outcome, Outcome)
+    done = outcome.seed - seeds.start + 1
+    line = (
+        f"seed {outcome.seed}: {outcome.starts} starts, {outcome.deaths} deaths, {outcome.batches} batches, "
+        f"{outcome.records_read} records read, {outcome.virtual_ms / 1000:.1f} s of virtual time"
+    )
+    if is_terminal(2):
+        sys.stderr.write(f"\r{done}/{len(seeds)}, {failed} failed; {line}\x1b[K" + ("\n" if done == len(seeds) else ""))
+    elif len(seeds) <= 20 or done % 50 == 0 or done == len(seeds):
+        sys.stderr.write(f"{done}/{len(seeds)}, {failed} failed; {line}\n")
+    sys.stderr.flush()
+
+
+def _tell_failure(outcome: object, steps: int, default_steps: int, tail_lines: int) -> None:
+    from kcli.simulator.runner import Outcome
+
+    assert isinstance(outcome, Outcome)
+    tail = outcome.tail[-tail_lines:] if tail_lines else []
+    option = "" if steps == default_steps else f" --steps {steps}"
+    print_text(
+        "\n".join(
+            [
+                *([f"--- the last {len(tail)} lines of the trace of seed {outcome.seed} ---", *tail, "---"] if tail else []),
+                f"seed {outcome.seed} failed: {outcome.failure}",
+                f"repeat it with: kcli simulate --seed {outcome.seed}{option}",
+            ]
+        )
+    )

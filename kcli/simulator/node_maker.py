@@ -1,0 +1,45 @@
+"""The node that is simulated: kcli's own, as `kcli serve` makes it, with settings that bring rare things about often.
+
+    setting                         as a rule    here
+    ------------------------------  -----------  ------------------------------------------------------------
+    log.dirs                        one          one or two
+    open files                      thousands    a few, so that they are closed and opened all the time
+    background tasks' intervals     minutes      seconds, so that retention and checkpoints come between crashes
+    segments (the administrator's)  1 GiB        a few KB
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from kcli.server.config.loading import configure
+from kcli.server.node_builder import build_node
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.machine import NodePort
+
+DIRECTORIES = ("/data/a", "/data/b")
+
+
+class NodeMaker:
+    """Makes the processes of one seed; `directories` are its log directories."""
+
+    def __init__(self, seed: int) -> None:
+        rng = Random(f"{seed} node")
+        self.directories = list(DIRECTORIES[: rng.choice((1, 1, 2))])
+        self._max_open_files = rng.choice((2, 8, 256))
+        settings = {
+            "log.dirs": ",".join(self.directories),
+            "log.initial.task.delay.ms": rng.choice((0, 500, 30_000)),
+            "log.retention.check.interval.ms": rng.choice((500, 5000, 300_000)),
+            "log.flush.scheduler.interval.ms": rng.choice((500, 5000)),
+            "log.flush.offset.checkpoint.interval.ms": rng.choice((700, 5000, 60_000)),
+            "log.flush.start.offset.checkpoint.interval.ms": rng.choice((900, 5000, 60_000)),
+            "replica.high.watermark.checkpoint.interval.ms": rng.choice((300, 5000)),
+            "log.segment.delete.delay.ms": rng.choice((0, 1000, 60_000)),
+        }
+        self._config = configure(None, None, [f"{key}={value}" for key, value in settings.items()])
+
+    def __call__(self, disk: SimulatedDisk, rng: Random, now_ms: int, tell: Callable[[str], None]) -> NodePort:
+        """Make a process; the machine starts it."""
+        return build_node(self._config, disk, rng, now_ms, tell, self._max_open_files)
