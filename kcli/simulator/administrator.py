@@ -186,6 +186,8 @@ class Administrator:
 
     def _delete_records(self, topic: TopicLedger) -> Steps:
         world, rng = self._world, self._rng
+        if DELETE_RECORDS not in world.versions:
+            return
         partition = rng.choice(topic.partitions)
         offset = rng.randrange(partition.acknowledged_end + 1)
         partition.deleted_end = max(partition.deleted_end, offset)
@@ -276,7 +278,7 @@ class Administrator:
     def _audit_configs(self) -> Steps:
         world = self._world
         topics = [topic for topic in world.ledger.live_topics() if topic.configs]
-        if not topics:
+        if not topics or DESCRIBE_CONFIGS not in world.versions:
             return
         topic = self._rng.choice(topics)
         resource = world.struct(

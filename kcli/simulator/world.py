@@ -56,7 +56,8 @@ class World:
     def greet(self, client: SimulatedClient) -> Steps:
         """Ask what the broker offers, until it answers. Raises SimulationFailure for an answer that is an error."""
         while not self.versions:
-            response = yield client.send(API_VERSIONS, 3, self.request(API_VERSIONS, client_software_name="simulator"))
+            request = self.request(API_VERSIONS, client_software_name="simulator", client_software_version="1")
+            response = yield client.send(API_VERSIONS, 3, request)
             if response is None:
                 yield PAUSE_MS
                 continue
