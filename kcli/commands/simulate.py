@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seeds.add_argument("--seed", type=int, metavar="N", help="one seed")
     seeds.add_argument("--seeds", metavar="A-B", help="all seeds from A to B")
     parser.add_argument("--steps", type=int, metavar="N", help="events in the storm, before all is calmed and looked through")
-    parser.add_argument("--trace", action="store_true", help="print every line of the trace, not only the last ones of a failure")
+    parser.add_argument("--trace", action="store_true", help="print the whole trace, not only the end of a failure's")
     parser.add_argument("--tail", type=int, metavar="N", default=TAIL_LINES, help=f"lines of a failure's trace ({TAIL_LINES})")
 
 

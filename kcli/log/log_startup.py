@@ -31,8 +31,8 @@ from kcli.format.file_names import (
     parse_partition_directory,
     partition_directory_name,
 )
-from kcli.format.kafka_uuid import Uuid
-from kcli.format.metadata_files import decode_partition_metadata
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
@@ -109,14 +109,16 @@ class LogStartup:
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
     def _read_topic_id(self, path: str) -> Uuid | None:
-        """The topic id in partition.metadata; None where it is missing or empty: a crash came before the device had it."""
+        """The topic id in partition.metadata; None where it is missing or torn: a crash came before the device had it."""
         at = join_path(path, FileKind.PARTITION_METADATA.value)
         try:
             data = self._disk.read_file(at, limits.MAX_TEXT_FILE_BYTES)
         except FileNotFoundError:
             return None
+        if _is_torn(data.rstrip(b"\0")):
+            return None
         try:
-            return decode_partition_metadata(data).topic_id if data.strip(b"\0") else None
+            return decode_partition_metadata(data).topic_id
         except FormatError as error:
             raise LogRefusedError(error.message, at) from error
 
@@ -151,3 +153,10 @@ class LogStartup:
         )
         log.update_high_watermark(checkpoints[FileKind.REPLICATION_CHECKPOINT].get(key, 0))
         logs[key] = log
+
+
+def _is_torn(data: bytes) -> bool:
+    """Whether a partition.metadata is the first bytes of what it should be: it is written once, and flushed a little later."""
+    whole = encode_partition_metadata(PartitionMetadata(0, ZERO_UUID))
+    same = whole.index(str(ZERO_UUID).encode())
+    return len(data) < len(whole.rstrip()) and data[:same] == whole[: min(same, len(data))]

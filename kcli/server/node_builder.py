@@ -16,6 +16,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import MetaProperties
 from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
+from kcli.log.log_directory import parent_path
 from kcli.log.log_manager import LogManager, LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.server.broker import Broker
@@ -78,8 +79,10 @@ def _format_all(
         controller_port=listener.port,
         controller_listener=config.controller_listener_names[0],
         directories=directories[1:],
-        flush=False,
     )
+    # The directories are new names themselves.
+    for parent in dict.fromkeys(parent_path(path) for path in directories):
+        disk.flush_directory(parent)
     return {path: read_meta_properties(disk, path) for path in directories}
 
 

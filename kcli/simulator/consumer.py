@@ -26,6 +26,7 @@ from kcli.simulator.world import PAUSE_MS, World
 EARLIEST = -2
 LATEST = -1
 SESSIONS_VERSION = 7
+ZSTD_VERSION = 10
 SESSION_ERRORS = frozenset((error_codes.FETCH_SESSION_ID_NOT_FOUND, error_codes.INVALID_FETCH_SESSION_EPOCH))
 NO_SESSION_EPOCH = -1
 
@@ -44,6 +45,7 @@ class SimulatedConsumer:
         self._session_epoch = NO_SESSION_EPOCH
         self._told: dict[int, int] = {}  # partition -> the position that the session knows
         self._by_id = False
+        self._version = 0
 
     def run(self) -> Steps:
         """Read until the simulation ends. Raises SimulationFailure."""
@@ -65,7 +67,7 @@ class SimulatedConsumer:
         for partition in topic.partitions:
             while partition.index not in self._positions:
                 yield from self._seek(topic, partition, EARLIEST)
-        while any(self._positions[partition.index] < partition.acknowledged_end for partition in topic.partitions):
+        while any(self._positions.get(partition.index, -1) < partition.acknowledged_end for partition in topic.partitions):
             yield from self._fetch_once(topic)
 
     def _choose(self) -> None:
@@ -127,6 +129,7 @@ class SimulatedConsumer:
         if self._session_id and (version >= TOPIC_IDS_VERSION) != self._by_id:
             # A session is of names or of ids.
             version = world.versions[FETCH][1] if self._by_id else TOPIC_IDS_VERSION - 1
+        self._version = version
         self._by_id = version >= TOPIC_IDS_VERSION
         partitions = [
             world.struct(
@@ -169,6 +172,10 @@ class SimulatedConsumer:
             if not response.session_id:
                 self._told = {}
         for answered in response.responses:
+            if (bytes(answered.topic_id) if self._by_id else answered.topic) != (
+                topic.topic_id if self._by_id else topic.facts.name
+            ):
+                raise SimulationFailure(f"a fetch of {topic.facts.name} was answered with {answered.topic} {answered.topic_id}")
             for answer in answered.partitions:
                 if answer.partition_index not in self._positions:
                     raise SimulationFailure(f"{topic.facts.name}-{answer.partition_index} was not asked for")
@@ -182,7 +189,7 @@ class SimulatedConsumer:
             del self._positions[partition.index]
             self._told.pop(partition.index, None)
             return
-        if code in RETRIABLE:
+        if code in RETRIABLE or (code == error_codes.UNSUPPORTED_COMPRESSION_TYPE and self._version < ZSTD_VERSION):
             return
         if code:
             partition.fail(f"a fetch was answered with error {code}")

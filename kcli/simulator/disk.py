@@ -133,6 +133,11 @@ class SimulatedDisk:
         """Take `die_in` back."""
         self._dies_in = None
 
+    @property
+    def is_faulty(self) -> bool:
+        """True while calls are to fail, or the disk may be full."""
+        return bool(self.faults) or self.capacity_bytes is not None
+
     def flushed_image(self) -> SimulatedDisk:
         """Another disk that holds what is on the device now, and nothing else."""
         image = SimulatedDisk(Random(0), self._now_ms)

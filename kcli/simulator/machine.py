@@ -196,6 +196,14 @@ class Machine:
             self._trace.add("machine", f"died: {crash}")
             self._forget()
             self.on_death()
+        except Exception as error:
+            if not self.disk.is_faulty:
+                raise
+            # With no disk to work on, the process may end.
+            self._trace.add("machine", f"ended: {type(error).__name__}: {error}")
+            self.disk.is_dead = True
+            self._forget()
+            self.on_death()
 
     def _look_at_node(self) -> None:
         if self.node is None:

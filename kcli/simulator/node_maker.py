@@ -1,11 +1,11 @@
 """The node that is simulated: kcli's own, as `kcli serve` makes it, with settings that bring rare things about often.
 
-    setting                         as a rule    here
-    ------------------------------  -----------  ------------------------------------------------------------
-    log.dirs                        one          one or two
-    open files                      thousands    a few, so that they are closed and opened all the time
-    background tasks' intervals     minutes      seconds, so that retention and checkpoints come between crashes
-    segments (the administrator's)  1 GiB        a few KB
+setting                         as a rule    here
+------------------------------  -----------  ------------------------------------------------------------
+log.dirs                        one          one or two
+open files                      thousands    a few, so that they are closed and opened all the time
+background tasks' intervals     minutes      seconds, so that retention and checkpoints come between crashes
+segments (the administrator's)  1 GiB        a few KB
 """
 
 from __future__ import annotations

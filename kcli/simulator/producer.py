@@ -11,10 +11,12 @@ OUT_OF_ORDER_SEQUENCE_NUMBER is believed only where acknowledged records may hav
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from random import Random
 from typing import NamedTuple
 
+from kcli.format.codec_streams import ZSTD
+from kcli.format.record_batch import read_header
 from kcli.protocol import error_codes
 from kcli.protocol.apis import INIT_PRODUCER_ID, PRODUCE
 from kcli.protocol.message import Message
@@ -24,6 +26,7 @@ from kcli.simulator.records import CODECS, RecordMaker, SentRecord, encode_batch
 from kcli.simulator.world import PAUSE_MS, World
 
 TOPIC_IDS_VERSION = 13
+ZSTD_VERSION = 7
 MAX_IN_FLIGHT = 5
 PLAIN_RETRIES = 3
 RETRIABLE = frozenset(
@@ -133,9 +136,11 @@ class SimulatedProducer:
         partition.send(records, is_idempotent=self._is_idempotent)
         return Batch(topic, partition, records, data)
 
-    def _send(self, batches: Iterable[Batch]) -> Pending:
+    def _send(self, batches: list[Batch]) -> Pending:
         world = self._world
         version = world.version(self._rng, PRODUCE)
+        if any(read_header(batch.data).codec == ZSTD for batch in batches):
+            version = max(version, ZSTD_VERSION)
         by_topic: dict[TopicLedger, list[Message]] = {}
         for batch in batches:
             part = world.struct(PRODUCE, "PartitionProduceData", index=batch.partition.index, records=batch.data)

@@ -96,7 +96,10 @@ def whole_batches(data: Buffer) -> Iterator[RecordBatch]:
 
 
 def records_of(data: Buffer, batch: RecordBatch) -> list[SentRecord]:
-    """The records of a batch that lies at `batch.position` in `data`, with the timestamps that a consumer sees."""
+    """The records of a batch that lies at `batch.position` in `data`, with the timestamps that a consumer sees.
+
+    Raises FormatError for records that do not parse.
+    """
     body = memoryview(data)[batch.position + HEADER_BYTES : batch.end_position]
     plain = inflate(batch.codec, body, limit=MAX_INFLATED_BATCH_BYTES) if batch.codec else bytes(body)
     found = []

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
+from kcli.log.log_directory import parent_path
 from kcli.simulator.administrator import Administrator
 from kcli.simulator.chaos import Chaos
 from kcli.simulator.checkers import DiskChecker
@@ -74,6 +75,10 @@ class Simulation:
         self.trace = Trace(lambda: self.scheduler.now_ms, write)
         network = Network(self.scheduler, self._dice("network"), self._weather())
         self.disk = SimulatedDisk(self._dice("disk"), lambda: self.scheduler.now_ms)
+        for directory in directories:
+            # Who runs the node has made what its directories lie in.
+            self.disk.make_directory(parent_path(directory))
+        self.disk.flush_directory("/")
         self.machine = Machine(
             self.scheduler,
             network,

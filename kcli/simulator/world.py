@@ -41,8 +41,9 @@ class World:
     def run(self, steps: Steps) -> None:
         """Let a task run."""
 
+        self.tasks_running += 1
+
         def counted() -> Steps:
-            self.tasks_running += 1
             yield from steps
             self.tasks_running -= 1
 

@@ -27,6 +27,8 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 # The version from which on each may be asked for.
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+# From this version on the leader epoch is answered; in older ones the message cannot carry it.
+LEADER_EPOCH_VERSION = 4
 _READ_COMMITTED = 1
 _NONE = (-1, -1, -1)
 
@@ -62,9 +64,9 @@ def _answer(context: RequestContext, request: Message, topic: str, wanted: Messa
     try:
         log = partition.leader_log(wanted.current_leader_epoch)
         limit_offset = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
-        answer.timestamp, answer.offset, answer.leader_epoch = _offset(
-            log, wanted.timestamp, limit_offset, partition.leader_epoch
-        )
+        answer.timestamp, answer.offset, epoch = _offset(log, wanted.timestamp, limit_offset, partition.leader_epoch)
+        if context.version >= LEADER_EPOCH_VERSION:
+            answer.leader_epoch = epoch
     except PartitionError as error:
         answer.error_code = error.code
     except OSError as error:

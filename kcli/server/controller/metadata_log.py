@@ -18,11 +18,13 @@ from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, metadata_snapshot_name, parse_file_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
+from kcli.format.limits import MAX_TEXT_FILE_BYTES
+from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_header
 from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
+from kcli.log.flush_request import write_unflushed
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
 from kcli.log.unified_log import UnifiedLog
@@ -65,6 +67,18 @@ class MetadataLogConfig(NamedTuple):
         )
 
 
+def _write_partition_metadata(disk: LogDisk, directory: str) -> tuple[str, ...]:
+    """Write partition.metadata where it is missing, or torn by a crash that came before its flush -> what to flush."""
+    path = f"{directory}/{FileKind.PARTITION_METADATA}"
+    try:
+        decode_partition_metadata(disk.read_file(path, MAX_TEXT_FILE_BYTES))
+        return ()
+    except (FileNotFoundError, FormatError):
+        # What it says of this log is known anyway.
+        write_unflushed(disk, path, encode_partition_metadata(PartitionMetadata(0, METADATA_TOPIC_ID)))
+    return path, directory
+
+
 class MetadataLog:
     """The log and the snapshots in one directory. Methods raise OSError as the disk does."""
 
@@ -79,10 +93,9 @@ class MetadataLog:
     def open(cls, disk: LogDisk, files: FileCache, directory: str, config: MetadataLogConfig, now_ms: int) -> MetadataLog:
         """Open what is in `directory`, recover it, remove what was left half done. Raises as the loader does, and OSError."""
         disk.make_directory(directory)
+        written = _write_partition_metadata(disk, directory)
         log = open_log(disk, files, directory, METADATA_TOPIC, 0, config.log_config(), now_ms, topic_id=METADATA_TOPIC_ID)
-        partition_metadata = f"{directory}/{FileKind.PARTITION_METADATA}"
-        if not disk.exists(partition_metadata):
-            disk.append(partition_metadata, encode_partition_metadata(PartitionMetadata(0, METADATA_TOPIC_ID)))
+        log.add_unflushed(written)
         snapshots = []
         for name in disk.list_directory(directory):
             found = parse_file_name(name)
