@@ -201,6 +201,10 @@ class LogDisk(Disk, Protocol):
         """Open a segment for appending and reading. Raises OSError(ENOENT) for a missing one, unless `create`."""
         ...
 
+    def total_bytes(self, path: str) -> int:
+        """How many bytes the file system holds, free or not, where `path` lies."""
+        ...
+
 
 class OsFile:
     """An open file of the operating system; see DiskFile."""
@@ -438,6 +442,11 @@ class OsDisk:
         """How many bytes an unprivileged process may still write where `path` lies."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        """How many bytes the file system holds, free or not, where `path` lies."""
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
 
     def lock(self, path: str) -> Callable[[], None] | None:
         """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it.

@@ -27,12 +27,14 @@ from kcli.log.deletion_queue import DeletionQueue
 from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.flush_request import FlushRequest, write_unflushed
+from kcli.log.log_checkpoints import LogCheckpoints
 from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_opener import open_log
 from kcli.log.log_tasks import Schedule, Task, begin_tasks
 from kcli.log.offset_checkpoint_file import TopicPartition
+from kcli.log.replica_mover import ReplicaMover
 from kcli.log.storage_errors import (
     AllLogDirsOfflineError,
     InconsistentTopicIdError,
@@ -100,6 +102,8 @@ class LogManager:
         self.preferred_dirs: dict[TopicPartition, str] = {}
         self.deletions = DeletionQueue(disk, lambda path, error: self._take_offline(path, error))
         self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
+        self.checkpoints = LogCheckpoints(self)
+        self.mover = ReplicaMover(self)
         self.tasks: dict[str, Task] = {}
         self._rng = rng
         self._flushes: list[FlushRequest] = []
@@ -182,13 +186,13 @@ class LogManager:
         if error is not None and (self.is_live(log) or not isinstance(error, FileNotFoundError)):
             self._take_offline(log.directory, error)
 
-    def _failing(self, path: str) -> Callable[[OSError | None], None]:
+    def failing(self, path: str) -> Callable[[OSError | None], None]:
         """What takes the log directory of a path offline when it is called with an error."""
         return lambda error: None if error is None else self._take_offline(path, error)
 
     def flush_directory(self, path: str) -> None:
         """Ask for the entries of a directory to be made durable."""
-        self.queue_flush(FlushRequest((path,), self._failing(path)))
+        self.queue_flush(FlushRequest((path,), self.failing(path)))
 
     # --------------------------------------------------------------------------------------------------------- finding
 
@@ -373,14 +377,14 @@ class LogManager:
                     touched.add(parent_path(log.directory))
                     self._set_aside(log, DirectoryState.STRAY if stray else DirectoryState.DELETE, now_ms)
         for path in touched:
-            self.checkpoint_dir(self.dirs[path], FileKind.RECOVERY_POINT_CHECKPOINT)
-            self.checkpoint_dir(self.dirs[path], FileKind.LOG_START_OFFSET_CHECKPOINT)
+            self.checkpoints.write_all(self.dirs[path], FileKind.RECOVERY_POINT_CHECKPOINT)
+            self.checkpoints.write_all(self.dirs[path], FileKind.LOG_START_OFFSET_CHECKPOINT)
         if offline:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in offline)
             raise KafkaStorageError(f"{names} cannot be deleted while the log directory is offline")
 
     def set_aside(self, log: UnifiedLog, now_ms: int) -> None:
-        """Rename the directory of a log that another has replaced, and remove it later."""
+        """Rename the directory of a log that is out of service, and remove it later."""
         self._set_aside(log, DirectoryState.DELETE, now_ms)
 
     def _set_aside(self, log: UnifiedLog, state: DirectoryState, now_ms: int) -> None:
@@ -441,60 +445,10 @@ class LogManager:
             at = parent
         return self.dirs[at]
 
-    # ---------------------------------------------------------------------------------------------------- checkpoints
-
-    def checkpointed_offset(self, log: UnifiedLog, kind: FileKind) -> int | None:
-        """What a checkpoint holds of a log; None where it has no line there."""
-        if kind is FileKind.RECOVERY_POINT_CHECKPOINT:
-            return log.recovery_point
-        if kind is FileKind.REPLICATION_CHECKPOINT:
-            return log.high_watermark
-        return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
-
-    def checkpoint_dir(self, log_dir: LogDir, kind: FileKind) -> None:
-        """Write one checkpoint of a log directory."""
-        offsets = self.offsets_in(log_dir, kind)
-        self.write_checkpoint(log_dir, kind, offsets)
-
-    def offsets_in(self, log_dir: LogDir, kind: FileKind) -> dict[TopicPartition, int]:
-        """What a checkpoint of a log directory is to hold now; a log and its future one never share a directory."""
-        found = {}
-        for log in self.all_logs():
-            if parent_path(log.directory) == log_dir.path:
-                offset = self.checkpointed_offset(log, kind)
-                if offset is not None:
-                    found[log.topic, log.partition] = offset
-        return found
-
-    def write_checkpoint(self, log_dir: LogDir, kind: FileKind, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write these offsets as one checkpoint of a log directory."""
-        if not log_dir.is_online:
-            return
-        try:
-            self.queue_flush(log_dir.checkpoints[kind].write(offsets, self._failing(log_dir.path)))
-        except OSError as error:
-            self.take_offline(log_dir.path, error)
-
     # -------------------------------------------------------------------------------------------------------- stopping
 
     def shutdown(self, broker_epoch: int) -> Iterator[None]:
-        """Flush and close every log, one a step, then write checkpoints and the marks of a clean stop; waits for the device.
+        """Flush and close every log, one a step, then write checkpoints and the marks of a clean stop; waits for the device."""
+        from kcli.log.log_shutdown import close_logs
 
-        A directory that fails on the way has no mark, and recovers at the next start.
-        """
-        for log_dir in self.online_dirs():
-            logs = [log for log in self.all_logs() if parent_path(log.directory) == log_dir.path]
-            try:
-                for log in logs:
-                    for path in log.unflushed_paths():
-                        self.disk.flush(path)
-                    log.mark_flushed(log.log_end_offset)
-                    log.close()
-                    yield
-                log_dir.finish(broker_epoch, {kind: self.offsets_in(log_dir, kind) for kind in log_dir.checkpoints})
-            except OSError as error:
-                self.report(f"{log_dir.path}: {error.strerror or error}: it is not marked as cleanly stopped")
-                log_dir.unlock()
-        self.logs.clear()
-        self.future_logs.clear()
-        self.files.close_all()
+        return close_logs(self, broker_epoch)

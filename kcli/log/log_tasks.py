@@ -149,7 +149,7 @@ class Checkpoint:
 
     def visit(self, log: UnifiedLog, now_ms: int) -> None:
         """Take a log into account."""
-        offset = self._manager.checkpointed_offset(log, self._kind)
+        offset = self._manager.checkpoints.offset_of(log, self._kind)
         if offset is not None:
             self._found.setdefault(parent_path(log.directory), {})[log.topic, log.partition] = offset
 
@@ -157,7 +157,7 @@ class Checkpoint:
         """Write what was found."""
         found, self._found = self._found, {}
         for log_dir in self._manager.online_dirs():
-            self._manager.write_checkpoint(log_dir, self._kind, found.get(log_dir.path, {}))
+            self._manager.checkpoints.write(log_dir, self._kind, found.get(log_dir.path, {}))
 
 
 def begin_tasks(manager: LogManager, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> dict[str, Task]:
@@ -216,4 +216,6 @@ def begin_tasks(manager: LogManager, now_ms: int, schedule: Schedule, after: Cal
         tasks[name].wake(due_ms)
     tasks["kafka-delete-logs"] = deletions = Task(manager.deletions.run, schedule, after)
     manager.deletions.on_added(deletions.wake)
+    tasks["ReplicaAlterLogDirsThread"] = moves = Task(manager.mover.run, schedule, after)
+    manager.mover.on_work(moves.wake)
     return tasks

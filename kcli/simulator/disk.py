@@ -411,6 +411,10 @@ class SimulatedDisk:
         """How many bytes may still be written."""
         return (1 << 40) if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
 
+    def total_bytes(self, path: str) -> int:
+        """How many bytes the disk holds."""
+        return (1 << 40) if self.capacity_bytes is None else self.capacity_bytes
+
     def used_bytes(self) -> int:
         """How many bytes all files have."""
         return sum(len(stored.data) for stored in self._root.files())

@@ -202,7 +202,7 @@ def test_checkpoints_hold_what_the_logs_say(node: Node, tmp_path: Path) -> None:
     flush(manager)
     assert log.recovery_point == 3
     for kind in manager.dirs[str(tmp_path / "a")].checkpoints:
-        manager.checkpoint_dir(manager.dirs[str(tmp_path / "a")], kind)
+        manager.checkpoints.write_all(manager.dirs[str(tmp_path / "a")], kind)
     flush(manager)
     read = {path.name: path.read_text() for path in (tmp_path / "a").glob("*-checkpoint")}
     assert read["recovery-point-offset-checkpoint"] == "0\n1\nt 0 3\n"

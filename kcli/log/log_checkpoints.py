@@ -1,0 +1,64 @@
+"""What the offset checkpoints of log directories hold, and writing them while the broker runs.
+
+    kind                               a log's line
+    ---------------------------------  -----------------------------------------------------------------------------------
+    recovery-point-offset-checkpoint   its recovery point
+    log-start-offset-checkpoint        its log start offset, where that lies behind the first segment's base offset
+    replication-offset-checkpoint      its high watermark
+
+A log and the future log that is to replace it lie in different directories, so each has a line of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kcli.format.file_names import FileKind
+from kcli.log.log_dir import LogDir
+from kcli.log.log_directory import parent_path
+from kcli.log.offset_checkpoint_file import TopicPartition
+from kcli.log.unified_log import UnifiedLog
+
+if TYPE_CHECKING:
+    from kcli.log.log_manager import LogManager
+
+
+class LogCheckpoints:
+    """The checkpoints of one manager's log directories. What is to be flushed goes to the manager."""
+
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+
+    @staticmethod
+    def offset_of(log: UnifiedLog, kind: FileKind) -> int | None:
+        """What a checkpoint holds of a log; None where it has no line there."""
+        if kind is FileKind.RECOVERY_POINT_CHECKPOINT:
+            return log.recovery_point
+        if kind is FileKind.REPLICATION_CHECKPOINT:
+            return log.high_watermark
+        return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
+
+    def offsets_in(self, log_dir: LogDir, kind: FileKind) -> dict[TopicPartition, int]:
+        """What a checkpoint of a log directory is to hold now."""
+        found = {}
+        for log in self._manager.all_logs():
+            if parent_path(log.directory) == log_dir.path:
+                offset = self.offset_of(log, kind)
+                if offset is not None:
+                    found[log.topic, log.partition] = offset
+        return found
+
+    def write_all(self, log_dir: LogDir, kind: FileKind) -> None:
+        """Write one checkpoint of a log directory, of all its logs."""
+        self.write(log_dir, kind, self.offsets_in(log_dir, kind))
+
+    def write(self, log_dir: LogDir, kind: FileKind, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write these offsets as one checkpoint of a log directory; an error takes it offline."""
+        if not log_dir.is_online:
+            return
+        manager = self._manager
+        try:
+            manager.queue_flush(log_dir.checkpoints[kind].write(offsets, manager.failing(log_dir.path)))
+        except OSError as error:
+            manager.take_offline(log_dir.path, error)
