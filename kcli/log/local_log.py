@@ -299,10 +299,11 @@ class LocalLog:
         segments = {base: LogSegment(self.disk, self.directory, base, settings) for base in self.bases}
         rebuild_producer_state(producers, segments, log_start_offset, self.end_offset)
 
-    def close(self) -> None:
-        """Write what waits, cut the indexes to their entries and give the files back."""
-        self.active.close()
+    def close(self) -> list[str]:
+        """Write what waits, cut the indexes to their entries and give the files back -> the files that this changed."""
+        changed = self.active.segment.paths[1:3] if self.active.close() else ()
         self.close_files()
+        return list(changed)
 
     def close_files(self) -> None:
         """Give the files back."""

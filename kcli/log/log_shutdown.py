@@ -2,8 +2,8 @@
 
     of each log directory, in order
     ---------------------------------------------------------------------------------------------
-    its logs, one a step: what is not on the device is flushed, then the log is closed: indexes are cut to their entries,
-    the producers are saved
+    its logs, one a step: the log is closed (indexes are cut to their entries, the producers are saved), and what of it is
+    not on the device is flushed
     the three offset checkpoints
     `.kafka_cleanshutdown`, with the broker epoch, if all logs of the directory had been loaded
     the lock is given back
@@ -39,10 +39,9 @@ def close_logs(manager: LogManager, broker_epoch: int) -> Iterator[None]:
 def _close_dir(manager: LogManager, log_dir: LogDir, broker_epoch: int) -> Iterator[None]:
     for log in manager.all_logs():
         if parent_path(log.directory) == log_dir.path:
-            for path in log.unflushed_paths():
+            for path in log.close():
                 manager.disk.flush(path)
             log.mark_flushed(log.log_end_offset)
-            log.close()
             yield
     checkpoints = manager.checkpoints
     log_dir.finish(broker_epoch, {kind: checkpoints.offsets_in(log_dir, kind) for kind in log_dir.checkpoints})

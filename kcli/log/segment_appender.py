@@ -196,16 +196,17 @@ class SegmentAppender:
             self._disk.write_at(self.segment.path(FileKind.TIME_INDEX), at, data)
             self._time_waiting.clear()
 
-    def close(self) -> None:
-        """Give the time index its last entry, write what waits, and cut both files to their entries."""
+    def close(self) -> bool:
+        """Give the time index its last entry, write what waits, and cut both files to their entries -> False: none had to."""
         if self._index_entries == NOT_LOADED and not self.is_preallocated and not self.bytes_since_entry:
-            return
+            return False
         self.load()
         self.add_time_entry()
         self.write_indexes()
         self._disk.truncate(self.segment.path(FileKind.INDEX), self._index_entries * OFFSET_INDEX_ENTRY.size)
         self._disk.truncate(self.segment.path(FileKind.TIME_INDEX), self._time_entries * TIME_INDEX_ENTRY.size)
         self.is_preallocated = False
+        return True
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Drop the entries from `offset` on; the `.log` was cut, and the segment knows its size."""

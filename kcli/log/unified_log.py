@@ -462,11 +462,15 @@ class UnifiedLog:
 
     # ----------------------------------------------------------------------------------------------------------- closing
 
-    def close(self) -> None:
-        """Write what waits, cut the indexes to their entries, save the producers and give the files back."""
-        self._local.close()
+    def close(self) -> list[str]:
+        """Write what waits, cut the indexes to their entries, save the producers and give the files back.
+
+        -> the files that no flush has seen, and which must be flushed before the log counts as cleanly closed.
+        """
+        changed = self._local.close()
         self.producers.map_end_offset = self.log_end_offset
-        self.producers.take_snapshot()
+        snapshot = self.producers.take_snapshot(flushed=False)
+        return [*self.unflushed_paths(), *changed, *([] if snapshot is None else [snapshot, self.directory])]
 
     def close_files(self) -> None:
         """Give the files back and nothing else: the directory is about to be renamed, or has failed."""
