@@ -19,7 +19,7 @@ OTHER_ID = Uuid(b"other-id-of-16-b")
 NOW_MS = 1_700_000_000_000
 
 
-def batch(count: int = 3, value: bytes = b"v", producer: int = -1) -> memoryview:
+def batch(count: int = 3, value: bytes = b"v", producer: int = -1, sequence: int = 0) -> memoryview:
     """A batch as a producer sends it."""
     records = encode_records(Record(delta, 0, None, value, ()) for delta in range(count))
     new = NewRecordBatch(
@@ -31,7 +31,7 @@ def batch(count: int = 3, value: bytes = b"v", producer: int = -1) -> memoryview
         records=records,
         producer_id=producer,
         producer_epoch=0 if producer >= 0 else -1,
-        base_sequence=0 if producer >= 0 else -1,
+        base_sequence=sequence if producer >= 0 else -1,
     )
     return memoryview(bytearray(new.encode()))
 

@@ -1,0 +1,215 @@
+"""Protects moving replicas between log directories: copied whole, swapped in place, resumed, refused; the facts told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.log import replica_mover
+from kcli.log.log_config import LogConfig
+from kcli.log.log_dir_facts import describe_log_dirs
+from kcli.log.log_manager import LogManager
+from kcli.log.storage_errors import InvalidTopicError, KafkaStorageError, LogDirNotFoundError, NotHostedError
+from kcli.log.unified_log import UnifiedLog
+from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, batch, crash, flush, stop
+
+CONFIG = LogConfig(segment_bytes=400)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "a", tmp_path / "b")
+
+
+def made(manager: LogManager, batches: int = 12, topic: str = "t") -> UnifiedLog:
+    log = manager.get_or_create_log(topic, 0, TOPIC_ID, CONFIG, now_ms=NOW_MS, is_new=True)
+    for number in range(batches):
+        log.append_as_leader(batch(producer=7, sequence=3 * number), 2, NOW_MS)
+    log.update_high_watermark(log.log_end_offset)
+    return log
+
+
+def other_dir(node: Node, log: UnifiedLog) -> str:
+    return next(path for path in node.dirs if not log.directory.startswith(path))
+
+
+def copy_all(manager: LogManager) -> list[tuple[str, int]]:
+    """Run the mover until all has been copied -> who has caught up."""
+    told: list[tuple[str, int]] = []
+    manager.mover.on_caught_up = lambda topic, partition: told.append((topic, partition))
+    for _ in range(200):
+        if manager.mover.run(NOW_MS) > NOW_MS:
+            return told
+    raise AssertionError("the mover never rests")
+
+
+def bytes_of(directory: Path | str) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(Path(directory).glob("*.log")))
+
+
+def test_a_replica_moves_while_it_serves(node: Node, tmp_path: Path) -> None:
+    manager = node.started()
+    log = made(manager)
+    target = other_dir(node, log)
+    manager.mover.move("t", 0, target, NOW_MS)
+    future = manager.get_log("t", 0, future=True)
+    assert future is not None and future.directory.startswith(target) and future.directory.endswith("-future")
+    assert copy_all(manager) == [("t", 0)]
+    log.append_as_leader(batch(producer=7, sequence=36), 2, NOW_MS)
+    assert manager.mover.replace("t", 0, NOW_MS) is None  # a record came meanwhile
+    assert copy_all(manager) == [("t", 0)]
+    before = bytes_of(log.directory)
+    moved = manager.mover.replace("t", 0, NOW_MS)
+    assert moved is not None and moved is manager.get_log("t", 0)
+    assert moved.directory == f"{target}/t-0" and bytes_of(moved.directory) == before
+    assert (moved.log_end_offset, moved.high_watermark, moved.topic_id) == (39, 36, TOPIC_ID)
+    assert moved.leader_epochs.entries == log.leader_epochs.entries
+    assert not manager.future_logs
+    moved.append_as_leader(batch(producer=7, sequence=39), 3, NOW_MS)
+    assert "3 39" in Path(moved.directory, "leader-epoch-checkpoint").read_text()
+    while manager.deletions.run(NOW_MS + 60_000) == NOW_MS + 60_000:
+        pass
+    assert sorted(path.name for directory in node.dirs for path in Path(directory).glob("t-*")) == ["t-0"]
+    flush(manager)
+    stop(manager)
+    again = node.started().get_log("t", 0)
+    assert again is not None and again.log_end_offset == 42 and not node.reports
+
+
+def test_a_move_goes_on_after_a_crash(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_mover, "COPY_BYTES", 200)
+    manager = node.started()
+    log = made(manager)
+    manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
+    for _ in range(3):
+        manager.mover.run(NOW_MS)
+    future = manager.get_log("t", 0, future=True)
+    assert future is not None and 0 < future.log_end_offset < log.log_end_offset
+    crash(manager)
+    again = node.started()
+    found = again.get_log("t", 0, future=True)
+    assert found is not None and found.log_end_offset == future.log_end_offset
+    assert copy_all(again) == [("t", 0)]
+    assert again.mover.replace("t", 0, NOW_MS) is not None
+
+
+def test_a_future_log_follows_cuts_and_deletions(node: Node) -> None:
+    manager = node.started()
+    log = made(manager)
+    manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
+    copy_all(manager)
+    future = manager.future_logs["t", 0]
+    log.truncate_to(10, NOW_MS)
+    copy_all(manager)
+    assert future.log_end_offset == log.log_end_offset <= 10
+    log.truncate_fully_and_start_at(100, NOW_MS)
+    copy_all(manager)
+    assert (future.log_start_offset, future.log_end_offset) == (100, 100)
+    log.append_as_leader(batch(), 2, NOW_MS)
+    copy_all(manager)
+    assert manager.mover.replace("t", 0, NOW_MS) is not None
+
+
+def test_a_replica_that_the_metadata_has_moved_takes_its_place_at_the_start(node: Node) -> None:
+    """The crash came between the controller's record and the renaming."""
+    manager = node.started()
+    log = made(manager)
+    target = other_dir(node, log)
+    manager.mover.move("t", 0, target, NOW_MS)
+    copy_all(manager)
+    crash(manager)
+    again = node.started()
+    assert again.mover.recover_abandoned(lambda log: None, NOW_MS) == []
+    (found,) = again.mover.recover_abandoned(lambda log: node.dirs[target], NOW_MS)
+    assert found is again.get_log("t", 0) and found.directory == f"{target}/t-0" and found.log_end_offset == 36
+
+
+def test_asking_again_stays_turns_or_stops(tmp_path: Path) -> None:
+    node = Node(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    manager = node.started()
+    log = made(manager)
+    home = str(Path(log.directory).parent)
+    first, second = (path for path in node.dirs if path != home)
+    manager.mover.move("t", 0, home, NOW_MS)
+    assert not manager.future_logs
+    manager.mover.move("t", 0, first, NOW_MS)
+    future = manager.future_logs["t", 0]
+    manager.mover.move("t", 0, first, NOW_MS)
+    assert manager.future_logs["t", 0] is future
+    manager.mover.move("t", 0, second, NOW_MS)
+    assert manager.future_logs["t", 0].directory.startswith(second)
+    assert len(list(Path(first).glob("t-0.*-delete"))) == 1
+    manager.mover.move("t", 0, home, NOW_MS)
+    assert not manager.future_logs
+
+
+def test_what_cannot_be_moved_is_refused_with_kafkas_codes(node: Node, tmp_path: Path) -> None:
+    manager = node.started()
+    log = made(manager)
+    refusals: dict[type[Exception], int] = {}
+    for asked, expected in (
+        (("t", 0, str(tmp_path / "elsewhere")), LogDirNotFoundError),
+        (("x" * 249, 0, str(tmp_path / "a")), InvalidTopicError),
+        (("unknown", 0, str(tmp_path / "b")), NotHostedError),
+    ):
+        with pytest.raises(expected) as refused:
+            manager.mover.move(*asked, NOW_MS)
+        refusals[expected] = refused.value.code
+    assert refusals == {LogDirNotFoundError: 57, InvalidTopicError: 17, NotHostedError: 6}
+    later = manager.get_or_create_log("unknown", 0, TOPIC_ID, CONFIG, now_ms=NOW_MS, is_new=True)
+    assert later.directory == str(tmp_path / "b" / "unknown-0")
+    target = other_dir(node, log)
+    manager.take_offline(target, OSError(5, "Input/output error"))
+    with pytest.raises(KafkaStorageError, match="offline"):
+        manager.mover.move("t", 0, target, NOW_MS)
+
+
+def test_the_copy_keeps_to_its_speed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_mover, "COPY_BYTES", 200)
+    manager = node.started(alter_log_dirs_max_bytes_per_second=1_000)
+    log = made(manager)
+    manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
+    now_ms, limit_ms = NOW_MS, NOW_MS + 60_000
+    while manager.future_logs["t", 0].log_end_offset < log.log_end_offset:
+        now_ms = manager.mover.run(now_ms)
+        assert now_ms < limit_ms
+    size = len(bytes_of(log.directory))
+    assert 0.8 * size <= now_ms - NOW_MS <= 1.2 * size
+
+
+def test_an_error_while_copying_takes_the_right_directory_offline(node: Node) -> None:
+    manager = node.started()
+    log = made(manager)
+    target = other_dir(node, log)
+    manager.mover.move("t", 0, target, NOW_MS)
+    open_log_file = manager.disk.open_log_file
+
+    def failing(path: str, *, create: bool) -> object:
+        if path.startswith(target):
+            raise OSError(28, "No space left on device", path)
+        return open_log_file(path, create=create)
+
+    manager.files.close_all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager.disk, "open_log_file", failing)
+        manager.mover.run(NOW_MS)
+    assert [log_dir.path for log_dir in manager.online_dirs()] == [str(Path(log.directory).parent)]
+    assert manager.get_log("t", 0) is log and not manager.future_logs
+
+
+def test_what_is_told_of_log_directories(node: Node) -> None:
+    manager = node.started()
+    log = made(manager)
+    target = other_dir(node, log)
+    manager.mover.move("t", 0, target, NOW_MS)
+    by_path = {facts.path: facts for facts in describe_log_dirs(manager)}
+    home = by_path[str(Path(log.directory).parent)]
+    assert [(found.topic, found.partition, found.size_bytes, found.offset_lag, found.is_future) for found in home.replicas] == [
+        ("t", 0, len(bytes_of(log.directory)), 0, False)
+    ]
+    assert [(found.offset_lag, found.is_future, found.size_bytes) for found in by_path[target].replicas] == [(36, True, 0)]
+    assert all(0 < facts.usable_bytes < facts.total_bytes for facts in by_path.values())
+    manager.take_offline(target, OSError(5, "Input/output error"))
+    offline = next(facts for facts in describe_log_dirs(manager) if facts.path == target)
+    assert offline.offline_reason and offline.replicas == [] and offline.total_bytes == offline.usable_bytes == -1
