@@ -77,7 +77,7 @@ class LeaderEpochCache:
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget the epochs before `start_offset`; the one that it lies in starts there from now on."""
         gone = sum(entry.start_offset <= start_offset for entry in self._entries)
-        if gone:
+        if gone > 1 or (gone and self._entries[0].start_offset != start_offset):
             self._entries[:gone] = [EpochStart(self._entries[gone - 1].epoch, start_offset)]
             self._on_change(self.entries)
 
@@ -117,5 +117,10 @@ def load_leader_epochs(disk: Disk, directory: str) -> LeaderEpochCache:
     path = join_path(directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
     if not disk.exists(path):
         disk.write_file(path, b"")
-    entries = decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
+    return leader_epochs_in(disk, directory, decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries)
+
+
+def leader_epochs_in(disk: Disk, directory: str, entries: Iterable[EpochStart]) -> LeaderEpochCache:
+    """A cache of `entries` that writes a partition's leader-epoch-checkpoint at each change."""
+    path = join_path(directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
     return LeaderEpochCache(entries, lambda changed: disk.write_file(path, encode_leader_epochs(changed)))

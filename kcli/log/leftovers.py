@@ -21,18 +21,18 @@ from kcli.format.file_names import FileKind, FileName, FileState, parse_file_nam
 from kcli.format.java_integers import parse_integer
 from kcli.format.primitives import INT64_MAX
 from kcli.log.indexes import IndexSettings
+from kcli.log.load_disk import LoadDisk
 from kcli.log.log_directory import join_path
 from kcli.log.log_segment import LogRefusedError, LogSegment
-from kcli.log.planned_disk import PlannedDisk
 
 
-def finish_leftovers(disk: PlannedDisk, directory: str, settings: IndexSettings) -> None:
+def finish_leftovers(disk: LoadDisk, directory: str, settings: IndexSettings) -> None:
     """Remove temporary files and finish swaps. Raises LogRefusedError where Kafka refuses to, and OSError."""
     _Leftovers(disk, directory, settings).finish()
 
 
 class _Leftovers:
-    def __init__(self, disk: PlannedDisk, directory: str, settings: IndexSettings) -> None:
+    def __init__(self, disk: LoadDisk, directory: str, settings: IndexSettings) -> None:
         self.disk = disk
         self.directory = directory
         self.settings = settings

@@ -17,9 +17,10 @@
 Recovering a segment needs the producers at its base offset: snapshots above go, the last one left is loaded, the batches
 from there on are read. So a recovery writes a snapshot a segment, of which step 7 keeps those at which a segment starts.
 
-`load_log` works on a PlannedDisk and therefore decides only: its `changes()` are the plan, kcli.log.file_changes carries it
-out. It does what Kafka does, not what would be best; LogRefusedError is Kafka's refusal to load the log. Two things differ
-on purpose: producers do not expire, and *.deleted files do not wait for file.delete.delay.ms.
+`load_log` works on a PlannedDisk and then decides only: its `changes()` are the plan, kcli.log.file_changes carries it
+out; or on a LiveDisk, as a broker's start does (kcli.log.load_disk). It does what Kafka does, not what would be best;
+LogRefusedError is Kafka's refusal to load the log. Two things differ on purpose: producers do not expire, and *.deleted
+files do not wait for file.delete.delay.ms.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from kcli.format.primitives import INT32_MAX, CorruptIndexError, FormatError
 from kcli.log.indexes import IndexAppender, IndexSettings
 from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
 from kcli.log.leftovers import finish_leftovers
+from kcli.log.load_disk import LoadDisk
 from kcli.log.log_directory import join_path
 from kcli.log.log_segment import (
     LogRefusedError,
@@ -42,7 +44,6 @@ from kcli.log.log_segment import (
     OffsetOverflowError,
     OffsetsGoBackError,
 )
-from kcli.log.planned_disk import PlannedDisk
 from kcli.log.planned_file import slice_content
 from kcli.log.producer_state_loader import rebuild_producer_state
 from kcli.log.producer_state_manager import ProducerStateManager
@@ -76,7 +77,7 @@ class LoadedLog(NamedTuple):
     epochs: LeaderEpochCache
 
 
-def load_log(disk: PlannedDisk, directory: str, settings: LoadSettings = LoadSettings()) -> LoadedLog:  # noqa: B008
+def load_log(disk: LoadDisk, directory: str, settings: LoadSettings = LoadSettings()) -> LoadedLog:  # noqa: B008
     """Load the log of a partition's directory as Kafka does -> LoadedLog; what it changes is noted on `disk`.
 
     Raises LogRefusedError where Kafka refuses to load it, and OSError.
@@ -87,7 +88,7 @@ def load_log(disk: PlannedDisk, directory: str, settings: LoadSettings = LoadSet
 class _LogLoader:
     """All steps; `segments` by base offset, ascending."""
 
-    def __init__(self, disk: PlannedDisk, directory: str, settings: LoadSettings) -> None:
+    def __init__(self, disk: LoadDisk, directory: str, settings: LoadSettings) -> None:
         self.disk = disk
         self.directory = directory
         self.settings = settings

@@ -1,15 +1,25 @@
-"""Opening the log of a partition: making a new one, or loading what is there as Kafka does (kcli.log.log_loader)."""
+"""Opening the log of a partition, as Kafka loads it.
+
+what is there                   how it is opened
+------------------------------  --------------------------------------------------------------------------------------
+nothing                         the files of a first segment are made, at the log start offset
+a log that was stopped cleanly  kcli.log.clean_opening: a few small reads
+one that was not, or anything   kcli.log.log_loader on the files themselves: only segments from the recovery point on
+  unusual                       are read; on a plan of changes where a segment must be split
+"""
 
 from __future__ import annotations
 
-from kcli.format.file_names import FileKind, segment_file_name
+from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.disk import LogDisk
+from kcli.log.clean_opening import OpenedLog, open_clean
+from kcli.log.disk import Disk, LogDisk
 from kcli.log.file_cache import FileCache
-from kcli.log.file_changes import NOTHING_UNFLUSHED, Discard, apply_changes
+from kcli.log.file_changes import Discard, apply_changes
 from kcli.log.indexes import IndexSettings
-from kcli.log.leader_epoch_cache import load_leader_epochs
+from kcli.log.leader_epoch_cache import leader_epochs_in
 from kcli.log.live_segment import LiveSegment
+from kcli.log.load_disk import LiveDisk, NotInPlaceError
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import join_path
@@ -35,48 +45,69 @@ def open_log(
     topic_id: Uuid | None = None,
     rng: Dice | None = None,
 ) -> UnifiedLog:
-    """Open the log in `directory`, made where it is missing. Raises LogRefusedError where Kafka refuses, and OSError."""
-    settings = LoadSettings(
-        clean_shutdown,
-        log_start_offset,
-        recovery_point,
-        IndexSettings(config.index_interval_bytes, config.segment_index_bytes),
-    )
-    first_path = join_path(directory, segment_file_name(log_start_offset, FileKind.LOG))
-    if not disk.exists(directory) or not disk.list_directory(directory):
-        disk.make_directory(directory)
-    planned = PlannedDisk(disk)
-    loaded = load_log(planned, directory, settings)
-    is_new = not disk.exists(first_path) and len(loaded.segments) == 1 and loaded.log_end_offset == log_start_offset
-    apply_changes(disk, planned.changes(), Discard(disk), unflushed_from=_recovered_anew_from(loaded, clean_shutdown))
-    segments = [
-        LiveSegment(directory, base, disk.size(join_path(directory, segment_file_name(base, FileKind.LOG))))
-        for base in loaded.segments
-    ]
-    active = SegmentAppender(disk, segments[-1], now_ms)
+    """Open the log in `directory`, made where it is missing. Raises LogRefusedError where Kafka refuses, and OSError.
+
+    Offsets are those of the checkpoints of its log directory. What is there must not be open anywhere else.
+    """
+    disk.make_directory(directory)
+    names = disk.list_directory(directory)
+    opened = None
+    is_new = not any(name != FileKind.PARTITION_METADATA.value for name in names)
+    if is_new:
+        opened = _begin(disk, directory, log_start_offset)
+    elif clean_shutdown:
+        opened = open_clean(disk, directory, names, log_start_offset)
+    if opened is None:
+        indexes = IndexSettings(config.index_interval_bytes, config.segment_index_bytes)
+        opened = _load(disk, directory, LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes))
+    active = SegmentAppender(disk, opened.segments[-1], now_ms)
+    local = LocalLog(disk, files, directory, config, opened.segments, active, opened.log_end_offset)
     if is_new:
         active.create(config)
-    # The plan's state looks at the planned disk; from here on it is the real one's.
-    producers = ProducerStateManager(disk, directory)
-    producers.truncate_and_reload(loaded.log_start_offset, loaded.log_end_offset)
-    producers.map_end_offset = loaded.log_end_offset
+        files.get(active.segment.log_path, create=True)
+        local.new_paths[directory] = log_start_offset
     return UnifiedLog(
-        LocalLog(disk, files, directory, config, segments, active, loaded.log_end_offset),
+        local,
         topic,
         partition,
-        producers,
-        load_leader_epochs(disk, directory),
-        log_start_offset=loaded.log_start_offset,
-        recovery_point=loaded.recovery_point,
+        opened.producers,
+        opened.epochs,
+        log_start_offset=opened.log_start_offset,
+        recovery_point=opened.recovery_point,
         now_ms=now_ms,
         topic_id=topic_id,
         rng=rng,
     )
 
 
-def _recovered_anew_from(loaded: LoadedLog, clean_shutdown: bool) -> int:
-    """The base offset of the segment from which on another crash would have the log recovered as now; the last, if cleanly
-    stopped: of that one nothing is left to do."""
-    if clean_shutdown:
-        return NOTHING_UNFLUSHED
-    return max((base for base in loaded.segments if base <= loaded.recovery_point), default=NOTHING_UNFLUSHED)
+def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
+    epochs = leader_epochs_in(disk, directory, ())
+    disk.append(join_path(directory, FileKind.LEADER_EPOCH_CHECKPOINT.value), b"")
+    producers = ProducerStateManager(disk, directory, snapshot_offsets=())
+    producers.map_end_offset = offset
+    return OpenedLog([LiveSegment(directory, offset)], producers, epochs, offset, offset, offset)
+
+
+def _load(disk: Disk, directory: str, settings: LoadSettings) -> OpenedLog:
+    try:
+        loaded = load_log(LiveDisk(disk), directory, settings)
+    except NotInPlaceError:
+        planned = PlannedDisk(disk)
+        loaded = load_log(planned, directory, settings)
+        apply_changes(disk, planned.changes(), Discard(disk))
+    return _opened(disk, directory, loaded)
+
+
+def _opened(disk: Disk, directory: str, loaded: LoadedLog) -> OpenedLog:
+    segments = [LiveSegment(directory, base) for base in loaded.segments]
+    for segment in segments:
+        segment.size_bytes = disk.size(segment.log_path)
+    loaded.producers.use_disk(disk)
+    return OpenedLog(
+        segments,
+        loaded.producers,
+        leader_epochs_in(disk, directory, loaded.epochs.entries),
+        loaded.log_start_offset,
+        loaded.log_end_offset,
+        loaded.recovery_point,
+    )

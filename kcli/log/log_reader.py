@@ -151,7 +151,7 @@ class SegmentReader:
         self.path = path
         self.file = disk.open_file(path)
         self._end = end
-        self._buffer = memoryview(bytearray(min(limits.READ_CHUNK_BYTES, self.file.size())))
+        self._buffer = memoryview(bytearray())  # as large as what was read at once so far
         self._start = 0  # the file's byte at the start of the buffer
         self._filled = 0
         self._budget: SearchBudget | None = None

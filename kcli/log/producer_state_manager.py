@@ -196,14 +196,26 @@ class ProducerAppendInfo:
         return CompletedTxn(batch.producer_id, first_offset, batch.base_offset, marker.is_abort)
 
 
+def _explain_nothing(path: str, why: str) -> None:
+    """Where nobody asks for reasons."""
+
+
 class ProducerStateManager:
     """The producers of one partition, and their snapshots in its directory.
 
     `map_end_offset` is the offset behind the last batch that was applied. `explain(path, why)` is told why a snapshot is
-    written or removed. Snapshots are found when it is made: raises FormatError for one without an offset in its name.
+    written or removed. Snapshots are found when it is made, unless their offsets, ascending, are given: raises FormatError
+    for one without an offset in its name.
     """
 
-    def __init__(self, disk: Disk, directory: str, explain: Callable[[str, str], None] = lambda path, why: None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        explain: Callable[[str, str], None] = _explain_nothing,
+        *,
+        snapshot_offsets: Iterable[int] | None = None,
+    ) -> None:
         self.producers: dict[int, ProducerStateEntry] = {}
         self.map_end_offset = 0
         self._disk = disk
@@ -213,7 +225,13 @@ class ProducerStateManager:
         self._unreplicated: dict[int, TxnMetadata] = {}  # completed, but the marker lies at or behind the high watermark
         self._last_snapshot_offset = 0
         self._most_producers = 0
-        self._snapshots = self._list_snapshots()
+        if snapshot_offsets is None:
+            self._snapshots = self._list_snapshots()
+        else:
+            self._snapshots = {
+                offset: join_path(directory, segment_file_name(offset, FileKind.PRODUCER_SNAPSHOT))
+                for offset in snapshot_offsets
+            }
 
     # --------------------------------------------------------------------------------------------------- the state
 
@@ -309,6 +327,11 @@ class ProducerStateManager:
             found[parsed.base_offset] = path
         return dict(sorted(found.items()))
 
+    def use_disk(self, disk: Disk) -> None:
+        """Snapshots are written through this disk from now on, and nobody is told why."""
+        self._disk = disk
+        self._explain = _explain_nothing
+
     def move(self, directory: str) -> None:
         """The partition's directory was renamed."""
         self._directory = directory
@@ -360,9 +383,13 @@ class ProducerStateManager:
         self._disk.rename(path, path + FileState.DELETED.value)
         return path + FileState.DELETED.value
 
-    def remove_stray_snapshots(self, segment_base_offsets: Iterable[int]) -> None:
-        """Look for snapshots anew; remove those at which no segment starts, but keep one behind the last segment's start."""
-        self._snapshots = self._list_snapshots()
+    def remove_stray_snapshots(self, segment_base_offsets: Iterable[int], *, looked: bool = False) -> None:
+        """Look for snapshots anew, unless just `looked`; remove those at which no segment starts.
+
+        One behind the last segment's start is kept.
+        """
+        if not looked:
+            self._snapshots = self._list_snapshots()
         bases = set(segment_base_offsets)
         strays = [offset for offset in self._snapshots if offset not in bases]
         for offset in strays[:-1] if strays and (not bases or strays[-1] >= max(bases)) else strays:

@@ -36,7 +36,7 @@ from kcli.log.append_errors import (
     RecordListTooLargeError,
     UnexpectedAppendOffsetError,
 )
-from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
+from kcli.log.leader_epoch_cache import LeaderEpochCache, leader_epochs_in
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_directory import join_path
@@ -477,7 +477,7 @@ class UnifiedLog:
         self._local.close_files()
 
     def move(self, directory: str) -> None:
-        """The partition's directory was renamed to `directory`. Raises FormatError and OSError."""
+        """The partition's directory was renamed to `directory`."""
         self._local.move(directory)
-        self.leader_epochs = load_leader_epochs(self._local.disk, directory)
         self.producers.move(directory)
+        self.leader_epochs = leader_epochs_in(self._local.disk, directory, self.leader_epochs.entries)
