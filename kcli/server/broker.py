@@ -101,6 +101,7 @@ class Broker:
         self._default_topic_config: LogConfig | None = None
         self.bound_ports: dict[str, int] = {}  # by listener, where a free port was asked for
         self.producer_ids = ProducerIds(self)
+        self.client_metrics: Any = None
         self.assignments = DirectoryAssignments(self)
         self._topic_creation = TopicCreation(self)
         self.lifecycle: BrokerLifecycle

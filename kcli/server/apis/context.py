@@ -28,6 +28,8 @@ class BrokerPort(Protocol):
     metadata_offset: int
     router: Any  # kcli.server.request_router's RequestRouter
     producer_ids: Any  # kcli.server.producer_ids' ProducerIds
+    rng: Any  # kcli.server.dice's Dice
+    client_metrics: Any  # kcli.server.client_metrics' ClientMetrics, or None before a client asks
 
     def auto_create_topics(self, names: list[str]) -> None:
         """Ask the controller for topics that clients name."""

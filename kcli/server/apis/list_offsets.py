@@ -9,14 +9,19 @@ timestamp  since  offset (read committed: not beyond the last stable offset)
 -4         8      earliest local (KIP-405): without tiered storage the log start offset
 -5         9      latest tiered: without tiered storage -1
 -6         11     earliest pending upload: without tiered storage -1
+
+Any other below 0: UNSUPPORTED_VERSION. A partition that is asked for twice is answered once, with INVALID_REQUEST.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.offset_for_leader_epoch import missing_partition_code
 from kcli.server.replication.partition import PartitionError
 
 LATEST = -1
@@ -37,18 +42,19 @@ def handle_list_offsets(context: RequestContext, request: Message) -> Message:
     """Answer a ListOffsetsRequest."""
     topics = []
     for topic in request.topics:
-        seen: set[int] = set()
+        is_allowed = context.is_allowed("DESCRIBE", "TOPIC", topic.name)
+        by_index = {wanted.partition_index: wanted for wanted in topic.partitions}
+        counts = Counter(wanted.partition_index for wanted in topic.partitions)
         partitions = []
-        for wanted in topic.partitions:
-            answer = context.new("ListOffsetsPartitionResponse", partition_index=wanted.partition_index, error_code=0)
+        for index, wanted in by_index.items():
+            answer = context.new("ListOffsetsPartitionResponse", partition_index=index, error_code=0)
             partitions.append(answer)
-            if not context.is_allowed("DESCRIBE", "TOPIC", topic.name):
+            if not is_allowed:
                 answer.error_code = error_codes.TOPIC_AUTHORIZATION_FAILED
-            elif wanted.partition_index in seen:
+            elif counts[index] > 1:
                 answer.error_code = error_codes.INVALID_REQUEST
             else:
                 _answer(context, request, topic.name, wanted, answer)
-            seen.add(wanted.partition_index)
         topics.append(context.new("ListOffsetsTopicResponse", name=topic.name, partitions=partitions))
     return context.new("ListOffsetsResponse", topics=topics)
 
@@ -59,7 +65,7 @@ def _answer(context: RequestContext, request: Message, topic: str, wanted: Messa
         return
     partition = context.broker.partition(topic, wanted.partition_index)
     if partition is None:
-        answer.error_code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        answer.error_code = missing_partition_code(context, topic, wanted.partition_index)
         return
     try:
         log = partition.leader_log(wanted.current_leader_epoch)

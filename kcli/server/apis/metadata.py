@@ -1,11 +1,13 @@
 """Metadata: the brokers, and for topics their partitions and leaders.
 
-    asked for                         answered with
+    asked for (each once)             answered with
     --------------------------------  ----------------------------------------------------------------------------------
     null (version 0: an empty list)   all topics that the client may describe
     a name                            the topic; one that is missing is made, where the request and
                                       auto.create.topics.enable allow it: UNKNOWN_TOPIC_OR_PARTITION until it is there
-    an id (from version 12 on)        the topic, or UNKNOWN_TOPIC_ID
+    an id (from version 12 on)        the topic, or UNKNOWN_TOPIC_ID; its name is not looked at
+    an id or no name (10 and 11)      INVALID_REQUEST for each topic of the request
+    neither an id nor a name          INVALID_REQUEST
 
 A leader that cannot be reached on the client's listener: LEADER_NOT_AVAILABLE, from version 6 on LISTENER_NOT_FOUND.
 """
@@ -17,6 +19,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.authorized_operations import authorized_operations
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.replica_state import offline_replicas
 from kcli.state.metadata_values import BrokerRegistration, Partition, Topic
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
@@ -56,9 +59,12 @@ def _topics(context: RequestContext, request: Message, reachable: dict[int, Brok
     if asked is None or (not asked and context.version == 0):
         allowed = (topic for topic in image.topics.values() if context.is_allowed("DESCRIBE", "TOPIC", topic.name))
         return [_found(context, request, topic, reachable) for topic in allowed]
+    has_ids = any(item.name is None or item.topic_id != ZERO_UUID for item in asked)
+    if has_ids and context.version < _TOPIC_IDS_SINCE:
+        return [_failed(context, item.name or "", error_codes.INVALID_REQUEST, item.topic_id) for item in asked]
     topics, missing = [], []
-    for item in asked:
-        if item.name is None or (item.topic_id != ZERO_UUID and context.version >= _TOPIC_IDS_SINCE):
+    for item in {(item.topic_id, item.name): item for item in asked}.values():
+        if item.name is None or item.topic_id != ZERO_UUID:
             topics.append(_by_id(context, request, item, reachable))
             continue
         if not context.is_allowed("DESCRIBE", "TOPIC", item.name):
@@ -78,8 +84,8 @@ def _topics(context: RequestContext, request: Message, reachable: dict[int, Brok
 
 
 def _by_id(context: RequestContext, request: Message, item: Message, reachable: dict[int, BrokerRegistration]) -> Message:
-    if context.version < _TOPIC_IDS_SINCE or item.name is not None:
-        return _failed(context, item.name or "", error_codes.INVALID_REQUEST, item.topic_id)
+    if item.topic_id == ZERO_UUID:
+        return _failed(context, "", error_codes.INVALID_REQUEST)
     topic = context.broker.image.topics.get(item.topic_id)
     if topic is None or not context.is_allowed("DESCRIBE", "TOPIC", topic.name):
         return _failed(context, None, error_codes.UNKNOWN_TOPIC_ID, item.topic_id)
@@ -107,7 +113,7 @@ def _found(context: RequestContext, request: Message, topic: Topic, reachable: d
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
-                offline_replicas=[node for node in partition.replicas if node not in reachable],
+                offline_replicas=offline_replicas(partition, registered, context.connection.listener),
             )
         )
     answer = context.new(

@@ -79,7 +79,7 @@ class Partition:
 
         Raises PartitionError.
         """
-        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+        if current_leader_epoch not in (-1, self.leader_epoch):
             self._refuse_epoch(current_leader_epoch)
         if not self.is_leader:
             message = f"broker {self.node_id} does not lead {self.topic}-{self.index}; the leader is {self.leader_id}"

@@ -1,0 +1,108 @@
+"""DescribeTopicPartitions: topics with their partitions, a page at a time (KIP-966).
+
+what                     how
+-----------------------  -------------------------------------------------------------------------------------------
+no topics named          all that the client may describe
+the order                by name; a topic that is named twice comes once
+the page                 as many partitions as the client wants, at least 1, at most
+                         max.request.partition.size.limit; a topic that is not there takes no place
+a page that is full      next_cursor: the topic and partition where the next one begins
+the cursor               where this page begins; it must be one of the named topics, its partition not negative:
+                         else each named topic is answered with INVALID_REQUEST
+a topic that the client  last, where it was named; never, where none was
+may not describe
+"""
+
+from __future__ import annotations
+
+from kcli.protocol import error_codes
+from kcli.protocol.message import Message
+from kcli.server.apis.authorized_operations import authorized_operations
+from kcli.server.apis.context import RequestContext
+from kcli.server.apis.replica_state import offline_replicas
+from kcli.state.metadata_values import NO_LEADER, Partition, Topic
+from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
+
+_TOPIC = "DescribeTopicPartitionsResponseTopic"
+
+
+def handle_describe_topic_partitions(context: RequestContext, request: Message) -> Message:
+    """Answer a DescribeTopicPartitionsRequest."""
+    image, cursor = context.broker.image, request.cursor
+    is_all = not request.topics
+    names = list(image.topic_ids) if is_all else [topic.name for topic in request.topics]
+    if cursor is not None:
+        if cursor.partition_index < 0 or (not is_all and cursor.topic_name not in names):
+            return _refuse(context, request)
+        names = [name for name in names if name >= cursor.topic_name]
+    allowed: list[str] = []
+    refused: list[str] = []
+    for name in sorted(set(names)):
+        (allowed if context.is_allowed("DESCRIBE", "TOPIC", name) else refused).append(name)
+    response = context.new("DescribeTopicPartitionsResponse")
+    _fill_page(context, request, response, allowed)
+    if not is_all:
+        response.topics += [_failed(context, name, error_codes.TOPIC_AUTHORIZATION_FAILED) for name in refused]
+    return response
+
+
+def _refuse(context: RequestContext, request: Message) -> Message:
+    topics = [context.new(_TOPIC, name=topic.name, error_code=error_codes.INVALID_REQUEST) for topic in request.topics]
+    return context.new("DescribeTopicPartitionsResponse", topics=topics)
+
+
+def _fill_page(context: RequestContext, request: Message, response: Message, names: list[str]) -> None:
+    image, cursor = context.broker.image, request.cursor
+    room = max(1, min(request.response_partition_limit, context.broker.config["max.request.partition.size.limit"]))
+    for name in names:
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if room <= 0:
+            response.next_cursor = context.new("Cursor", topic_name=name, partition_index=0)
+            return
+        topic = image.topic(name)
+        if topic is None:
+            is_bad = topic_name_fault(name) is not None
+            code = error_codes.INVALID_TOPIC_EXCEPTION if is_bad else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            response.topics.append(_failed(context, name, code))
+            continue
+        indexes = [index for index in sorted(topic.partitions) if index >= first]
+        response.topics.append(_found(context, topic, indexes[:room]))
+        if len(indexes) > room:
+            response.next_cursor = context.new("Cursor", topic_name=name, partition_index=indexes[room])
+            return
+        room -= len(indexes)
+
+
+def _failed(context: RequestContext, name: str, code: int) -> Message:
+    operations = authorized_operations(context, "TOPIC", name)
+    return context.new(
+        _TOPIC, name=name, error_code=code, is_internal=name in INTERNAL_TOPICS, topic_authorized_operations=operations
+    )
+
+
+def _found(context: RequestContext, topic: Topic, indexes: list[int]) -> Message:
+    return context.new(
+        _TOPIC,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(context, index, topic.partitions[index]) for index in indexes],
+        topic_authorized_operations=authorized_operations(context, "TOPIC", topic.name),
+    )
+
+
+def _partition(context: RequestContext, index: int, partition: Partition) -> Message:
+    brokers, listener = context.broker.image.brokers, context.connection.listener
+    leader = brokers.get(partition.leader)
+    is_reached = leader is not None and not leader.is_fenced and listener in leader.endpoints
+    return context.new(
+        "DescribeTopicPartitionsResponsePartition",
+        partition_index=index,
+        leader_id=partition.leader if is_reached else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        eligible_leader_replicas=partition.eligible_leader_replicas,
+        last_known_elr=partition.last_known_elr,
+        offline_replicas=offline_replicas(partition, brokers, listener),
+    )

@@ -1,0 +1,61 @@
+"""GetTelemetrySubscriptions and PushTelemetry: clients are told which of their metrics are wanted, and push them (KIP-714).
+
+What is wanted stands in the configurations of type CLIENT_METRICS; who may ask and push when is kcli.server.client_metrics'.
+"""
+
+from __future__ import annotations
+
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.protocol.message import Message
+from kcli.server.apis.context import RequestContext
+from kcli.server.client_metrics import ACCEPTED_COMPRESSION_TYPES, ClientMetrics, Subscription, subscription_of
+
+_MAX_BYTES_KEY = "telemetry.max.bytes"
+
+
+def handle_get_telemetry_subscriptions(context: RequestContext, request: Message) -> Message:
+    """Answer a GetTelemetrySubscriptionsRequest."""
+    clients = _clients(context)
+    instance_id = request.client_instance_id
+    if instance_id == ZERO_UUID:
+        instance_id = clients.new_client_id()
+    subscription = _subscription(context, instance_id)
+    code = clients.ask(instance_id, subscription.interval_ms, context.now_ms)
+    if code:
+        return context.new("GetTelemetrySubscriptionsResponse", error_code=code)
+    return context.new(
+        "GetTelemetrySubscriptionsResponse",
+        client_instance_id=instance_id,
+        subscription_id=subscription.subscription_id,
+        accepted_compression_types=list(ACCEPTED_COMPRESSION_TYPES),
+        push_interval_ms=subscription.interval_ms,
+        telemetry_max_bytes=context.broker.config[_MAX_BYTES_KEY],
+        delta_temporality=True,
+        requested_metrics=subscription.metrics,
+    )
+
+
+def handle_push_telemetry(context: RequestContext, request: Message) -> Message:
+    """Answer a PushTelemetryRequest."""
+    code = _clients(context).push(
+        request.client_instance_id,
+        _subscription(context, request.client_instance_id),
+        request.subscription_id,
+        request.terminating,
+        request.compression_type,
+        request.metrics,
+        context.broker.config[_MAX_BYTES_KEY],
+        context.now_ms,
+    )
+    return context.new("PushTelemetryResponse", error_code=code)
+
+
+def _clients(context: RequestContext) -> ClientMetrics:
+    clients: ClientMetrics | None = context.broker.client_metrics
+    if clients is None:
+        clients = context.broker.client_metrics = ClientMetrics(context.broker.rng)
+    return clients
+
+
+def _subscription(context: RequestContext, instance_id: Uuid) -> Subscription:
+    return subscription_of(context.broker.image, instance_id, context.client_id or "", context.connection)

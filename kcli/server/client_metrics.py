@@ -1,0 +1,156 @@
+"""Metrics that clients push: who is asked for what, how often, and what has come (KIP-714; Kafka: ClientMetricsManager).
+
+    step                      refused with
+    ------------------------  ------------------------------------------------------------------------------------------
+    a client asks what to     THROTTLING_QUOTA_EXCEEDED before its interval is over, counted from when it last asked or
+      push                    pushed
+    it pushes                 INVALID_REQUEST without an id of its own, and after it has said that it ends
+                              THROTTLING_QUOTA_EXCEEDED before its interval is over, counted from the last push; the
+                              first push after asking and the last one of all may come at any time
+                              UNKNOWN_SUBSCRIPTION_ID when the subscriptions have changed since it asked
+                              UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE
+
+A subscription's id is made of what it asks for, so that it changes with it. All subscriptions that match a client count: their
+metrics together ("*": all of them), and the shortest of their intervals. What is pushed is counted and dropped.
+MAX_CLIENTS are remembered, those that were here last.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple, Protocol
+
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.primitives import crc32c
+from kcli.protocol import error_codes
+from kcli.server.config.client_metrics_config import match_patterns
+from kcli.server.config.request_errors import ConfigRequestError
+from kcli.server.config.values import split_list
+from kcli.server.events import Connection
+from kcli.state.metadata_image import MetadataImage
+
+MAX_CLIENTS = 16_384
+DEFAULT_INTERVAL_MS = 300_000
+ALL_METRICS = "*"
+# zstd, lz4, gzip, snappy: the order in which a client is to prefer them.
+ACCEPTED_COMPRESSION_TYPES = (4, 3, 1, 2)
+_COMPRESSION_TYPES = frozenset((0, *ACCEPTED_COMPRESSION_TYPES))
+_NEVER_MS = -(1 << 62)
+
+
+class Dice(Protocol):
+    """What is asked of a source of random numbers."""
+
+    def randbytes(self, n: int) -> bytes:
+        """So many bytes."""
+        ...
+
+
+class Subscription(NamedTuple):
+    """What one client is to push, every so many ms."""
+
+    subscription_id: int
+    metrics: list[str]
+    interval_ms: int
+
+
+class _Client:
+    """What is remembered of one client."""
+
+    __slots__ = ("asked_ms", "is_terminating", "pushed_ms")
+
+    def __init__(self) -> None:
+        self.asked_ms = _NEVER_MS
+        self.pushed_ms = _NEVER_MS
+        self.is_terminating = False
+
+
+class ClientMetrics:
+    """The clients of one broker that were asked for metrics; `pushed_count` and `pushed_bytes` are what came."""
+
+    def __init__(self, rng: Dice) -> None:
+        self._rng = rng
+        self._clients: OrderedDict[Uuid, _Client] = OrderedDict()
+        self.pushed_count = 0
+        self.pushed_bytes = 0
+
+    def new_client_id(self) -> Uuid:
+        """An id for a client that has none."""
+        return Uuid(self._rng.randbytes(16))
+
+    def ask(self, instance_id: Uuid, interval_ms: int, now_ms: int) -> int:
+        """A client asks what to push -> Kafka's error code, 0 where it may."""
+        client = self._client(instance_id)
+        if now_ms - max(client.asked_ms, client.pushed_ms) < interval_ms:
+            return error_codes.THROTTLING_QUOTA_EXCEEDED
+        client.asked_ms = now_ms
+        return error_codes.NONE
+
+    def push(
+        self,
+        instance_id: Uuid,
+        subscription: Subscription,
+        subscription_id: int,
+        is_terminating: bool,
+        compression_type: int,
+        metrics: bytes,
+        max_bytes: int,
+        now_ms: int,
+    ) -> int:
+        """A client pushes -> Kafka's error code, 0 where it is taken. `subscription` is what it would be asked for now."""
+        if instance_id == ZERO_UUID:
+            return error_codes.INVALID_REQUEST
+        client = self._client(instance_id)
+        if client.is_terminating:
+            return error_codes.INVALID_REQUEST
+        is_due = client.asked_ms > client.pushed_ms or now_ms - client.pushed_ms >= subscription.interval_ms
+        if is_due:
+            client.pushed_ms = now_ms
+        elif not is_terminating:
+            return error_codes.THROTTLING_QUOTA_EXCEEDED
+        if subscription_id != subscription.subscription_id:
+            return error_codes.UNKNOWN_SUBSCRIPTION_ID
+        if compression_type not in _COMPRESSION_TYPES:
+            return error_codes.UNSUPPORTED_COMPRESSION_TYPE
+        if len(metrics) > max_bytes:
+            return error_codes.TELEMETRY_TOO_LARGE
+        client.is_terminating = is_terminating
+        self.pushed_count += 1
+        self.pushed_bytes += len(metrics)
+        return error_codes.NONE
+
+    def _client(self, instance_id: Uuid) -> _Client:
+        client = self._clients.get(instance_id)
+        if client is None:
+            client = self._clients[instance_id] = _Client()
+            if len(self._clients) > MAX_CLIENTS:
+                self._clients.popitem(last=False)
+        self._clients.move_to_end(instance_id)
+        return client
+
+
+def subscription_of(image: MetadataImage, instance_id: Uuid, client_id: str, connection: Connection) -> Subscription:
+    """What a client is to push, by all subscriptions that match it."""
+    traits = {
+        "client_instance_id": str(instance_id),
+        "client_id": client_id,
+        "client_software_name": connection.software_name,
+        "client_software_version": connection.software_version,
+        "client_source_address": connection.client_host,
+        "client_source_port": str(connection.client_port),
+    }
+    metrics: dict[str, None] = {}
+    interval_ms = DEFAULT_INTERVAL_MS
+    for resource, config in image.configs.items():
+        if resource.type != "CLIENT_METRICS":
+            continue
+        try:
+            patterns = match_patterns(config.get("match", ""))
+        except ConfigRequestError:
+            continue  # a regular expression of Java's that is none of Python's, set through another controller
+        if all(pattern.fullmatch(traits[selector]) for selector, pattern in patterns.items()):
+            metrics.update(dict.fromkeys(split_list(config.get("metrics", ""))))
+            interval_ms = min(interval_ms, int(config.get("interval.ms", DEFAULT_INTERVAL_MS)))
+    names = [ALL_METRICS] if ALL_METRICS in metrics else sorted(metrics)
+    checksum = crc32c(f"{names}{interval_ms}".encode() + instance_id)
+    return Subscription(checksum - (checksum >> 31 << 32), names, interval_ms)
