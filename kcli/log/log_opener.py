@@ -22,7 +22,7 @@ from kcli.log.live_segment import LiveSegment
 from kcli.log.load_disk import LiveDisk, NotInPlaceError
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
-from kcli.log.log_directory import join_path
+from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_loader import LoadedLog, LoadSettings, load_log
 from kcli.log.planned_disk import PlannedDisk
 from kcli.log.producer_state_manager import ProducerStateManager
@@ -66,6 +66,8 @@ def open_log(
         active.create(config)
         files.get(active.segment.log_path, create=True)
         local.new_paths[directory] = log_start_offset
+    elif not clean_shutdown:
+        _distrust(local, names, opened.recovery_point)
     return UnifiedLog(
         local,
         topic,
@@ -78,6 +80,19 @@ def open_log(
         topic_id=topic_id,
         rng=rng,
     )
+
+
+def _distrust(local: LocalLog, names: list[str], recovery_point: int) -> None:
+    """Have the next flush see all that stands above the recovery point once more, and the names.
+
+    Whoever wrote it has died, perhaps before the flush that it had asked for; with the machine still up it is seen all the
+    same, and only a flush tells what is on the device.
+    """
+    paths = [path for segment in local.segments[local.floor(recovery_point) :] for path in segment.paths[:3]]
+    if FileKind.PARTITION_METADATA.value in names:
+        paths.append(join_path(local.directory, FileKind.PARTITION_METADATA.value))
+    paths += (local.directory, parent_path(local.directory))
+    local.new_paths.update(dict.fromkeys(paths, local.end_offset))
 
 
 def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
