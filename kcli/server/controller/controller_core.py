@@ -13,7 +13,9 @@ It is made out of a node's configuration, and driven by kcli.server.node (its Co
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Protocol
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid, random_uuid
@@ -21,6 +23,7 @@ from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.protocol.apis import (
     ALLOCATE_PRODUCER_IDS,
+    ALTER_CONFIGS,
     ALTER_PARTITION,
     ALTER_PARTITION_REASSIGNMENTS,
     API_KEYS,
@@ -35,6 +38,7 @@ from kcli.protocol.apis import (
     DESCRIBE_CLUSTER,
     DESCRIBE_QUORUM,
     ELECT_LEADERS,
+    INCREMENTAL_ALTER_CONFIGS,
     LIST_PARTITION_REASSIGNMENTS,
     UNREGISTER_BROKER,
     UPDATE_FEATURES,
@@ -43,24 +47,18 @@ from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
+from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.activation import activation_records
 from kcli.server.controller.api_error import RequestInfo
-from kcli.server.controller.broker_registrations import heartbeat, register_broker, register_controller, unregister_broker
-from kcli.server.controller.controller_state import ControllerState, TopicConfigs
-from kcli.server.controller.feature_updates import update_features
+from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.controller.formatting import METADATA_PARTITION
 from kcli.server.controller.metadata_batches import MetadataBatch
 from kcli.server.controller.metadata_log import MetadataLogConfig, MetadataLogError, SnapshotId
-from kcli.server.controller.partition_control import alter_partition, assign_replicas_to_dirs, elect_leaders
-from kcli.server.controller.producer_ids import allocate_producer_ids
-from kcli.server.controller.quorum_apis import describe_api_versions, describe_cluster, describe_quorum
 from kcli.server.controller.quorum_controller import ControllerTimes, Handler, QuorumController
 from kcli.server.controller.raft_client import RaftClient, RaftConfig
-from kcli.server.controller.reassignments import alter_partition_reassignments, list_partition_reassignments
 from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTimes
-from kcli.server.controller.topics import create_partitions, create_topics, delete_topics
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
@@ -69,21 +67,34 @@ from kcli.state.metadata_values import SECURITY_PROTOCOLS, Voter
 
 Respond = Callable[[bytes | None], None]
 
-HANDLERS: dict[int, Handler] = {
-    BROKER_REGISTRATION: register_broker,
-    BROKER_HEARTBEAT: heartbeat,
-    UNREGISTER_BROKER: unregister_broker,
-    CONTROLLER_REGISTRATION: register_controller,
-    CREATE_TOPICS: create_topics,
-    CREATE_PARTITIONS: create_partitions,
-    DELETE_TOPICS: delete_topics,
-    ALLOCATE_PRODUCER_IDS: allocate_producer_ids,
-    ALTER_PARTITION: alter_partition,
-    ELECT_LEADERS: elect_leaders,
-    ASSIGN_REPLICAS_TO_DIRS: assign_replicas_to_dirs,
-    ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
-    UPDATE_FEATURES: update_features,
+# API -> (module of this room, function); loaded when first asked for.
+HANDLERS = {
+    BROKER_REGISTRATION: ("broker_registrations", "register_broker"),
+    BROKER_HEARTBEAT: ("broker_registrations", "heartbeat"),
+    UNREGISTER_BROKER: ("broker_registrations", "unregister_broker"),
+    CONTROLLER_REGISTRATION: ("broker_registrations", "register_controller"),
+    CREATE_TOPICS: ("topics", "create_topics"),
+    CREATE_PARTITIONS: ("topics", "create_partitions"),
+    DELETE_TOPICS: ("topics", "delete_topics"),
+    ALLOCATE_PRODUCER_IDS: ("producer_ids", "allocate_producer_ids"),
+    ALTER_PARTITION: ("partition_control", "alter_partition"),
+    ELECT_LEADERS: ("partition_control", "elect_leaders"),
+    ASSIGN_REPLICAS_TO_DIRS: ("partition_control", "assign_replicas_to_dirs"),
+    ALTER_PARTITION_REASSIGNMENTS: ("reassignments", "alter_partition_reassignments"),
+    UPDATE_FEATURES: ("feature_updates", "update_features"),
+    ALTER_CONFIGS: ("config_control", "alter_configs"),
+    INCREMENTAL_ALTER_CONFIGS: ("config_control", "incremental_alter_configs"),
 }
+
+
+@cache
+def load_handler(key: int) -> Handler:
+    """The handler of an API. Raises KeyError for one that has none."""
+    module, function = HANDLERS[key]
+    handler: Handler = getattr(importlib.import_module(f"kcli.server.controller.{module}"), function)
+    return handler
+
+
 SERVED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS, *HANDLERS))
 _PROTOCOL_NUMBERS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
@@ -140,16 +151,9 @@ class ControllerCore:
         self._tell = tell
         self.cluster_id = cluster_id
         self.raft = RaftClient(raft_config(config, directory_ids), disk, files, timer, flushes.flush, tell)
-        self.state = ControllerState(
-            cluster_id,
-            config.node_id,
-            rng,
-            topic_configs(config),
-            config.get_int("broker.session.timeout.ms"),
-            lambda: self.raft.next_offset,
-        )
+        self.state = ControllerState(cluster_id, rng, DynamicConfig(config, tell), lambda: self.raft.next_offset)
         times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
-        self.controller = QuorumController(self.raft, self.state, HANDLERS, timer, times, self._activate, tell)
+        self.controller = QuorumController(self.raft, self.state, load_handler, timer, times, self._activate, tell)
         self.snapshots = SnapshotEmitter(
             self.raft,
             lambda: self.state.image,
@@ -202,17 +206,26 @@ class ControllerCore:
                 respond(None)
 
         if key == API_VERSIONS:
+            from kcli.server.controller.quorum_apis import describe_api_versions
+
             answer(describe_api_versions(version, SERVED, self.state.image, self.raft.high_watermark - 1))
             return
         request, _ = api.request.decode(frame, version, position)
-        if key == DESCRIBE_QUORUM:
-            answer(describe_quorum(request, self.raft, now_ms))
-        elif key == LIST_PARTITION_REASSIGNMENTS:
-            answer(list_partition_reassignments(request, self.state.image))
-        elif key == DESCRIBE_CLUSTER:
-            answer(describe_cluster(request, self.state.image, self.cluster_id, self.leader_id, connection.listener))
+        if key in (DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS, DESCRIBE_CLUSTER):
+            answer(self._describe(key, request, connection, now_ms))
         else:
             self.controller.submit(key, request, RequestInfo(version, connection.principal, now_ms), answer)
+
+    def _describe(self, key: int, request: Message, connection: Connection, now_ms: int) -> Message:
+        """What can be answered from what is known, without a record."""
+        from kcli.server.controller.quorum_apis import describe_cluster, describe_quorum
+        from kcli.server.controller.reassignments import list_partition_reassignments
+
+        if key == DESCRIBE_QUORUM:
+            return describe_quorum(request, self.raft, now_ms)
+        if key == LIST_PARTITION_REASSIGNMENTS:
+            return list_partition_reassignments(request, self.state.image)
+        return describe_cluster(request, self.state.image, self.cluster_id, self.leader_id, connection.listener)
 
     # -------------------------------------------------------------------------------------------------------- activation
 
@@ -220,9 +233,7 @@ class ControllerCore:
         """Write what a leader begins with, and register this controller."""
         directory = self._config.metadata_log_dir
         try:
-            records = activation_records(
-                self.state.image, self._disk, directory, self.state.configs.static("min.insync.replicas") or "1"
-            )
+            records = activation_records(self.state.image, self._disk, directory, self.state.setting("min.insync.replicas"))
         except MetadataLogError as error:
             self._tell(str(error))
             self.controller.is_active = False
@@ -275,15 +286,3 @@ def raft_config(config: ServerConfig, directory_ids: Mapping[str, Uuid | None]) 
             retention_ms=config.get_int("metadata.max.retention.ms"),
         ),
     )
-
-
-def topic_configs(config: ServerConfig) -> TopicConfigs:
-    """How topics' configs are judged, by kcli.server.config."""
-
-    def static(key: str) -> str | None:
-        value = config[key]
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return None if value is None else str(value)
-
-    return TopicConfigs(static, lambda name, configs: None, lambda configs: [])

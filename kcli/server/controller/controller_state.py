@@ -13,12 +13,13 @@ broker that is not fenced a whole session to be heard from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
+from kcli.server.config.dynamic_config import DynamicConfig
+from kcli.server.config.values import format_value
 from kcli.server.controller.api_error import ApiError
 from kcli.server.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION
 from kcli.server.controller.partition_change import Election, PartitionChange
@@ -35,7 +36,7 @@ from kcli.state.metadata_values import (
     Topic,
 )
 
-ALL_BROKERS = ConfigResource("BROKER", "")
+_BROKER_RESOURCE = 4
 
 
 class Session:
@@ -49,37 +50,19 @@ class Session:
         self.controlled_shutdown_offset = -1
 
 
-class TopicConfigs(NamedTuple):
-    """How configs of topics and brokers are judged; kcli.server.config has the functions.
+class ControllerState:
+    """The image and the sessions; `dynamic` is this node's configuration, which follows the image.
 
-    `static(key)` is a broker key's value in this node's configuration, as text. `check_topic(name, configs)` raises ApiError
-    for configs that a topic cannot have. `describe_topic(configs)` gives a topic's effective configs for CreateTopics:
-    (name, value, read only, source, sensitive) each.
+    `next_offset()` is the offset that the next record will get.
     """
 
-    static: Callable[[str], str | None]
-    check_topic: Callable[[str, Mapping[str, str]], None]
-    describe_topic: Callable[[Mapping[str, str]], list[tuple[str, str | None, bool, int, bool]]]
-
-
-class ControllerState:
-    """The image and the sessions; `next_offset()` is what the next record will get."""
-
-    def __init__(
-        self,
-        cluster_id: str,
-        node_id: int,
-        rng: Dice,
-        configs: TopicConfigs,
-        session_timeout_ms: int,
-        next_offset: Callable[[], int],
-    ) -> None:
+    def __init__(self, cluster_id: str, rng: Dice, dynamic: DynamicConfig, next_offset: Callable[[], int]) -> None:
         self.cluster_id = cluster_id
-        self.node_id = node_id
-        self.session_timeout_ms = session_timeout_ms
+        self.node_id = dynamic.node_id
+        self.session_timeout_ms = dynamic.get_int("broker.session.timeout.ms")
         self.activated_ms = 0
         self.rng = rng
-        self.configs = configs
+        self.dynamic = dynamic
         self.next_offset = next_offset
         self.image = MetadataImage()
         self.sessions: dict[int, Session] = {}
@@ -152,24 +135,24 @@ class ControllerState:
 
     # --------------------------------------------------------------------------------------------------------- topics
 
-    def topic_config(self, topic: str, key: str, broker_key: str | None = None) -> str | None:
-        """A topic's effective setting: its own, else that of all brokers, else the one in the node's configuration."""
+    def setting(self, key: str) -> str:
+        """A broker key's value on this node now, as text."""
+        return format_value(self.dynamic[key]) or ""
+
+    def topic_setting(self, topic: str, key: str) -> str:
+        """A topic's effective setting, for a key that brokers have by the same name."""
         own = self.image.configs.get(ConfigResource("TOPIC", topic), {}).get(key)
-        if own is not None:
-            return own
-        broker_key = key if broker_key is None else broker_key
-        of_brokers = self.image.configs.get(ALL_BROKERS, {}).get(broker_key)
-        return of_brokers if of_brokers is not None else self.configs.static(broker_key)
+        return self.setting(key) if own is None else own
 
     def min_isr(self, topic: Topic) -> int:
         """The topic's min.insync.replicas, at most its replication factor."""
-        text = self.topic_config(topic.name, "min.insync.replicas")
+        text = self.topic_setting(topic.name, "min.insync.replicas")
         first = topic.partitions.get(0)
-        return min(int(text or 1), len(first.replicas) if first is not None else 1)
+        return min(int(text), len(first.replicas) if first is not None else 1)
 
     def is_unclean_allowed(self, topic: Topic) -> bool:
         """True where the topic's unclean.leader.election.enable is."""
-        return (self.topic_config(topic.name, "unclean.leader.election.enable") or "").lower() == "true"
+        return self.topic_setting(topic.name, "unclean.leader.election.enable").lower() == "true"
 
     def partitions(self) -> Iterator[tuple[Topic, int, Partition]]:
         """Every partition with its topic and number."""
@@ -213,3 +196,5 @@ class ControllerState:
         elif name == "UnregisterBrokerRecord":
             self.registration_offsets.pop(record.broker_id, None)
             self.sessions.pop(record.broker_id, None)
+        elif name == "ConfigRecord" and record.resource_type == _BROKER_RESOURCE:
+            self.dynamic.follow(self.image)

@@ -19,8 +19,9 @@ from collections.abc import Mapping
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
 from kcli.protocol.message import Message
+from kcli.server.config.alter_configs import elr_safety_records
 from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
-from kcli.server.controller.controller_state import ALL_BROKERS, ControllerState
+from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     KRAFT_VERSION,
@@ -35,8 +36,6 @@ from kcli.server.controller.metadata_batches import new_record
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 # The levels of metadata.version that changed what the metadata is: to go below one of them would lose some of it.
 _CHANGED_METADATA = frozenset((7, 8, 11, 13, 14, 15, 17, 23, 30))
-_MIN_ISR = "min.insync.replicas"
-_BROKER_RESOURCE = 4
 _RESULTS_UNTIL = 1
 
 
@@ -52,7 +51,7 @@ def update_features(state: ControllerState, request: Message, info: RequestInfo)
             upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
         records += _update(state, update.feature, update.max_version_level, upgrade_type, proposed)
     if ELIGIBLE_LEADER_REPLICAS_VERSION in updates and updates[ELIGIBLE_LEADER_REPLICAS_VERSION] > 0:
-        records += _min_isr_records(state)
+        records += elr_safety_records(state.image, state.dynamic.current)
     result = api.response.classes["UpdatableFeatureResult"]
     results = [result(feature=name, error_message=None) for name in updates] if info.version <= _RESULTS_UNTIL else []
     response = api.response.new(error_message=None, results=results)
@@ -102,18 +101,3 @@ def _check_nodes(state: ControllerState, name: str, level: int) -> None:
         lowest, highest = (0, 0) if supported is None else supported
         if level and not lowest <= level <= highest:
             raise _refused(f"{name}={level} is not supported by {who}, which has the levels {lowest} to {highest}")
-
-
-def _min_isr_records(state: ControllerState) -> list[Message]:
-    records = []
-    if _MIN_ISR not in state.image.configs.get(ALL_BROKERS, {}):
-        value = state.configs.static(_MIN_ISR) or "1"
-        records.append(new_record("ConfigRecord", resource_type=_BROKER_RESOURCE, resource_name="", name=_MIN_ISR, value=value))
-    for resource, values in state.image.configs.items():
-        if resource.type == "BROKER" and resource.name and _MIN_ISR in values:
-            records.append(
-                new_record(
-                    "ConfigRecord", resource_type=_BROKER_RESOURCE, resource_name=resource.name, name=_MIN_ISR, value=None
-                )
-            )
-    return records

@@ -13,9 +13,8 @@ where the log was idle for metadata.max.idle.interval.ms, so that followers and 
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
@@ -49,7 +48,7 @@ class QuorumController:
         self,
         raft: RaftClient,
         state: ControllerState,
-        handlers: Mapping[int, Handler],
+        handler_of: Callable[[int], Handler],
         timer: Timer,
         times: ControllerTimes,
         on_activation: Callable[[int], None],
@@ -57,7 +56,7 @@ class QuorumController:
     ) -> None:
         self._raft = raft
         self.state = state
-        self._handlers = handlers
+        self._handler_of = handler_of
         self._timer = timer
         self._times = times
         self._on_activation = on_activation
@@ -111,7 +110,7 @@ class QuorumController:
             refuse(error_codes.NOT_CONTROLLER, "this node is not the active controller")
             return
         try:
-            decision = self._handlers[api_key](self.state, request, info)
+            decision = self._handler_of(api_key)(self.state, request, info)
             self._commit(decision.records, info.now_ms, lambda: self._answer(refuse, respond, decision.response))
         except ApiError as error:
             refuse(error.code, error.message)
@@ -158,6 +157,8 @@ class QuorumController:
             self.is_active = False
 
     def _fault(self, what: str, error: Exception) -> None:
+        import traceback
+
         where = traceback.extract_tb(error.__traceback__)
         at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
         self._tell(f"a fault of kcli in {what}{at}: {error!r}; please report it")

@@ -22,23 +22,31 @@ Partition.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kcli.format.file_names import METADATA_TOPIC
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid, random_uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from kcli.protocol.message import Message
+from kcli.server.config.request_errors import ConfigRequestError
+from kcli.server.config.topic_config import check_topic_config
 from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.metadata_batches import MAX_RECORDS_PER_APPEND, new_record
 from kcli.server.controller.placement import UsableBroker, place_replicas
 from kcli.state.image_records import partition_record
-from kcli.state.metadata_values import Partition, Topic
+from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import ConfigResource, Partition, Topic
 from kcli.state.topic_names import colliding_topic, metric_name, topic_name_fault
+
+if TYPE_CHECKING:
+    from kcli.server.config.describe_configs import ConfigEntry
 
 MAX_RECORDS_PER_USER_OP = MAX_RECORDS_PER_APPEND
 _DEFAULT = -1
 _TOPIC_RESOURCE = 2
+_CONFIGS_SINCE = 5
 
 
 def create_topics(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
@@ -54,7 +62,7 @@ def create_topics(state: ControllerState, request: Message, info: RequestInfo) -
         if topic.name in twice:
             continue
         try:
-            made, result = _create_topic(state, topic, colliding)
+            made, result = _create_topic(state, topic, colliding, info.version)
             records += made
         except ApiError as error:
             result = api.response.classes["CreatableTopicResult"](
@@ -70,7 +78,7 @@ def create_topics(state: ControllerState, request: Message, info: RequestInfo) -
 def _check_total(state: ControllerState, request: Message) -> None:
     total = 0
     for topic in request.topics:
-        default = int(state.configs.static("num.partitions") or 1)
+        default = int(state.setting("num.partitions"))
         total += len(topic.assignments) or (default if topic.num_partitions == _DEFAULT else max(topic.num_partitions, 0))
     if total > MAX_RECORDS_PER_USER_OP:
         text = f"the request makes {total} partitions; {MAX_RECORDS_PER_USER_OP} can be made at once, so make them by several"
@@ -90,7 +98,9 @@ def _colliding_names(state: ControllerState, names: Sequence[str]) -> dict[str, 
     return found
 
 
-def _create_topic(state: ControllerState, topic: Message, colliding: dict[str, str]) -> tuple[list[Message], Message]:
+def _create_topic(
+    state: ControllerState, topic: Message, colliding: dict[str, str], version: int
+) -> tuple[list[Message], Message]:
     """One new topic -> (its records, its result). Raises ApiError."""
     if topic.name == METADATA_TOPIC:
         raise ApiError(error_codes.INVALID_REQUEST, f"{METADATA_TOPIC} is the quorum's own and cannot be made")
@@ -112,7 +122,8 @@ def _create_topic(state: ControllerState, topic: Message, colliding: dict[str, s
     )
     for index, replicas in enumerate(assignments):
         records.append(partition_record(made, index, _new_partition(state, replicas), state.metadata_version))
-    return records, _result(state, topic.name, topic_id, assignments, configs)
+    described = _described(state, topic.name, topic_id, configs) if version >= _CONFIGS_SINCE else []
+    return records, _result(topic.name, topic_id, assignments, described)
 
 
 def _new_configs(state: ControllerState, topic: Message) -> dict[str, str]:
@@ -122,7 +133,10 @@ def _new_configs(state: ControllerState, topic: Message) -> dict[str, str]:
         if config.value is None:
             raise ApiError(error_codes.INVALID_CONFIG, f"{config.name} of topic {topic.name!r} has no value; leave it out")
         configs[config.name] = config.value
-    state.configs.check_topic(topic.name, configs)
+    try:
+        check_topic_config(state.dynamic, configs)
+    except ConfigRequestError as error:
+        raise ApiError(error.code, str(error)) from None
     return configs
 
 
@@ -174,9 +188,9 @@ def _placed(state: ControllerState, topic: Message) -> list[list[int]]:
         raise ApiError(error_codes.INVALID_PARTITIONS, text)
     partitions, replication_factor = topic.num_partitions, topic.replication_factor
     if partitions == _DEFAULT:
-        partitions = int(state.configs.static("num.partitions") or 1)
+        partitions = int(state.setting("num.partitions"))
     if replication_factor == _DEFAULT:
-        replication_factor = int(state.configs.static("default.replication.factor") or 1)
+        replication_factor = int(state.setting("default.replication.factor"))
     return place_replicas(usable_brokers(state), partitions, replication_factor, state.rng)
 
 
@@ -211,11 +225,19 @@ def _new_partition(state: ControllerState, replicas: list[int]) -> Partition:
     )
 
 
-def _result(
-    state: ControllerState, name: str, topic_id: Uuid, assignments: list[list[int]], configs: dict[str, str]
-) -> Message:
+def _described(state: ControllerState, name: str, topic_id: Uuid, configs: dict[str, str]) -> list[ConfigEntry]:
+    """The effective configurations of a topic that is not in the image yet."""
+    from kcli.server.config.describe_configs import describe
+
+    resource = ConfigResource("TOPIC", name)
+    alone = MetadataImage()
+    alone.topic_ids[name] = topic_id
+    alone.configs[resource] = configs
+    return describe(resource, None, alone, state.dynamic)
+
+
+def _result(name: str, topic_id: Uuid, assignments: list[list[int]], described: list[ConfigEntry]) -> Message:
     classes = API_KEYS[CREATE_TOPICS].response.classes
-    described = state.configs.describe_topic(configs)
     return classes["CreatableTopicResult"](
         name=name,
         topic_id=topic_id,
@@ -224,9 +246,13 @@ def _result(
         replication_factor=len(assignments[0]),
         configs=[
             classes["CreatableTopicConfigs"](
-                name=key, value=value, read_only=read_only, config_source=source, is_sensitive=is_sensitive
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.is_read_only,
+                config_source=entry.source,
+                is_sensitive=entry.is_sensitive,
             )
-            for key, value, read_only, source, is_sensitive in described
+            for entry in described
         ],
     )
 
@@ -289,7 +315,7 @@ def _create_partitions(state: ControllerState, request: Message, already: int) -
 
 def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
     """Decide a DeleteTopics, whose topics come by name or by id. Raises ApiError where deleting is disabled."""
-    if (state.configs.static("delete.topic.enable") or "true").lower() != "true":
+    if state.setting("delete.topic.enable") != "true":
         code = error_codes.TOPIC_DELETION_DISABLED if info.version >= 3 else error_codes.INVALID_REQUEST
         raise ApiError(code, "topics cannot be deleted here: delete.topic.enable is false")
     wanted: list[tuple[str | None, Uuid]] = [(topic.name, topic.topic_id) for topic in request.topics]

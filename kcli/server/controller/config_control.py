@@ -1,0 +1,78 @@
+"""Configurations at the controller: IncrementalAlterConfigs and AlterConfigs, resource by resource (KIP-226, KIP-339).
+
+What a request means for one resource is decided in kcli.server.config.alter_configs; here requests are taken apart. A resource
+that is named twice is refused, and so is each that is not valid; the others of the request are altered all the same.
+
+    resource                                     looked at as by the broker that it is for
+    -------------------------------------------  ---------------------------------------------------------------------
+    TOPIC, GROUP, CLIENT_METRICS, BROKER ""      yes
+    BROKER, this node                            yes
+    BROKER, another that is registered           no: that one did, before it handed the request on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import ALTER_CONFIGS, API_KEYS, INCREMENTAL_ALTER_CONFIGS
+from kcli.protocol.message import Message
+from kcli.server.config.alter_configs import (
+    Operation,
+    decide,
+    decide_replacement,
+    preprocess,
+    preprocess_replacement,
+    resource_of,
+)
+from kcli.server.config.request_errors import ConfigRequestError
+from kcli.server.controller.api_error import Decision, RequestInfo
+from kcli.server.controller.controller_state import ControllerState
+from kcli.state.metadata_values import ConfigResource
+
+
+def incremental_alter_configs(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide an IncrementalAlterConfigs."""
+
+    def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
+        operations = [Operation(config.name, config.config_operation, config.value) for config in configs]
+        if _is_judged_here(state, resource):
+            preprocess(resource, operations, state.image, state.dynamic)
+        return decide(resource, operations, state.image, state.dynamic.current)
+
+    return _alter(INCREMENTAL_ALTER_CONFIGS, request, alter)
+
+
+def alter_configs(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+    """Decide an AlterConfigs, which replaces all of a resource's configurations."""
+
+    def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
+        values = {config.name: config.value for config in configs}
+        if _is_judged_here(state, resource):
+            preprocess_replacement(resource, values, state.dynamic)
+        return decide_replacement(resource, values, state.image, state.dynamic.current)
+
+    return _alter(ALTER_CONFIGS, request, alter)
+
+
+def _is_judged_here(state: ControllerState, resource: ConfigResource) -> bool:
+    if resource.type != "BROKER" or resource.name in ("", str(state.node_id)):
+        return True
+    return not (resource.name.isdecimal() and int(resource.name) in state.image.brokers)
+
+
+def _alter(key: int, request: Message, alter: Callable[[ConfigResource, list[Message]], list[Message]]) -> Decision:
+    made = API_KEYS[key].response.classes["AlterConfigsResourceResponse"]
+    named = [(one.resource_type, one.resource_name) for one in request.resources]
+    records: list[Message] = []
+    responses = []
+    for one, name in zip(request.resources, named):
+        code, text = error_codes.NONE, None
+        try:
+            if named.count(name) > 1:
+                raise ConfigRequestError(error_codes.INVALID_REQUEST, "the request names this resource twice")
+            records += alter(resource_of(*name), one.configs)
+        except ConfigRequestError as error:
+            code, text = error.code, str(error)
+        responses.append(made(error_code=code, error_message=text, resource_type=name[0], resource_name=name[1]))
+    return Decision([] if request.validate_only else records, API_KEYS[key].response.new(responses=responses))
