@@ -74,10 +74,10 @@ class RequestRouter:
 
     def _serve(self, context: RequestContext, request: Message) -> None:
         key = context.api.key
-        handler = self._handlers.get(key)
-        if handler is None:
-            handler = self._handlers[key] = load_handler(key)
         try:
+            handler = self._handlers.get(key)
+            if handler is None:
+                handler = self._handlers[key] = load_handler(key)
             response = handler(context, request)
         except Exception as error:
             self.failed(context, error)

@@ -100,6 +100,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._parts: list[Buffer | FileRegion] = []  # of an answer that the socket did not take at once
         self._socket: socket.socket | None = None
         self._can_send_files = False
+        self._waits_to_write = False
         self.connection: Connection
         self.transport: asyncio.Transport
 
@@ -271,10 +272,17 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         if self._parts:
             self._hold_files()
-            self._loop.add_writer(raw, self._send_some)
+            if not self._waits_to_write:
+                self._waits_to_write = True
+                self._loop.add_writer(raw.fileno(), self._send_some)
             return
-        self._loop.remove_writer(raw)
+        self._stop_waiting(raw)
         self.answered()
+
+    def _stop_waiting(self, raw: socket.socket) -> None:
+        if self._waits_to_write:
+            self._waits_to_write = False
+            self._loop.remove_writer(raw.fileno())
 
     def _send_part(self, raw: socket.socket) -> int:
         part = self._parts[0]
@@ -313,7 +321,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _release_socket(self) -> None:
         if self._socket is not None:
-            self._loop.remove_writer(self._socket)
+            self._stop_waiting(self._socket)
             self._socket.close()
             self._socket = None
 

@@ -83,6 +83,7 @@ class Driver:
         self._next_connection_id = 0
         self._events: deque[Event] = deque()
         self._is_draining = False
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
         self._servers: list[asyncio.Server] = []
@@ -97,7 +98,9 @@ class Driver:
         self._arm()
 
     def dispatch(self, event: Event) -> None:
-        """Hand one event in and do what it leads to."""
+        """Hand one event in and do what it leads to; once all is closed, nothing."""
+        if self._is_closed:
+            return
         try:
             self.execute(self.node.handle(event, self.clock.now_ms()))
         except Exception as error:
@@ -236,7 +239,8 @@ class Driver:
             server.close()
 
     def close(self) -> None:
-        """Close all that is open."""
+        """Close all that is open; what still happens is not handed in."""
+        self._is_closed = True
         self.stop_listening()
         if self._timer is not None:
             self._timer.cancel()
