@@ -20,6 +20,7 @@ from struct import Struct
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, OffsetIndex
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
+from kcli.log.append_rules import rules_of
 from kcli.log.disk import LogDisk, LogFile
 from kcli.log.file_cache import FileCache
 from kcli.log.indexes import IndexSettings
@@ -49,17 +50,18 @@ class LocalLog:
     """
 
     __slots__ = (
+        "_config",
         "_hints",
         "_limit",
         "active",
         "bases",
-        "config",
         "directory",
         "disk",
         "end_offset",
         "files",
         "new_paths",
         "roll_jitter_ms",
+        "rules",
         "segments",
     )
 
@@ -76,7 +78,8 @@ class LocalLog:
         self.disk = disk
         self.files = files
         self.directory = directory
-        self.config = config
+        self._config = config
+        self.rules = rules_of(config)
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = active
@@ -85,6 +88,16 @@ class LocalLog:
         self.new_paths: dict[str, int] = {}
         self._hints: dict[int, tuple[LiveSegment, int]] | None = None
         self._limit: tuple[int, LiveSegment, int] | None = None
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's settings; `rules` follow them."""
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        self.rules = rules_of(config)
 
     # --------------------------------------------------------------------------------------------------------- appending
 
@@ -120,7 +133,7 @@ class LocalLog:
                 self.files.close(path)
                 self.disk.remove(path)
         self.active = SegmentAppender(self.disk, segment, now_ms, roll_jitter_ms)
-        self.active.create(self.config)
+        self.active.create(self.rules)
         self.files.get(segment.log_path, create=True)
         self.segments.append(segment)
         self.bases.append(base_offset)

@@ -63,7 +63,7 @@ def open_log(
     active = SegmentAppender(disk, opened.segments[-1], now_ms)
     local = LocalLog(disk, files, directory, config, opened.segments, active, opened.log_end_offset)
     if is_new:
-        active.create(config)
+        active.create(local.rules)
         files.get(active.segment.log_path, create=True)
         local.new_paths[directory] = log_start_offset
     elif not clean_shutdown:

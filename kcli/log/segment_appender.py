@@ -24,13 +24,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kcli.format.file_names import FileKind
-from kcli.format.index_entries import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndexEntry
+from kcli.format.index_entries import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex
 from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch
+from kcli.log.append_rules import AppendRules
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.live_segment import UNREAD, LiveSegment
-from kcli.log.log_config import LogConfig
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -80,16 +80,16 @@ class SegmentAppender:
         self._written = 0
         self._time_entries = 0
         self._time_waiting: list[tuple[int, int]] | None = None
-        self.last_time_entry = TimeIndexEntry(-1, segment.base_offset)
+        self.last_time_entry = -1  # its timestamp
 
     # ------------------------------------------------------------------------------------------------------ beginning
 
-    def create(self, config: LogConfig) -> None:
+    def create(self, rules: AppendRules) -> None:
         """Make the files of a new segment's indexes."""
         self._relative_offsets, self._positions, self._time_waiting = array("i"), array("i"), []
         self._index_entries = 0
         self.segment.largest_timestamp, self.segment.offset_of_largest = -1, self.segment.base_offset
-        self.preallocate(config)
+        self.preallocate(rules)
 
     def load(self) -> None:
         """Read the indexes of a segment that was there, unless that is done."""
@@ -101,7 +101,7 @@ class SegmentAppender:
         self._index_entries = self._written = len(index)
         self._time_entries = len(times)
         self._time_waiting = []
-        self.last_time_entry = times.last_entry
+        self.last_time_entry = times.last_entry.timestamp
         segment = self.segment
         if segment.largest_timestamp == UNREAD:
             segment.largest_timestamp, segment.offset_of_largest = times.last_entry
@@ -115,37 +115,33 @@ class SegmentAppender:
         finally:
             file.close()
 
-    def preallocate(self, config: LogConfig) -> None:
+    def preallocate(self, rules: AppendRules) -> None:
         """Give both files the size that they have while the segment is active."""
-        for kind, entry_bytes in ((FileKind.INDEX, OFFSET_INDEX_ENTRY.size), (FileKind.TIME_INDEX, TIME_INDEX_ENTRY.size)):
+        for kind, size_bytes in (
+            (FileKind.INDEX, rules.max_index_entries * OFFSET_INDEX_ENTRY.size),
+            (FileKind.TIME_INDEX, (rules.max_time_entries + 1) * TIME_INDEX_ENTRY.size),
+        ):
             path = self.segment.path(kind)
             self._disk.append(path, b"")
-            self._disk.truncate(path, config.segment_index_bytes - config.segment_index_bytes % entry_bytes)
+            self._disk.truncate(path, size_bytes)
         self.is_preallocated = True
 
     # ------------------------------------------------------------------------------------------------------ appending
 
-    def must_roll(self, config: LogConfig, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+    def must_roll(self, rules: AppendRules, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether the segment must be rolled before a batch of that size, last offset and largest timestamp is appended."""
         if self._index_entries == NOT_LOADED:
             self.load()
         segment = self.segment
-        if segment.size_bytes > config.segment_bytes - size_bytes or last_offset - segment.base_offset > INT32_MAX:
+        if segment.size_bytes > rules.segment_bytes - size_bytes or last_offset - segment.base_offset > INT32_MAX:
             return True
         first = self.first_timestamp
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        if waited > config.max_segment_ms - self.roll_jitter_ms and segment.size_bytes:
+        if waited > rules.max_segment_ms - self.roll_jitter_ms and segment.size_bytes:
             return True
-        return self.is_index_full(config)
+        return self._index_entries >= rules.max_index_entries or self._time_entries >= rules.max_time_entries
 
-    def is_index_full(self, config: LogConfig) -> bool:
-        """Whether an index takes no more entries; the time index keeps one for the roll."""
-        return (
-            self._index_entries >= config.segment_index_bytes // OFFSET_INDEX_ENTRY.size
-            or self._time_entries >= config.segment_index_bytes // TIME_INDEX_ENTRY.size - 1
-        )
-
-    def add(self, config: LogConfig, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+    def add(self, rules: AppendRules, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
         """Take a batch into account that was just written at the end of the segment."""
         segment = self.segment
         position = segment.size_bytes
@@ -154,15 +150,15 @@ class SegmentAppender:
             segment.offset_of_largest = last_offset
         if not position:
             self.first_timestamp = max_timestamp
-        if self.bytes_since_entry > config.index_interval_bytes:
-            self._add_entry(config, last_offset, position)
-        self.bytes_since_entry += size_bytes
         segment.size_bytes = position + size_bytes
+        if self.bytes_since_entry > rules.index_interval_bytes:
+            self._add_entry(rules, last_offset, position)
+        self.bytes_since_entry += size_bytes
 
-    def _add_entry(self, config: LogConfig, last_offset: int, position: int) -> None:
+    def _add_entry(self, rules: AppendRules, last_offset: int, position: int) -> None:
         assert self._relative_offsets is not None and self._positions is not None
         if not self.is_preallocated:
-            self.preallocate(config)
+            self.preallocate(rules)
         self._relative_offsets.append(last_offset - self.segment.base_offset)
         self._positions.append(position)
         self._index_entries += 1
@@ -174,9 +170,9 @@ class SegmentAppender:
     def add_time_entry(self) -> None:
         """Give the time index the largest timestamp so far, unless it has it."""
         segment = self.segment
-        if segment.largest_timestamp > self.last_time_entry.timestamp:
+        if segment.largest_timestamp > self.last_time_entry:
             assert self._time_waiting is not None
-            self.last_time_entry = TimeIndexEntry(segment.largest_timestamp, segment.offset_of_largest)
+            self.last_time_entry = segment.largest_timestamp
             self._time_waiting.append((segment.largest_timestamp, segment.offset_of_largest - segment.base_offset))
             self._time_entries += 1
 
@@ -218,7 +214,7 @@ class SegmentAppender:
         times.truncate_to(offset)
         self._index_entries = self._written = len(index)
         self._time_entries = len(times)
-        self.last_time_entry = times.last_entry
+        self.last_time_entry = times.last_entry.timestamp
         self.is_preallocated = False
         for kind, data in ((FileKind.INDEX, index.encode()), (FileKind.TIME_INDEX, times.encode())):
             disk.append(segment.path(kind), b"")

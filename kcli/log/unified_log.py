@@ -23,34 +23,46 @@ Where a check fails nothing has changed. Nothing is flushed here: `needs_flush` 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from struct import Struct
 from typing import Protocol
 
+from kcli.format.append_scan import (
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    CRC,
+    LAST_OFFSET_DELTA,
+    MAX_TIMESTAMP,
+    NULL_KEYS,
+    PLAIN,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    SIZE_BYTES,
+    SMALLEST,
+    new_counters,
+    read_plain_batch,
+)
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.record_batch import HEADER
-from kcli.log.append_errors import (
-    InvalidRecordsError,
-    OffsetOutOfRangeError,
-    RecordListTooLargeError,
-    UnexpectedAppendOffsetError,
-)
+from kcli.format.primitives import crc32c
+from kcli.format.record_batch import CRC_START, LOG_OVERHEAD_BYTES, increment_sequence
+from kcli.log.append_errors import OffsetOutOfRangeError
+from kcli.log.append_paths import append_carefully, append_replicated
 from kcli.log.leader_epoch_cache import LeaderEpochCache, leader_epochs_in
 from kcli.log.local_log import LocalLog
-from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
+from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import join_path
 from kcli.log.log_slices import EMPTY_SLICE, AppendInfo, LogSlice
-from kcli.log.log_validator import AppendOrigin, ValidBatch, check_batch, whole_batch
-from kcli.log.producer_appends import begin_append, find_repeated, finish_append
-from kcli.log.producer_state_manager import BatchMetadata, ProducerStateManager
-from kcli.log.record_validator import validate_records
+from kcli.log.log_validator import AppendOrigin
+from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry, ProducerStateManager
 from kcli.log.retention import breached_segments
 from kcli.log.time_lookup import TimestampAndOffset, find_by_time, find_largest
 
-_BASE_OFFSET = Struct(">q")
-_LEADER_EPOCH = Struct(">i")
-_LEADER_EPOCH_AT = HEADER.offset_of("partition_leader_epoch")
+_BATCH_HEAD = Struct(">qii")  # base offset, length, leader epoch
+# What is known of the plain batch at hand; nothing of it outlives an append.
+_FIELDS = new_counters()
+_SCRATCH = array("q", (0, 0))
 
 
 class Dice(Protocol):
@@ -187,123 +199,63 @@ class UnifiedLog:
         transaction_version: int = 0,
     ) -> AppendInfo:
         """Check a batch, give it offsets and append it; `records` is writable and patched in place. Raises AppendError."""
-        size = whole_batch(records)
-        if not size:
-            raise InvalidRecordsError("the records hold no whole batch")
-        config = self._local.config
-        batch = check_batch(records, size, config, origin)
-        if len(records) > size and whole_batch(records, size):
-            raise InvalidRecordsError("the records hold more than one batch")
-        validate_records(batch, config, now_ms)
-        size, data = batch.size_bytes, batch.data
-        if size > config.segment_bytes:
-            raise RecordListTooLargeError(f"{size} bytes are more than a segment of this topic holds ({config.segment_bytes})")
+        out, local, rules = _FIELDS, self._local, self._local.rules
+        entry = None
+        if (
+            origin is not AppendOrigin.CLIENT
+            or read_plain_batch(records, out, _SCRATCH) != PLAIN
+            or crc32c(records[CRC_START:]) != out[CRC]
+            or not rules.takes_plain
+            or (size := out[SIZE_BYTES]) > rules.max_plain_bytes
+            or (max_timestamp := out[MAX_TIMESTAMP]) > now_ms + rules.timestamp_after_max_ms
+            or out[BASE_TIMESTAMP] + out[SMALLEST] < now_ms - rules.timestamp_before_max_ms
+            or (out[NULL_KEYS] and rules.is_compacted)
+            or (out[PRODUCER_ID] >= 0 and (entry := self._next_in_sequence()) is None)
+        ):
+            return append_carefully(self, records, leader_epoch, now_ms, origin, transaction_version)
         first_offset = self.log_end_offset
-        batch.base_offset = first_offset
-        _BASE_OFFSET.pack_into(data, 0, first_offset)
-        _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, leader_epoch)
-        pending = None
-        if batch.producer_id >= 0:
-            known = find_repeated(self.producers, batch) if origin is AppendOrigin.CLIENT else None
-            if known is not None:
-                return self._duplicate(known, batch, leader_epoch)
-            pending = begin_append(self.producers, batch, origin, transaction_version)
+        delta = out[LAST_OFFSET_DELTA]
+        last_offset = first_offset + delta
+        _BATCH_HEAD.pack_into(records, 0, first_offset, size - LOG_OVERHEAD_BYTES, leader_epoch)
         if leader_epoch != self.leader_epochs.latest_epoch and leader_epoch >= 0:
             self.leader_epochs.assign(leader_epoch, first_offset)
-        last_offset = first_offset + batch.last_offset_delta
-        local = self._local
-        if local.active.must_roll(config, size, last_offset, batch.max_timestamp, now_ms):
+        if local.active.must_roll(rules, size, last_offset, max_timestamp, now_ms):
             self.roll(now_ms)
-        local.append((data,))
-        local.active.add(config, size, last_offset, batch.max_timestamp)
-        self.log_end_offset = local.end_offset = last_offset + 1
-        if pending is not None:
-            finish_append(self.producers, batch, pending, local)
-        self.producers.map_end_offset = last_offset + 1
-        is_append_time = config.message_timestamp_type == LOG_APPEND_TIME
+        local.append((records,))
+        local.active.add(rules, size, last_offset, max_timestamp)
+        producers = self.producers
+        producers.map_end_offset = self.log_end_offset = local.end_offset = last_offset + 1
+        if entry is not None:
+            last_sequence = increment_sequence(out[BASE_SEQUENCE], delta)
+            entry.batches.append(BatchMetadata(last_sequence, last_offset, delta, max_timestamp))
+            entry.last_timestamp = max_timestamp
         return AppendInfo(
-            first_offset,
-            last_offset,
-            batch.max_timestamp,
-            now_ms if is_append_time else -1,
-            self.log_start_offset,
-            leader_epoch,
-            False,
-            size,
-            batch.record_count,
+            first_offset, last_offset, max_timestamp, -1, self.log_start_offset, leader_epoch, False, size, delta + 1
         )
 
-    def _duplicate(self, known: BatchMetadata, batch: ValidBatch, leader_epoch: int) -> AppendInfo:
-        """The answer to a batch that is there; like Kafka's, with its timestamp as the one of the append."""
-        first_offset = known.last_offset - known.offset_delta
-        return AppendInfo(
-            first_offset,
-            known.last_offset,
-            known.timestamp,
-            known.timestamp,
-            self.log_start_offset,
-            leader_epoch,
-            True,
-            batch.size_bytes,
-            batch.record_count,
-        )
+    def _next_in_sequence(self) -> ProducerStateEntry | None:
+        """The producer of the plain batch at hand, where the batch continues its sequence and nothing else is to be done."""
+        entry = self.producers.producers.get(_FIELDS[PRODUCER_ID])
+        if (
+            entry is None
+            or entry.producer_epoch != _FIELDS[PRODUCER_EPOCH]
+            or not entry.batches
+            or entry.batches[-1].last_sequence + 1 != _FIELDS[BASE_SEQUENCE]
+            or entry.current_txn_first_offset is not None
+        ):
+            return None
+        return entry
 
     def append_as_follower(self, records: memoryview, now_ms: int, *, leader_epoch: int | None = None) -> AppendInfo:
         """Append batches that have their offsets and leader epochs; those of epochs above `leader_epoch` are left out.
 
         Raises AppendError; then nothing was appended.
         """
-        batches = self._batches_of(records, leader_epoch)
-        size = sum(batch.size_bytes for batch in batches)
-        config, local = self._local.config, self._local
-        if size > config.segment_bytes:
-            raise RecordListTooLargeError(f"{size} bytes are more than a segment of this topic holds ({config.segment_bytes})")
-        last_offset = batches[-1].base_offset + batches[-1].last_offset_delta
-        max_timestamp = max(batch.max_timestamp for batch in batches)
-        for batch in batches:
-            if batch.leader_epoch >= 0 and batch.leader_epoch != self.leader_epochs.latest_epoch:
-                self.leader_epochs.assign(batch.leader_epoch, batch.base_offset)
-        if local.active.must_roll(config, size, last_offset, max_timestamp, now_ms):
-            self.roll(now_ms, batches[0].base_offset)
-        local.append((records[:size],))
-        for batch in batches:
-            local.active.add(config, batch.size_bytes, batch.base_offset + batch.last_offset_delta, batch.max_timestamp)
-        self.log_end_offset = local.end_offset = last_offset + 1
-        for batch in batches:
-            if batch.producer_id >= 0:
-                # One after the other, since a batch may go on from the one before.
-                pending = begin_append(self.producers, batch, AppendOrigin.REPLICATION, 0)
-                finish_append(self.producers, batch, pending, local)
-        self.producers.map_end_offset = last_offset + 1
-        return AppendInfo(
-            batches[0].base_offset,
-            last_offset,
-            max_timestamp,
-            -1,
-            self.log_start_offset,
-            batches[-1].leader_epoch,
-            False,
-            size,
-            sum(batch.record_count for batch in batches),
-        )
+        return append_replicated(self, records, now_ms, leader_epoch)
 
-    def _batches_of(self, records: memoryview, leader_epoch: int | None) -> list[ValidBatch]:
-        batches: list[ValidBatch] = []
-        at, next_offset = 0, self.log_end_offset
-        while at < len(records) and (size := whole_batch(records, at)):
-            batch = check_batch(records[at : at + size], size, self._local.config, AppendOrigin.REPLICATION)
-            if leader_epoch is not None and batch.leader_epoch > leader_epoch:
-                break
-            if batch.base_offset < next_offset:
-                raise UnexpectedAppendOffsetError(
-                    f"offset {batch.base_offset} is below {next_offset}, which is next in {self.topic}-{self.partition}"
-                )
-            next_offset = batch.base_offset + batch.last_offset_delta + 1
-            batches.append(batch)
-            at += size
-        if not batches:
-            raise InvalidRecordsError("the records hold no whole batch")
-        return batches
+    def local_log(self) -> LocalLog:
+        """The segments, for the modules of this room."""
+        return self._local
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
@@ -358,7 +310,7 @@ class UnifiedLog:
         """Roll an active segment whose time (segment.ms) is over -> whether it was."""
         local = self._local
         if not local.active.segment.size_bytes or not local.active.must_roll(
-            local.config, 0, self.log_end_offset, now_ms, now_ms
+            local.rules, 0, self.log_end_offset, now_ms, now_ms
         ):
             return False
         self.roll(now_ms)
