@@ -130,4 +130,4 @@ def _answered_version(api: Api, version: int) -> int:
 def _has_error_code(api: Api, version: int) -> bool:
     """Whether an answer has an error for the whole of it."""
     answered = _answered_version(api, version)
-    return any(field.attribute == "error_code" and answered in field.versions for field in api.response.schema.root.fields)
+    return any(field.attribute == "error_code" and field.versions.has(answered) for field in api.response.schema.root.fields)

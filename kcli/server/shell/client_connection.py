@@ -4,13 +4,16 @@
     ---------  -----------------------------  ----------------------------------------------------------------------------
     idle       and hands requests to the core
     answering  until its buffer is full       the core has a request of this connection, or its answer is not yet sent whole
+    waiting    not                            its request needs a large buffer, and there are too many of them
     closed
 
 Requests are parsed in place: the core gets a view of the receive buffer. One request of a connection is in the core at a
-time, as in Kafka, so answers leave in order and a slow reader costs one answer and one buffer.
+time, as in Kafka, so answers leave in order and a slow reader costs one answer and one buffer. After REQUESTS_PER_TURN
+requests, or SEND_SLICE_BYTES of an answer, the other connections get their turn.
 
-A file's bytes go from the page cache to the socket by sendfile; the header before them by send with MSG_MORE, on a duplicate
-of the descriptor, which asyncio's transport does not know of. That is only done while the transport's own buffer is empty.
+A file's bytes go from the page cache to the socket by sendfile; the header before them by send with MSG_MORE, past asyncio's
+transport. That is only done while the transport's own buffer is empty. Only where the socket takes no more is its descriptor
+duplicated, so that the loop can watch it, and those of the files, which the log may close or delete meanwhile.
 """
 
 from __future__ import annotations
@@ -24,13 +27,16 @@ from typing import Protocol
 
 from kcli.format.primitives import Buffer
 from kcli.server.events import Connection, FileRegion, ReadableFile
-from kcli.server.shell.receive_buffers import SMALL_BUFFER_BYTES, BufferPool
+from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool
 
 _SIZE = struct.Struct(">i")
+_NO_BUFFER = bytearray(0)
 # Less room than this in a receive buffer is not worth a call of the system.
 LEAST_ROOM_BYTES = 1024
 # How much is sent to one connection before the others get their turn.
 SEND_SLICE_BYTES = 4 * 1024 * 1024
+# How many requests of one connection are served before the others get their turn.
+REQUESTS_PER_TURN = 16
 
 
 class HeldFile:
@@ -38,10 +44,12 @@ class HeldFile:
 
     def __init__(self, file: ReadableFile) -> None:
         self.name = file.name
+        self._fd = -1
         self._fd = os.dup(file.fileno())
 
     def __del__(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -54,7 +62,16 @@ class HeldFile:
 
 def bytes_of(part: Buffer | FileRegion) -> Buffer:
     """A part of an answer as bytes, read from its file where it lies in one. Raises OSError as the file does."""
-    return part.file.read_at(part.position, part.size) if isinstance(part, FileRegion) else part
+    if not isinstance(part, FileRegion):
+        return part
+    data = part.file.read_at(part.position, part.size)
+    if len(data) != part.size:
+        raise _too_short(part)
+    return data
+
+
+def _too_short(part: FileRegion) -> OSError:
+    return OSError(f"{part.file.name} ends before byte {part.position + part.size}")
 
 
 class ServerPort(Protocol):
@@ -62,6 +79,8 @@ class ServerPort(Protocol):
 
     buffers: BufferPool
     max_request_bytes: int
+    # Which round of looking for idle connections is under way.
+    idle_round: int
 
     def request_received(self, connection: Connection, frame: memoryview) -> None:
         """A whole request came."""
@@ -81,7 +100,30 @@ class ServerPort(Protocol):
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The protocol of one connection; `connection` is what the core knows it by."""
+    """The protocol of one connection; `connection` is what the core knows it by, `active_round` when it was heard of last."""
+
+    __slots__ = (
+        "_buffer",
+        "_can_send_files",
+        "_end",
+        "_is_answering",
+        "_is_closed",
+        "_is_parsing",
+        "_is_paused",
+        "_is_waiting",
+        "_loop",
+        "_make",
+        "_parts",
+        "_server",
+        "_socket",
+        "_start",
+        "_view",
+        "_wants_large",
+        "_watched",
+        "active_round",
+        "connection",
+        "transport",
+    )
 
     def __init__(
         self, server: ServerPort, make: Callable[[tuple[str, int]], Connection], loop: asyncio.AbstractEventLoop
@@ -89,18 +131,20 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._server = server
         self._make = make
         self._loop = loop
-        self._buffer = bytearray(0)
-        self._view = memoryview(self._buffer)
+        self._set_buffer(_NO_BUFFER)
+        self._wants_large = False  # the last request did not fit a small buffer
         self._start = 0  # of the bytes not yet parsed
         self._end = 0
         self._is_answering = False
         self._is_paused = False
         self._is_closed = False
         self._is_parsing = False
+        self._is_waiting = False  # for a large buffer
         self._parts: list[Buffer | FileRegion] = []  # of an answer that the socket did not take at once
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket | None = None  # the transport's own, for calls that it does not have
+        self._watched: socket.socket | None = None  # a duplicate, while the socket takes no more
+        self.active_round = server.idle_round
         self._can_send_files = False
-        self._waits_to_write = False
         self.connection: Connection
         self.transport: asyncio.Transport
 
@@ -130,9 +174,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
         self._end += nbytes
+        self.active_round = self._server.idle_round
         if not self._is_answering:
             self.parse()
-        elif len(self._buffer) - (self._end - self._start) < LEAST_ROOM_BYTES:
+        if not self._may_read():
             self._pause()
 
     def eof_received(self) -> bool:
@@ -152,36 +197,44 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """The transport's buffer is empty: the answer is sent whole."""
+        self.active_round = self._server.idle_round
         if self._is_answering and not self._parts:
             self.answered()
 
     # --------------------------------------------------------------------------------------------------- requests
 
     def parse(self) -> None:
-        """Hand the requests at hand to the core, one after the other, until one has to wait."""
+        """Hand the requests at hand to the core, one after the other, until one has to wait or others have their turn."""
         if self._is_parsing:
             return
         self._is_parsing = True
-        while not self._is_answering and not self._is_closed:
-            have = self._end - self._start
-            if have < 4:
-                break
-            size = _SIZE.unpack_from(self._buffer, self._start)[0]
-            if size < 0 or size > self._server.max_request_bytes:
-                self.close(self._bad_size(size))
-                break
-            if have < size + 4:
-                break
-            begin = self._start + 4
-            self._start = begin + size
-            self._is_answering = True
-            self._server.request_received(self.connection, self._view[begin : begin + size])
-        self._is_parsing = False
+        left, is_turn_over = REQUESTS_PER_TURN, False
+        try:
+            while not self._is_answering and not self._is_closed:
+                have = self._end - self._start
+                if have < 4:
+                    break
+                size = _SIZE.unpack_from(self._buffer, self._start)[0]
+                if size < 0 or size > self._server.max_request_bytes:
+                    self.close(self._bad_size(size))
+                    break
+                if have < size + 4:
+                    break
+                if not left:
+                    is_turn_over = True
+                    self._loop.call_soon(self.parse)
+                    break
+                left -= 1
+                begin = self._start + 4
+                self._start = begin + size
+                self._is_answering = True
+                self._wants_large = size > SMALL_BUFFER_BYTES - LEAST_ROOM_BYTES
+                self._server.request_received(self.connection, self._view[begin : begin + size])
+        finally:
+            self._is_parsing = False
         if self._start == self._end:
-            self._start = self._end = 0
-            if len(self._buffer) > SMALL_BUFFER_BYTES and not self._is_closed:
-                self._drop_buffer()
-        if self._is_paused and not self._is_answering:
+            self._drop_buffer()
+        if self._is_paused and not (self._is_answering or self._is_waiting or is_turn_over) and self._may_read():
             self._resume()
 
     def _bad_size(self, size: int) -> str:
@@ -189,19 +242,55 @@ class ClientConnection(asyncio.BufferedProtocol):
             return "it speaks TLS, and this listener is plain; give the client security.protocol=PLAINTEXT"
         return f"it states a request of {size} bytes; socket.request.max.bytes allows {self._server.max_request_bytes}"
 
-    def _make_room(self) -> None:
-        """The buffer is full: move what is left to its front, or into a larger one."""
-        have = self._end - self._start
-        need = SMALL_BUFFER_BYTES
-        if have >= 4:
-            need = max(need, min(_SIZE.unpack_from(self._buffer, self._start)[0], self._server.max_request_bytes) + 4)
-        if not self._buffer:
-            self._set_buffer(bytearray(SMALL_BUFFER_BYTES))
-            return
-        if self._start and need <= len(self._buffer):
-            self._view[:have] = bytes(self._view[self._start : self._end])
+    def _needed(self) -> int:
+        """The bytes of the request at hand, as it states them, with its size."""
+        if self._end - self._start < 4:
+            return 4
+        return min(int(_SIZE.unpack_from(self._buffer, self._start)[0]), self._server.max_request_bytes) + 4
+
+    def _may_read(self) -> bool:
+        """Whether there is room for more bytes, or may be made; where memory is short, this waits or closes."""
+        have, room = self._end - self._start, len(self._buffer) - self._end + self._start
+        if room >= LEAST_ROOM_BYTES or not self._buffer or self._is_closed:
+            return True
+        need, buffers = self._needed(), self._server.buffers
+        if self._is_answering or have >= need:
+            return False
+        if need <= len(self._buffer):
+            return True
+        if len(self._buffer) < LARGE_BUFFER_BYTES:
+            if buffers.has_room():
+                return True
+            self._is_waiting = True
+            buffers.wait(self._room_is_back)
+        elif buffers.has_room(self._huge(need) - len(self._buffer)):
+            return True
         else:
-            buffer = self._server.buffers.take(need, have)
+            self.close(f"requests of {buffers.taken_bytes} bytes are coming in already, and its own has {need - 4}")
+        return False
+
+    def _room_is_back(self) -> None:
+        self._is_waiting = False
+        if not self._is_closed:
+            self._make_room()
+            self._resume()
+
+    def _huge(self, need: int) -> int:
+        return min(need, max(2 * len(self._buffer), LARGE_BUFFER_BYTES))
+
+    def _make_room(self) -> None:
+        """Bytes come, and the buffer is full or there is none: move what is left to its front, or into a larger one."""
+        buffers = self._server.buffers
+        if not self._buffer:
+            self._set_buffer(buffers.first(self._wants_large))
+            return
+        have, need = self._end - self._start, self._needed()
+        if need <= len(self._buffer) or len(self._buffer) - have >= LEAST_ROOM_BYTES:
+            if self._start:
+                self._view[:have] = bytes(self._view[self._start : self._end])
+        else:
+            is_small = len(self._buffer) < LARGE_BUFFER_BYTES
+            buffer = buffers.take_large() if is_small else buffers.take_huge(self._huge(need))
             buffer[:have] = self._view[self._start : self._end]
             self._drop_buffer()
             self._set_buffer(buffer)
@@ -212,8 +301,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _drop_buffer(self) -> None:
         buffer = self._buffer
-        self._set_buffer(bytearray(0))
+        self._start = self._end = 0
         if buffer:
+            self._set_buffer(_NO_BUFFER)
             self._server.buffers.give_back(buffer)
 
     def _pause(self) -> None:
@@ -241,9 +331,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._is_closed:
             return
         if not self._can_send_files:
-            self.send(b"".join(map(bytes_of, parts)))
+            try:
+                self.send(b"".join(map(bytes_of, parts)))
+            except OSError as error:
+                self.close(f"its answer cannot be read: {error.strerror or error}")
             return
         self._parts = list(parts)
+        if self._socket is None:
+            raw = self.transport.get_extra_info("socket")
+            self._socket = socket.socket(raw.family, raw.type, raw.proto, fileno=raw.fileno())
         self._send_some()
 
     def answered(self) -> None:
@@ -258,31 +354,30 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _send_some(self) -> None:
         """Send parts until all are sent, the socket takes no more, or others should have their turn."""
-        if self._is_closed:
+        raw = self._socket
+        if self._is_closed or raw is None:
             return
-        raw = self._duplicate()
+        self.active_round = self._server.idle_round
         budget = SEND_SLICE_BYTES
         try:
             while self._parts and budget > 0:
                 budget -= self._send_part(raw)
         except (BlockingIOError, InterruptedError):
-            budget = 0
+            pass
         except OSError as error:
             self.close(f"sending failed: {error.strerror or error}")
             return
-        if self._parts:
-            self._hold_files()
-            if not self._waits_to_write:
-                self._waits_to_write = True
-                self._loop.add_writer(raw.fileno(), self._send_some)
-            return
-        self._stop_waiting(raw)
-        self.answered()
-
-    def _stop_waiting(self, raw: socket.socket) -> None:
-        if self._waits_to_write:
-            self._waits_to_write = False
-            self._loop.remove_writer(raw.fileno())
+        if not self._parts:
+            self._watch_no_more()
+            self.answered()
+        elif self._watched is None:
+            try:
+                self._hold_files()
+                self._watched = raw.dup()
+            except OSError as error:
+                self.close(f"its answer cannot be kept for later: {error.strerror or error}")
+                return
+            self._loop.add_writer(self._watched, self._send_some)
 
     def _send_part(self, raw: socket.socket) -> int:
         part = self._parts[0]
@@ -295,11 +390,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             return sent
         fd = part.file.fileno()
         if fd < 0:
-            sent = raw.send(part.file.read_at(part.position, part.size))
+            sent = raw.send(bytes_of(part))
         else:
             sent = os.sendfile(raw.fileno(), fd, part.position, part.size)
         if sent == 0 and part.size:
-            raise OSError(f"{part.file.name} ends before byte {part.position + part.size}")
+            raise _too_short(part)
         if sent == part.size:
             del self._parts[0]
         else:
@@ -312,17 +407,17 @@ class ClientConnection(asyncio.BufferedProtocol):
             if isinstance(part, FileRegion) and not isinstance(part.file, HeldFile) and part.file.fileno() >= 0:
                 self._parts[at] = FileRegion(HeldFile(part.file), part.position, part.size)
 
-    def _duplicate(self) -> socket.socket:
-        if self._socket is None:
-            raw = self.transport.get_extra_info("socket")
-            self._socket = socket.socket(raw.family, raw.type, raw.proto, fileno=os.dup(raw.fileno()))
-            self._socket.setblocking(False)
-        return self._socket
+    def _watch_no_more(self) -> None:
+        if self._watched is not None:
+            self._loop.remove_writer(self._watched)
+            self._watched.close()
+            self._watched = None
 
     def _release_socket(self) -> None:
+        self._watch_no_more()
         if self._socket is not None:
-            self._stop_waiting(self._socket)
-            self._socket.close()
+            # The descriptor is the transport's, which closes it.
+            self._socket.detach()
             self._socket = None
 
     def close(self, reason: str) -> None:

@@ -1,36 +1,74 @@
-"""Memory for what connections receive: small while a connection is idle, large while a large request comes in.
+"""Memory for what connections receive: none while a connection is idle, as much as its request needs while one comes in.
 
     buffer     bytes                                given
     ---------  -----------------------------------  ---------------------------------------------------------------------
-    small      SMALL_BUFFER_BYTES                   to each connection
-    large      LARGE_BUFFER_BYTES, from a pool      while the requests at hand do not fit the small one
+    small      SMALL_BUFFER_BYTES                   when bytes come
+    large      LARGE_BUFFER_BYTES                   while the request at hand does not fit the small one; at once where the
+                                                    one before it did not
     huge       doubled as bytes come in             for a request larger than that; a size that is only claimed costs nothing
 
-A connection gives a large buffer back as soon as nothing is left in it, so memory follows the requests that are under way and
-not the connections there are.
+A connection gives its buffer back as soon as nothing is left in it, so memory follows the requests that are under way and not
+the connections there are. Large and huge buffers together stay below `max_bytes` (queued.max.request.bytes): whoever needs
+a large one then waits, unread, until another is given back; a request that needs a huge one then loses its connection.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 SMALL_BUFFER_BYTES = 16 * 1024
 LARGE_BUFFER_BYTES = 2 * 1024 * 1024
-# How many large buffers are kept for the next request; more are given back to the system.
-MAX_KEPT_BUFFERS = 8
+# How many buffers are kept for the next request; more are given back to the system.
+MAX_KEPT_SMALL = 64
+MAX_KEPT_LARGE = 8
+# All large and huge buffers together, where queued.max.request.bytes sets no limit.
+DEFAULT_MAX_BYTES = 1 << 30
 
 
 class BufferPool:
-    """Large buffers that nobody uses at the moment."""
+    """The buffers of one server."""
 
-    def __init__(self) -> None:
-        self._kept: list[bytearray] = []
+    def __init__(self, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.taken_bytes = 0  # of large and huge ones
+        self._small: list[bytearray] = []
+        self._large: list[bytearray] = []
+        self._waiting: deque[Callable[[], None]] = deque()
 
-    def take(self, need_bytes: int, have_bytes: int) -> bytearray:
-        """A buffer for a request of `need_bytes`, of which `have_bytes` have come."""
-        if need_bytes > LARGE_BUFFER_BYTES and have_bytes >= LARGE_BUFFER_BYTES // 2:
-            return bytearray(min(need_bytes, max(2 * have_bytes, LARGE_BUFFER_BYTES)))
-        return self._kept.pop() if self._kept else bytearray(LARGE_BUFFER_BYTES)
+    def has_room(self, more_bytes: int = LARGE_BUFFER_BYTES) -> bool:
+        """Whether so many bytes more are within the limit; one large buffer always is, so that somebody gets on."""
+        return not self.taken_bytes or self.taken_bytes + more_bytes <= self.max_bytes
+
+    def first(self, wants_large: bool) -> bytearray:
+        """A buffer for bytes of which nothing is known yet."""
+        if wants_large and self.has_room():
+            return self.take_large()
+        return self._small.pop() if self._small else bytearray(SMALL_BUFFER_BYTES)
+
+    def take_large(self) -> bytearray:
+        """A large buffer."""
+        self.taken_bytes += LARGE_BUFFER_BYTES
+        return self._large.pop() if self._large else bytearray(LARGE_BUFFER_BYTES)
+
+    def take_huge(self, size: int) -> bytearray:
+        """A buffer of so many bytes, more than a large one has."""
+        self.taken_bytes += size
+        return bytearray(size)
 
     def give_back(self, buffer: bytearray) -> None:
-        """Return what `take` gave."""
-        if len(buffer) == LARGE_BUFFER_BYTES and len(self._kept) < MAX_KEPT_BUFFERS:
-            self._kept.append(buffer)
+        """Return what was taken; one that waits for it may go on."""
+        size = len(buffer)
+        if size == SMALL_BUFFER_BYTES:
+            if len(self._small) < MAX_KEPT_SMALL:
+                self._small.append(buffer)
+            return
+        self.taken_bytes -= size
+        if size == LARGE_BUFFER_BYTES and len(self._large) < MAX_KEPT_LARGE:
+            self._large.append(buffer)
+        while self._waiting and self.has_room():
+            self._waiting.popleft()()
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Have `go_on` called when there is room for a large buffer, which it takes at once."""
+        self._waiting.append(go_on)
