@@ -8,7 +8,8 @@ publish               at once: partitions that the metadata names and no directo
 register              the controller has taken the registration, and unfenced the broker
 ready
 release               the controller lets the broker go, or does not answer in time
-close the logs        the last slice is done: checkpoints, snapshots, the mark of a clean stop
+close the logs        the last slice is done: checkpoints, snapshots, the mark of a clean stop; requests of clients are not
+                      taken any more. Logs that were not all loaded are left as they are, for the next start
 stop the node
 """
 
@@ -35,6 +36,7 @@ class BrokerStartup:
         self._node = node
         self._has_caught_up = False
         self._is_published = False
+        self._is_leaving = False
         self.publisher = MetadataPublisher(broker)
         broker.publisher = self.publisher
         broker.lifecycle = BrokerLifecycle(
@@ -62,7 +64,7 @@ class BrokerStartup:
 
     def _catch_up(self, now_ms: int) -> None:
         """Go on when the metadata is caught up with; looked at after each commit, and now and then."""
-        if self._has_caught_up:
+        if self._has_caught_up or self._is_leaving:
             return
         if not self._node.controller.is_caught_up():
             self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
@@ -77,6 +79,8 @@ class BrokerStartup:
         return found is not None and self._broker.node_id in found.replicas
 
     def _loaded(self, now_ms: int) -> None:
+        if self._is_leaving:
+            return
         self._is_published = True
         self.publisher.start(now_ms)
         self._broker.log_tasks_begin(now_ms)
@@ -84,5 +88,10 @@ class BrokerStartup:
         self._broker.lifecycle.start(now_ms)
 
     def _release(self, now_ms: int) -> None:
+        self._is_leaving = True
+        self._broker.router.is_open = False
+        if not self._is_published:
+            self._node.released(now_ms)
+            return
         work = self._broker.log_manager.shutdown(self._broker.lifecycle.broker_epoch)
         self._node.run_slices(work, self._node.released, now_ms)

@@ -176,6 +176,9 @@ class Node:
             self.controller.receive(connection, frame, respond, now_ms)
         except MessageError as error:
             self._effects.append(CloseConnection(connection, error.message))
+        except Exception as error:
+            # Whoever can send a request must not be able to end the node with it.
+            self._effects.append(CloseConnection(connection, f"a fault of kcli in the controller: {error!r}; please report it"))
 
     # ------------------------------------------------------------------------------------------------------ long work
 

@@ -70,6 +70,10 @@ class RequestRouter:
         except MessageError as error:
             self._effects.append(CloseConnection(connection, error.message))
             return
+        except Exception as error:
+            self._broker.fault("reading a request", error)
+            self._effects.append(CloseConnection(connection, "its request met a fault"))
+            return
         self._serve(context, request)
 
     def _serve(self, context: RequestContext, request: Message) -> None:

@@ -86,8 +86,8 @@ class ServerPort(Protocol):
         """A whole request came."""
         ...
 
-    def connection_made(self, client: ClientConnection) -> bool:
-        """A connection is there; False: it must be closed, a limit is reached."""
+    def connection_made(self, client: ClientConnection) -> None:
+        """A connection is there."""
         ...
 
     def connection_lost(self, client: ClientConnection) -> None:
@@ -151,7 +151,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection over, or close it where a limit is reached."""
+        """Take the connection over."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         peer = transport.get_extra_info("peername") or ("", 0)
@@ -161,9 +161,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._can_send_files = transport.get_extra_info("sslcontext") is None
         transport.set_write_buffer_limits(high=0)
-        if not self._server.connection_made(self):
-            self._is_closed = True
-            transport.abort()
+        self._server.connection_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -423,6 +421,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     def close(self, reason: str) -> None:
         """Close the connection from this side."""
         if not self._is_closed:
-            self._is_closed = True
             self._server.log_closing(self.connection, reason)
-            self.transport.abort()
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection from this side without a word."""
+        self._is_closed = True
+        self.transport.abort()

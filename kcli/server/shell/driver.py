@@ -7,15 +7,15 @@
     NoResponse       lets the connection's next request in
     SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection
     Flush            fsync in a thread, then Flushed
-    CloseConnection  closes it
+    CloseConnection  closes it; to the node's own requests it is a ResponseReceived without an answer
 
+Connections that nothing was heard of for max_idle_ms are looked for in IDLE_ROUNDS rounds in that time, and closed.
 One timer is armed, for the node's next deadline; one that comes too early finds nothing due and is armed again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections import deque
@@ -38,9 +38,14 @@ from kcli.server.events import (
     SendRequest,
     SendResponse,
 )
+from kcli.server.shell.acceptor import Acceptor, Gate, plain_host
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
 from kcli.server.shell.clock import Clock
+from kcli.server.shell.limits import Limits
 from kcli.server.shell.receive_buffers import BufferPool
+
+# In so many rounds a connection is found to be idle; it is closed at most one round late.
+IDLE_ROUNDS = 8
 
 
 class NodePort(Protocol):
@@ -69,14 +74,15 @@ class _LoopbackCall:
 class Driver:
     """Runs one node on the running event loop; `tell(line)` writes a line of the log."""
 
-    def __init__(self, node: NodePort, tell: Callable[[str], None], max_request_bytes: int, max_connections: int) -> None:
+    def __init__(self, node: NodePort, tell: Callable[[str], None], limits: Limits) -> None:
         self.node = node
         self.tell = tell
         self.loop = asyncio.get_running_loop()
         self.clock = Clock()
-        self.buffers = BufferPool()
-        self.max_request_bytes = max_request_bytes
-        self.max_connections = max_connections
+        self.buffers = BufferPool(limits.max_receive_bytes)
+        self.max_request_bytes = limits.max_request_bytes
+        self.gate = Gate(limits, tell)
+        self.idle_round = 0
         self.on_change: Callable[[], None] = lambda: None
         self.on_fault: Callable[[Exception], None] = self._raise
         self._clients: set[ClientConnection] = set()
@@ -86,7 +92,9 @@ class Driver:
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
 
     # -------------------------------------------------------------------------------------------------- the node's loop
 
@@ -149,12 +157,22 @@ class Driver:
         elif isinstance(effect, NoResponse):
             if isinstance(effect.connection.shell, ClientConnection):
                 effect.connection.shell.answered()
+            else:
+                self._no_answer(effect.connection.shell)
         elif isinstance(effect, SendRequest):
             self._send_request(effect)
         elif isinstance(effect, Flush):
             self._flush(effect)
-        elif isinstance(effect, CloseConnection) and isinstance(effect.connection.shell, ClientConnection):
-            effect.connection.shell.close(effect.reason)
+        elif isinstance(effect, CloseConnection):
+            if isinstance(effect.connection.shell, ClientConnection):
+                effect.connection.shell.close(effect.reason)
+            else:
+                self.tell(f"a request of the node to itself is not answered: {effect.reason}")
+                self._no_answer(effect.connection.shell)
+
+    def _no_answer(self, shell: object) -> None:
+        if isinstance(shell, _LoopbackCall):
+            self._events.append(ResponseReceived(shell.request_id, None))
 
     def _send_file(self, effect: SendFile) -> None:
         shell = effect.connection.shell
@@ -199,29 +217,38 @@ class Driver:
 
     # ----------------------------------------------------------------------------------------------------- connections
 
-    async def listen(self, listener: str, bound: socket.socket) -> None:
+    def listen(self, listener: str, bound: socket.socket) -> None:
         """Take connections on a listener's socket, which is bound and listens."""
 
         def make(peer: tuple[str, int]) -> Connection:
-            return Connection(self._connection_id(), listener, *peer)
+            return Connection(self._connection_id(), listener, plain_host(peer[0]), peer[1])
 
         def protocol() -> ClientConnection:
             return ClientConnection(self, make, self.loop)
 
-        self._servers.append(await self.loop.create_server(protocol, sock=bound))
+        self._acceptors.append(Acceptor(bound, self.gate, protocol))
+        if self._idle_timer is None and self.gate.limits.max_idle_ms > 0:
+            self._look_for_idle_ones()
 
-    def connection_made(self, client: ClientConnection) -> bool:
-        """Count a connection in; False: there are max.connections already."""
-        if len(self._clients) >= self.max_connections:
-            self.log_closing(client.connection, f"there are {self.max_connections} connections already (max.connections)")
-            return False
+    def connection_made(self, client: ClientConnection) -> None:
+        """Know a connection."""
         self._clients.add(client)
-        return True
 
     def connection_lost(self, client: ClientConnection) -> None:
-        """Count it out, and tell the node."""
+        """Forget it, and tell the node."""
         self._clients.discard(client)
+        self.gate.leave(client.connection.client_host)
         self.dispatch(ConnectionClosed(client.connection))
+
+    def _look_for_idle_ones(self) -> None:
+        max_idle_ms = self.gate.limits.max_idle_ms
+        idle = [client for client in self._clients if self.idle_round - client.active_round > IDLE_ROUNDS]
+        for client in idle:
+            client.abort()
+        if idle:
+            self.tell(f"closed {len(idle)} connections that were idle for {max_idle_ms} ms (connections.max.idle.ms)")
+        self.idle_round += 1
+        self._idle_timer = self.loop.call_later(max_idle_ms / IDLE_ROUNDS / 1000, self._look_for_idle_ones)
 
     @property
     def connection_count(self) -> int:
@@ -229,35 +256,39 @@ class Driver:
         return len(self._clients)
 
     def log_closing(self, connection: Connection, reason: str) -> None:
-        """Say in the log why a connection is closed."""
+        """Say in the log why a connection is closed; when the node stops, they all are."""
+        if self._is_stopping:
+            return
         peer = f"{connection.client_host}:{connection.client_port}"
         self.tell(f"closing the connection of {peer} to {connection.listener}: {reason}")
 
     def stop_listening(self) -> None:
         """Take no more connections."""
-        for server in self._servers:
-            server.close()
+        self._is_stopping = True
+        for acceptor in self._acceptors:
+            acceptor.close()
 
     def close(self) -> None:
         """Close all that is open; what still happens is not handed in."""
         self._is_closed = True
         self.stop_listening()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
         for client in list(self._clients):
-            client.transport.abort()
+            client.abort()
 
 
 def flush_paths(paths: Sequence[str]) -> OSError | None:
-    """fsync files and directories, in their order -> the error that came, if any; a path that is gone is none."""
-    try:
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-    except OSError as error:
-        return error
-    return None
+    """fsync files and directories, in their order -> the first error that came, if any; a path may be gone meanwhile."""
+    first = None
+    for path in paths:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            first = first or error
+    return first

@@ -33,10 +33,13 @@ from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.shell.clock import Clock
 from kcli.server.shell.driver import Driver
+from kcli.server.shell.limits import limits_of
 
 # Of the descriptors that the process may have, this share is for segments that are kept open; the rest is for connections.
 FILES_SHARE = 4
 MAX_OPEN_SEGMENTS = 4096
+# As that of a command that cannot run; kcli.commands is above this room.
+EXIT_CANNOT_GO_ON = 2
 COLLECT_AFTER_ALLOCATIONS = 20_000
 Tell = Callable[[str], None]
 
@@ -107,12 +110,7 @@ class Server:
         self.node = build_node(config, OsDisk(), random.SystemRandom(), Clock().now_ms(), self.tell, max_open)
         if self.node.broker is not None:
             self.node.broker.bound_ports = ports
-        self.driver = Driver(
-            self.node,
-            self.tell,
-            config.get_int("socket.request.max.bytes"),
-            min(config.get_int("max.connections"), max(1, descriptors - max_open - 64)),
-        )
+        self.driver = Driver(self.node, self.tell, limits_of(config, descriptors, max_open))
         self.driver.on_change = self._look
         self.driver.on_fault = self._fail
         self._take_signals()
@@ -127,13 +125,13 @@ class Server:
         """See what the node has become."""
         if self.node.is_ready and self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
-            asyncio.get_running_loop().create_task(self._open(on_ready))
+            self._open(on_ready)
         if self.node.is_stopped:
             self._stopped.set()
 
-    async def _open(self, on_ready: Callable[[], None]) -> None:
+    def _open(self, on_ready: Callable[[], None]) -> None:
         for name, bound in self._sockets.items():
-            await self.driver.listen(name, bound)
+            self.driver.listen(name, bound)
         settle_garbage_collector()
         on_ready()
 
@@ -141,6 +139,7 @@ class Server:
         """Something went wrong that no core could deal with: what goes on from here nobody knows, so the process ends."""
         if isinstance(error, StorageError | OSError | MetadataLogError):
             self.tell(f"{error}; the node cannot go on")
+            os._exit(EXIT_CANNOT_GO_ON)
         else:
             lines = "".join(traceback.format_exception(error)).rstrip()
             self.tell(f"a fault of kcli; the node ends here, and its next start recovers the logs. Please report it:\n{lines}")
