@@ -371,8 +371,6 @@ class Machine:
         try:
             if done < len(effect.paths):
                 self.disk.flush(effect.paths[done])
-        except FileNotFoundError:
-            pass
         except OSError as caught:
             error = caught
         if error is None and done + 1 < len(effect.paths):
