@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nodes import START_MS
-
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk import OsDisk
 from kcli.log.file_cache import FileCache
@@ -24,6 +22,7 @@ from kcli.server.events import Connection, Effect, Flush, Flushed
 from kcli.server.flushes import Flushes
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
+from tests.server.controller.nodes import START_MS
 
 
 class Broker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 from kcli.log.disk import OsDisk
@@ -102,6 +101,3 @@ def started_raft(directory: Path, around: Surroundings, *listeners: Follower, **
     raft.listeners += listeners
     raft.start(around.now_ms)
     return raft
-
-
-Change = Callable[[], None]

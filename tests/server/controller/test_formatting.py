@@ -1,0 +1,206 @@
+"""Protects formatting: the same files as kafka-storage writes, refusals that name what is wrong, nothing formatted twice."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import random
+from pathlib import Path
+
+import pytest
+
+from kcli.commands.app import main as kcli
+from kcli.format.metadata_files import decode_meta_properties, encode_meta_properties
+from kcli.log.disk import OsDisk
+from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
+from kcli.server.controller.features import FeatureError, initial_features, metadata_version_of
+from kcli.server.controller.format_settings import FormatOptions, plan_format
+from kcli.server.controller.formatting import FormattingError, format_directories, java_date, written_paths
+from kcli.server.controller.metadata_log import read_snapshot_file
+from kcli.server.controller.scram import ScramError, parse_scram
+from kcli.server.controller.voters import VoterError, parse_dynamic_voters, parse_static_voters
+from tests.server.controller.nodes import START_MS, formatted
+
+DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFg"
+CONTROLLER = {
+    "node.id": "1",
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://127.0.0.1:9093",
+}
+
+
+def dice(seed: int = 1) -> random.Random:
+    return random.Random(seed)
+
+
+def levels(directory: Path) -> dict[str, int]:
+    """The features in bootstrap.checkpoint, in their order."""
+    batches = list(read_snapshot_file(OsDisk(), str(directory / "bootstrap.checkpoint")))
+    assert batches[0].control_records[0].type_id == SNAPSHOT_HEADER
+    assert batches[-1].control_records[-1].type_id == SNAPSHOT_FOOTER
+    records = [record for batch in batches for record in batch.records if record.STRUCT.name == "FeatureLevelRecord"]
+    return {record.name: record.feature_level for record in records}
+
+
+def test_a_new_directory_has_kafkas_files(tmp_path: Path) -> None:
+    """Features of 4.3 in Kafka's order; a dynamic quorum with this node's directory; meta.properties of version 1."""
+    directory = formatted(tmp_path / "data")
+    assert list(levels(directory).items()) == [
+        ("metadata.version", 30),
+        ("eligible.leader.replicas.version", 1),
+        ("group.version", 1),
+        ("share.version", 1),
+        ("streams.version", 1),
+        ("transaction.version", 2),
+    ]
+    meta = decode_meta_properties((directory / "meta.properties").read_bytes())
+    assert (meta.version, meta.node_id) == (1, 1)
+    path = directory / "__cluster_metadata-0" / "00000000000000000000-0000000000.checkpoint"
+    first, last = read_snapshot_file(OsDisk(), str(path))
+    assert [record.type_id for record in first.control_records] == [SNAPSHOT_HEADER, KRAFT_VERSION, KRAFT_VOTERS]
+    voters = first.control_records[2].message
+    assert voters is not None
+    assert [(voter.voter_id, voter.voter_directory_id) for voter in voters.voters] == [(1, meta.directory_id)]
+    assert last.control_records[0].type_id == SNAPSHOT_FOOTER
+
+
+def test_a_directory_without_its_flushes_is_the_same(tmp_path: Path) -> None:
+    """A server that starts flushes later: what is written is the same, and `written_paths` names every file of it."""
+    for name, flush in (("one", True), ("other", False)):
+        plan = plan_format(CONTROLLER | {"log.dirs": str(tmp_path / name)}, FormatOptions(is_standalone=True), dice().randbytes)
+        format_directories(OsDisk(), plan, dice().randbytes, START_MS, flush=flush)
+    files = {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()}
+    assert files == {path.relative_to(tmp_path / "other") for path in (tmp_path / "other").rglob("*") if path.is_file()}
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
+    flushed = {Path(path) for path in written_paths([str(tmp_path / "one")], str(tmp_path / "one"))}
+    assert {tmp_path / "one" / file for file in files} <= flushed
+
+
+def test_an_interrupted_format_is_no_format(tmp_path: Path) -> None:
+    """meta.properties is written last: without it a directory counts as empty and is formatted again."""
+    directory = formatted(tmp_path / "data")
+    (directory / "meta.properties").unlink()
+    assert formatted(directory, seed=2) == directory
+    assert (directory / "meta.properties").exists()
+
+
+def test_formatted_directories_are_refused_or_ignored(tmp_path: Path) -> None:
+    """A second format is refused; with --ignore-formatted it formats what is new; another cluster or node is refused."""
+    settings = CONTROLLER | {"log.dirs": str(tmp_path / "a")}
+    options = FormatOptions(cluster_id="one", is_standalone=True)
+    made = format_directories(OsDisk(), plan_format(settings, options, dice().randbytes), dice().randbytes, START_MS)
+    assert list(made) == [str(tmp_path / "a")]
+    with pytest.raises(FormattingError, match="formatted already"):
+        format_directories(OsDisk(), plan_format(settings, options, dice().randbytes), dice().randbytes, START_MS)
+    both = settings | {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
+    ignoring = options._replace(ignore_formatted=True)
+    made = format_directories(OsDisk(), plan_format(both, ignoring, dice().randbytes), dice().randbytes, START_MS)
+    assert list(made) == [str(tmp_path / "b")]
+    for changed, sentence in ((ignoring._replace(cluster_id="two"), "belongs to cluster one"), (ignoring, "belongs to node 1")):
+        other = both | ({} if "cluster" in sentence else {"node.id": "2"})
+        with pytest.raises(FormattingError, match=sentence):
+            format_directories(OsDisk(), plan_format(other, changed, dice().randbytes), dice().randbytes, START_MS)
+
+
+@pytest.mark.parametrize(
+    ("properties", "options", "sentence"),
+    [
+        ({}, FormatOptions(), "say who votes"),
+        ({"process.roles": "broker"}, FormatOptions(is_standalone=True), "for a controller"),
+        ({"controller.quorum.voters": "1@a:1"}, FormatOptions(is_standalone=True), "makes the quorum static"),
+        ({"node.id": ""}, FormatOptions(is_standalone=True), "node.id is missing"),
+        ({"listeners": "PLAINTEXT://:9092"}, FormatOptions(is_standalone=True), "has a listener 'CONTROLLER'"),
+        ({}, FormatOptions(is_standalone=True, release="9.9"), "no release"),
+        ({}, FormatOptions(is_standalone=True, features=["group.version"]), "NAME=LEVEL"),
+        ({}, FormatOptions(is_standalone=True, features=["group.version=7"]), "levels 0 to 1"),
+        ({}, FormatOptions(is_standalone=True, features=["odd.version=1"]), "no feature 'odd.version'"),
+        ({}, FormatOptions(is_standalone=True, features=["kraft.version=0"]), "does not fit a dynamic quorum"),
+        (
+            {"controller.quorum.voters": "1@a:1"},
+            FormatOptions(release="3.4", scram=["SCRAM-SHA-256=[name=a,password=b]"]),
+            "SCRAM credentials",
+        ),
+        ({}, FormatOptions(is_standalone=True, release="3.4"), "kraft.version=1 needs metadata.version"),
+        ({}, FormatOptions(initial_controllers="1@host:9093"), "is no voter"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(properties: dict[str, str], options: FormatOptions, sentence: str) -> None:
+    """Each refusal is a sentence that names the key or the option."""
+    with pytest.raises(FormattingError, match=sentence):
+        plan_format(CONTROLLER | properties, options, dice().randbytes)
+
+
+def test_releases_and_features() -> None:
+    """A release is its last level; features begin where they were finished when it was; one that needs more is refused."""
+    assert [metadata_version_of(name) for name in ("4.3-IV0", "4.3", "4.3.1", "4.0", "3.3")] == [30, 30, 30, 25, 7]
+    assert initial_features({}, "4.0", is_dynamic_quorum=True) == {
+        "metadata.version": 25,
+        "kraft.version": 1,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 0,
+        "share.version": 0,
+        "streams.version": 0,
+    }
+    with pytest.raises(FeatureError, match=r"needs metadata\.version 4\.0-IV1"):
+        initial_features({"eligible.leader.replicas.version": 1}, "3.9", is_dynamic_quorum=False)
+    with pytest.raises(FeatureError, match="once"):
+        initial_features({"metadata.version": 30}, "4.3", is_dynamic_quorum=False)
+
+
+def test_voters_are_read_as_kafka_reads_them() -> None:
+    """Static and dynamic forms, IPv6 in brackets; what is none is quoted in the refusal."""
+    assert parse_static_voters("1@a:9093, 2@[::1]:9094")[1][:3] == (2, "::1", 9094)
+    voters = parse_dynamic_voters(f"0@example.com:8082:{DIRECTORY_ID}")
+    assert str(voters[0].directory_id) == DIRECTORY_ID
+    for text in ("", "a@b:1:" + DIRECTORY_ID, "1@:1:" + DIRECTORY_ID, "1@b:70000:" + DIRECTORY_ID, "1@b:1:short"):
+        with pytest.raises(VoterError):
+            parse_dynamic_voters(text)
+    with pytest.raises(VoterError, match="two voters"):
+        parse_dynamic_voters(f"1@a:1:{DIRECTORY_ID},2@b:2:{DIRECTORY_ID}")
+
+
+def test_a_scram_credential_holds_the_keys_of_rfc_5802() -> None:
+    """The keys are those that the RFC derives of the password; the password itself is nowhere."""
+    record = parse_scram("SCRAM-SHA-256=[name=alice,password=secret,iterations=4096]", dice().randbytes)
+    salted = hashlib.pbkdf2_hmac("sha256", b"secret", record.salt, 4096)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    assert record.stored_key == hashlib.sha256(client_key).digest()
+    assert record.server_key == hmac.digest(salted, b"Server Key", "sha256")
+    assert "secret" not in repr(record)
+    again = parse_scram('SCRAM-SHA-512=[name=bob,salt="N3E=",saltedpassword="YCE="]', dice().randbytes)
+    assert (again.mechanism, again.salt) == (2, b"7q")
+    for text in ("PLAIN=[name=a,password=b]", "SCRAM-SHA-256=[name=a]", "SCRAM-SHA-256=[name=a,password=b,iterations=1]"):
+        with pytest.raises(ScramError) as refused:
+            parse_scram(text, dice().randbytes)
+        assert "password=b" not in str(refused.value)
+
+
+def test_the_date_is_javas() -> None:
+    """Leap years, centuries and the first of months."""
+    for ms in (0, 951_782_400_000, 1_795_282_939_477, 4_107_542_399_000, 1_709_164_800_000):
+        expected = datetime.datetime.fromtimestamp(ms // 1000, datetime.UTC).strftime("%a %b %d %H:%M:%S UTC %Y")
+        assert java_date(ms) == expected
+
+
+def test_meta_properties_of_any_form_are_read(tmp_path: Path) -> None:
+    """The quick reader and the whole one say the same; what only the whole one reads is handed to it."""
+    plain = (formatted(tmp_path / "data") / "meta.properties").read_bytes()
+    spaced = plain.replace(b"=", b" : ").replace(b"version", b"ver\\\n   sion")
+    assert decode_meta_properties(spaced) == decode_meta_properties(plain)
+    odd = decode_meta_properties(plain)._replace(cluster_id="a cluster = \u00e9")
+    assert decode_meta_properties(encode_meta_properties(odd, date="today")) == odd
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """kcli format formats what a server.properties names, says so, and refuses to do it again."""
+    config = tmp_path / "server.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in CONTROLLER.items()) + f"log.dirs={tmp_path / 'data'}\n")
+    arguments = ["format", "-c", str(config), "-t", "kcliKcliKcliKcliKcliKg", "--standalone", "-f", "group.version=0"]
+    assert kcli(arguments) == 0
+    assert levels(tmp_path / "data").get("group.version") is None
+    assert kcli(arguments) == 2
+    assert "formatted already" in capsys.readouterr().err
