@@ -34,6 +34,8 @@ from kcli.server.apis.fetch import DelayedFetch, FetchHandler
 from kcli.server.apis.produce import DelayedProduce, ProduceHandler
 from kcli.server.authorizer import AllowAll, Authorizer
 from kcli.server.broker_lifecycle import BrokerLifecycle
+from kcli.server.config.dynamic_config import DynamicConfig
+from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import supported_features
 from kcli.server.controller_channel import ControllerChannel
 from kcli.server.dice import Dice
@@ -62,7 +64,7 @@ class Broker:
 
     def __init__(
         self,
-        config: Any,
+        config: ServerConfig,
         cluster_id: str,
         disk: LogDisk,
         rng: Dice,
@@ -73,7 +75,7 @@ class Broker:
         controller_id: Callable[[], int],
         tell: Callable[[str], None],
     ) -> None:
-        self.config = config
+        self.config = DynamicConfig(config, tell)
         self.node_id: int = config["node.id"]
         self.cluster_id = cluster_id
         self.image = MetadataImage()
@@ -118,7 +120,7 @@ class Broker:
     def describe_registration(self, request: Message) -> None:
         """Fill in what a registration says of this broker: where it is reached, what it can, which log directories it has."""
         listener, feature = (API_KEYS[BROKER_REGISTRATION].request.classes[name] for name in ("Listener", "Feature"))
-        for found in self.config.advertised_listeners:
+        for found in self.config.static.advertised_listeners:
             protocol = SECURITY_PROTOCOL_IDS[found.security_protocol]
             port = found.port or self.bound_ports.get(found.name, 0)
             request.listeners.append(listener(name=found.name, host=found.host, port=port, security_protocol=protocol))
@@ -161,7 +163,7 @@ class Broker:
 
     def topic_config(self, topic: str) -> LogConfig:
         """The settings of a topic's logs: its own, over the broker's."""
-        from kcli.server.config.topic_config import effective_topic_config  # type: ignore[import-not-found,unused-ignore]
+        from kcli.server.config.topic_config import effective_topic_config
 
         overrides = self.image.configs.get(ConfigResource("TOPIC", topic)) or {}
         if not overrides:
@@ -177,10 +179,15 @@ class Broker:
 
     def reconfigure(self) -> None:
         """Let everything go by the broker's present settings."""
+        changed = self.config.follow(self.image)
+        if not changed:
+            return
         self._default_topic_config = None
         self.fetch_max_bytes = self.config["fetch.max.bytes"]
+        self.fetch_sessions.max_sessions = self.config["max.incremental.fetch.session.cache.slots"]
         for topic in self.image.topic_ids:
             self.reconfigure_topic(topic)
+        self.tell(f"dynamic configuration: {', '.join(changed)} changed")
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """The partition that this broker hosts, or None."""

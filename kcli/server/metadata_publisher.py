@@ -12,7 +12,7 @@ The first time, at start, everything in the image counts as changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
@@ -32,7 +32,8 @@ class MetadataPublisher:
         self._broker = broker
         self._is_started = False
         self._is_started_long_ago = False  # all partitions that come from now on are new
-        self.on_broker_config: Callable[[], None] = lambda: None
+        # What records have changed that is not yet published: topics by id, topics removed, configurations.
+        self._pending: tuple[dict[Uuid, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
 
     @property
     def image(self) -> MetadataImage:
@@ -42,9 +43,7 @@ class MetadataPublisher:
 
     def apply(self, records: Iterable[Message], last_offset: int, now_ms: int) -> None:
         """Apply committed records up to `last_offset`, and do what they ask for. Raises StateError for what cannot be."""
-        changed: dict[Uuid, None] = {}
-        removed: list[Topic] = []
-        configs: dict[ConfigResource, None] = {}
+        changed, removed, configs = self._pending
         image = self.image
         for record in records:
             kind = record.STRUCT.name
@@ -58,12 +57,16 @@ class MetadataPublisher:
             if kind == "ConfigRecord":
                 configs[ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)] = None
         self._broker.metadata_offset = last_offset
-        if self._is_started:
+        # The records of a metadata transaction count when it ends.
+        if self._is_started and image.pending_records is None:
+            self._pending = ({}, [], {})
             self._publish(changed, removed, configs, now_ms)
 
     def start(self, now_ms: int) -> None:
         """Do what the image asks for as a whole; the logs that are there have been loaded."""
         self._is_started = True
+        self._pending = ({}, [], {})
+        self._broker.reconfigure()
         self._publish(dict.fromkeys(self.image.topics), [], {}, now_ms)
         self._is_started_long_ago = True
 
@@ -77,8 +80,8 @@ class MetadataPublisher:
         for resource in configs:
             if resource.type == "TOPIC":
                 self._broker.reconfigure_topic(resource.name)
-            elif resource.type == "BROKER":
-                self.on_broker_config()
+        if any(resource.type == "BROKER" for resource in configs):
+            self._broker.reconfigure()
 
     def _update(self, topic: Topic, now_ms: int) -> None:
         broker = self._broker

@@ -129,7 +129,7 @@ def _flushed_format(tell: Tell) -> Callable[[OSError | None, int], None]:
 
 def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, max_open_files: int = 256) -> Node:
     """Make a node; nothing runs before its `start`. Raises NodeError, and OSError as the disk does."""
-    from kcli.server.controller.controller_core import ControllerCore  # type: ignore[import-not-found,unused-ignore]
+    from kcli.server.controller.controller_core import ControllerCore
 
     identity = identify(config, disk, rng, now_ms, tell)
     effects: list[Effect] = []

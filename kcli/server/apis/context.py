@@ -21,7 +21,7 @@ class BrokerPort(Protocol):
     node_id: int
     cluster_id: str
     image: MetadataImage
-    config: Any  # kcli.server.config's ServerConfig
+    config: Any  # kcli.server.config.dynamic_config's DynamicConfig
     log_manager: Any  # kcli.log.log_manager's LogManager
     authorizer: Authorizer
     metrics: Any

@@ -31,8 +31,7 @@ _GUARDS = {
 def handle_describe_configs(context: RequestContext, request: Message) -> Message:
     """Answer a DescribeConfigsRequest."""
     unknown = [item.resource_type for item in request.resources if item.resource_type not in CONFIG_RESOURCE_TYPES]
-    dynamic = DynamicConfig(context.broker.config)
-    dynamic.follow(context.broker.image)
+    dynamic = context.broker.config
     results = []
     for item in request.resources:
         result = context.new(
