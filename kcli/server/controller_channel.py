@@ -13,7 +13,6 @@ tries again.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 
 from kcli.format.primitives import FormatError
@@ -22,6 +21,7 @@ from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.events import CloseConnection, Effect, ResponseReceived, SendRequest, SendResponse
+from kcli.server.host_address import pack_host
 from kcli.server.principal import encode_principal
 
 Callback = Callable[[Message | None, int], None]
@@ -58,7 +58,7 @@ class ControllerChannel:
         envelope = api.request.new(
             request_data=bytes(frame),
             request_principal=encode_principal(connection.principal),
-            client_host_address=ipaddress.ip_address(connection.client_host or "127.0.0.1").packed,
+            client_host_address=pack_host(connection.client_host or "127.0.0.1"),
         )
 
         def answered(answer: bytes | None, now_ms: int) -> None:

@@ -11,7 +11,6 @@ The answer holds the whole answer to the client, header and message, or an error
 
 from __future__ import annotations
 
-import ipaddress
 from typing import NamedTuple
 
 from kcli.protocol import error_codes
@@ -19,6 +18,7 @@ from kcli.protocol.apis import API_KEYS, ENVELOPE
 from kcli.protocol.errors import DecodeError
 from kcli.protocol.framing import SIZE_BYTES, encode_response, read_request_header
 from kcli.server.events import Connection
+from kcli.server.host_address import unpack_host
 from kcli.server.principal import decode_principal
 
 
@@ -36,7 +36,7 @@ def open_envelope(frame: memoryview, carrier: Connection) -> OpenedEnvelope:
     _, version, correlation_id, _, position = read_request_header(frame)
     message, _ = API_KEYS[ENVELOPE].request.decode(frame, version, position)
     try:
-        host = str(ipaddress.ip_address(message.client_host_address))
+        host = unpack_host(bytes(message.client_host_address))
     except ValueError as error:
         raise DecodeError(f"the envelope's client address: {error}") from error
     principal = carrier.principal

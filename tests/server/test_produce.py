@@ -1,0 +1,196 @@
+"""Protects Produce: what counts as done for each acks, what waits for the disk, and that each partition has its own error."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kcli.format.codec_streams import ZSTD
+from kcli.protocol import error_codes
+from kcli.protocol.message import Message
+from kcli.server.events import DeadlineReached
+from tests.server.whole_node import NOTHING, START_MS, Closed, Pending, WholeNode, batch, partitions_of
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> WholeNode:
+    made = WholeNode(tmp_path / "data")
+    made.create_topic("t", 2)
+    return made
+
+
+def only(pending: Pending) -> Message:
+    """The one partition of an answer."""
+    (topic,) = pending.result().responses
+    (answer,) = topic.partition_responses
+    return answer
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", range(3, 14))
+def test_records_are_appended_and_told(node: WholeNode, version: int, acks: int) -> None:
+    first = only(node.produce("t", 0, batch(b"a", b"b"), version=version, acks=acks))
+    second = only(node.produce("t", 0, batch(b"c"), version=version, acks=acks))
+    assert (first.error_code, first.base_offset, second.base_offset) == (0, 0, 2)
+    assert first.log_append_time_ms == -1
+    assert second.log_start_offset == (0 if version >= 5 else -1)
+    partition = node.broker.partition("t", 0)
+    assert partition is not None and partition.log is not None
+    assert partition.log.high_watermark == partition.log.log_end_offset == 3
+
+
+def test_acks_0_gets_no_answer_and_lets_the_next_request_in(node: WholeNode) -> None:
+    assert node.produce("t", 0, batch(b"a"), acks=0).answer is NOTHING
+    assert only(node.produce("t", 0, batch(b"b"))).base_offset == 1
+
+
+def test_acks_0_learns_of_an_error_by_the_end_of_its_connection(node: WholeNode) -> None:
+    with pytest.raises(Closed, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        node.produce("nobody", 0, batch(b"a"), acks=0).result()
+
+
+@pytest.mark.parametrize("acks", [2, -2, 100])
+def test_other_acks_are_refused_and_nothing_is_written(node: WholeNode, acks: int) -> None:
+    assert only(node.produce("t", 0, batch(b"a"), acks=acks)).error_code == error_codes.INVALID_REQUIRED_ACKS
+    assert only(node.produce("t", 0, batch(b"a"))).base_offset == 0
+
+
+def test_each_partition_has_its_own_error(node: WholeNode) -> None:
+    damaged = bytearray(batch(b"a"))
+    damaged[-1] ^= 1
+    node.create_topic("small", 1, max_message_bytes="100")
+    pending = node.produce_all(
+        {
+            ("t", 0): batch(b"good"),
+            ("t", 1): bytes(damaged),
+            ("t", 2): batch(b"x"),
+            ("nobody", 0): batch(b"x"),
+            ("small", 0): batch(b"x" * 200),
+        }
+    )
+    codes = {
+        (topic.name, answer.index): answer.error_code
+        for topic in pending.result().responses
+        for answer in topic.partition_responses
+    }
+    assert codes == {
+        ("t", 0): 0,
+        ("t", 1): error_codes.CORRUPT_MESSAGE,
+        ("t", 2): error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        ("nobody", 0): error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        ("small", 0): error_codes.MESSAGE_TOO_LARGE,
+    }
+    assert "nobody" not in node.broker.metrics.topics
+
+
+@pytest.mark.parametrize("records", [None, b"", b"\0" * 10, batch(b"a") + batch(b"b"), batch(b"a")[:-1]])
+def test_what_is_not_one_whole_batch_is_refused(node: WholeNode, records: bytes | None) -> None:
+    assert only(node.produce("t", 0, records)).error_code in (error_codes.INVALID_RECORD, error_codes.CORRUPT_MESSAGE)
+    assert only(node.produce("t", 0, batch(b"a"))).base_offset == 0
+
+
+def test_records_that_lie_name_themselves(node: WholeNode) -> None:
+    """KIP-467: which record of the batch is wrong, and how."""
+    node.create_topic("compacted", 1, cleanup_policy="compact")
+    answer = only(node.produce("compacted", 0, batch(b"no", b"key")))
+    assert answer.error_code == error_codes.INVALID_RECORD
+    assert [error.batch_index for error in answer.record_errors] == [0, 1]
+    assert all(error.batch_index_error_message for error in answer.record_errors)
+
+
+def test_an_unknown_topic_id_is_told(node: WholeNode) -> None:
+    assert only(node.produce("nobody", 0, batch(b"a"), version=13)).error_code == error_codes.UNKNOWN_TOPIC_ID
+
+
+def test_zstd_is_refused_to_who_cannot_know_it(node: WholeNode) -> None:
+    refused = only(node.produce("t", 0, batch(b"a", attributes=ZSTD), version=6))
+    assert refused.error_code == error_codes.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_log_append_time_is_told(node: WholeNode) -> None:
+    node.create_topic("stamped", 1, message_timestamp_type="LogAppendTime")
+    node.advance(5000)
+    assert only(node.produce("stamped", 0, batch(b"a", timestamp=START_MS))).log_append_time_ms == node.now_ms
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_an_answer_waits_for_the_disk_where_the_topic_wants_it(node: WholeNode, acks: int) -> None:
+    """Whatever the request's timeout is: an answer says that the disk has it."""
+    node.create_topic("flushed", 1, flush_messages="1")
+    node.holds_flushes = True
+    pending = node.produce("flushed", 0, batch(b"a"), acks=acks, timeout_ms=10)
+    node.advance(60_000)
+    assert pending.answer is None
+    node.release_flushes()
+    if acks:
+        assert only(pending).error_code == 0
+    else:
+        assert pending.answer is NOTHING
+
+
+def test_a_repeated_batch_waits_for_the_flush_of_the_first(node: WholeNode) -> None:
+    node.create_topic("flushed", 1, flush_messages="1")
+    node.holds_flushes = True
+    sent = batch(b"a", producer_id=5, producer_epoch=0, base_sequence=0)
+    first, again = node.produce("flushed", 0, sent), node.produce("flushed", 0, sent)
+    assert first.answer is None and again.answer is None
+    node.release_flushes()
+    assert (only(first).base_offset, only(again).base_offset, only(again).error_code) == (0, 0, 0)
+
+
+def test_a_disk_that_cannot_flush_is_told_and_ends_its_directory(tmp_path: Path) -> None:
+    node = WholeNode(tmp_path / "a", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}", f"metadata.log.dir={tmp_path / 'm'}")
+    node.create_topic("flushed", 2, flush_messages="1")
+    homes = {}
+    for index in (0, 1):
+        partition = node.broker.partition("flushed", index)
+        assert partition is not None and partition.log is not None
+        homes[index] = Path(partition.log.directory).parent.name
+    assert set(homes.values()) == {"a", "b"}
+    node.holds_flushes = True
+    pending = node.produce("flushed", 0, batch(b"a"))
+    node.release_flushes(OSError(errno.EIO, "Input/output error"))
+    node.holds_flushes = False
+    assert only(pending).error_code == error_codes.KAFKA_STORAGE_ERROR
+    assert only(node.produce("flushed", 0, batch(b"a"))).error_code == error_codes.KAFKA_STORAGE_ERROR
+    assert only(node.produce("flushed", 1, batch(b"a"))).error_code == 0
+    assert any("offline" in line and f"/{homes[0]}" in line for line in node.lines)
+
+
+def test_a_fetch_learns_what_was_produced(node: WholeNode) -> None:
+    waiting = node.fetch({("t", 0): 0, ("t", 1): 0}, max_wait_ms=500)
+    assert waiting.answer is None
+    node.produce("t", 1, batch(b"a"), acks=1)
+    assert partitions_of(waiting.result())["t", 1].high_watermark == 1
+
+
+def test_who_is_not_the_leader_says_so(node: WholeNode) -> None:
+    partition = node.broker.partition("t", 0)
+    assert partition is not None
+    partition.is_leader = False
+    assert only(node.produce("t", 0, batch(b"a"))).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+def test_too_few_in_sync_replicas_refuse_acks_all_only(node: WholeNode) -> None:
+    node.create_topic("careful", 1, min_insync_replicas="2")
+    assert only(node.produce("careful", 0, batch(b"a"))).error_code == error_codes.NOT_ENOUGH_REPLICAS
+    assert only(node.produce("careful", 0, batch(b"a"), acks=1)).error_code == 0
+
+
+def test_replicas_that_do_not_come_time_out(node: WholeNode) -> None:
+    """With a second replica in sync, as clusters will have it, the answer waits for the high watermark."""
+    partition = node.broker.partition("t", 0)
+    assert partition is not None and partition.log is not None
+    partition.isr = [1, 2]
+    late, done = node.produce("t", 0, batch(b"a"), timeout_ms=100), node.produce("t", 0, batch(b"b"), timeout_ms=300)
+    node.advance(99)
+    assert late.answer is None
+    node.advance(1)
+    assert only(late).error_code == error_codes.REQUEST_TIMED_OUT
+    partition.log.update_high_watermark(2)
+    node.broker.produce_purgatory.check(partition.key, node.now_ms)
+    node.handle(DeadlineReached())
+    assert only(done).error_code == 0
+    assert node.broker.produce_purgatory.size == 0

@@ -1,0 +1,297 @@
+"""A whole node on a real directory, driven by hand: requests in, answers out, time only as a test lets it go by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.record_batch import NewRecordBatch
+from kcli.format.records import Record, encode_records
+from kcli.log.disk import LogDisk, OsDisk
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, PRODUCE, Api
+from kcli.protocol.framing import encode_request, read_response_header
+from kcli.protocol.message import Message
+from kcli.server.config.loading import load_config
+from kcli.server.events import (
+    CloseConnection,
+    Connection,
+    ConnectionClosed,
+    DeadlineReached,
+    Effect,
+    Event,
+    Flush,
+    Flushed,
+    NoResponse,
+    RequestReceived,
+    ResponseReceived,
+    SendFile,
+    SendRequest,
+    SendResponse,
+)
+from kcli.server.node_builder import build_node
+from kcli.server.shell.client_connection import bytes_of
+
+START_MS = 1_750_000_000_000
+NOTHING = object()  # no answer, and none will come: acks=0
+
+
+class Closed(Exception):
+    """The broker closed the connection; the message is its reason."""
+
+
+class Pending:
+    """A request under way: `answer` is None until one comes."""
+
+    def __init__(self, api: Api, version: int) -> None:
+        self.api = api
+        self.version = version
+        self.answer: Any = None
+        self.frame: bytes | None = None
+
+    def result(self) -> Message:
+        """The answer. Raises Closed where the connection was closed instead."""
+        assert self.answer is not None, "there is no answer yet"
+        if isinstance(self.answer, Closed):
+            raise self.answer
+        return self.answer  # type: ignore[no-any-return]
+
+
+class WholeNode:
+    """One node; `lines` is what it said in its log. Flushes are done at once unless `holds_flushes`."""
+
+    def __init__(self, directory: Path, *overrides: str, disk: LogDisk | None = None, max_open_files: int = 256) -> None:
+        listeners = "PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093"
+        config = load_config(None, [f"log.dirs={directory}", f"listeners={listeners}", *overrides])
+        self.now_ms = START_MS
+        self.lines: list[str] = []
+        self.node = build_node(config, disk or OsDisk(), random.Random(7), self.now_ms, self.lines.append, max_open_files)
+        assert self.node.broker is not None
+        self.broker = self.node.broker
+        self.holds_flushes = False
+        self.held: list[Flush] = []
+        self.flush_error: OSError | None = None
+        self._pending: dict[int, Pending] = {}
+        self._loopbacks: dict[int, int] = {}
+        self._next_id = 0
+        self._do(self.node.start(self.now_ms))
+        self.until(lambda: self.node.is_ready)
+
+    # ---------------------------------------------------------------------------------------------------------- driving
+
+    def connection(self, host: str = "127.0.0.1") -> Connection:
+        """A new client."""
+        self._next_id += 1
+        return Connection(self._next_id, "PLAINTEXT", host, 40_000)
+
+    def handle(self, event: Event) -> None:
+        """Hand an event in and do what it leads to."""
+        self._do(self.node.handle(event, self.now_ms))
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, SendRequest):
+                self._loop_back(effect)
+            elif isinstance(effect, Flush):
+                if self.holds_flushes:
+                    self.held.append(effect)
+                else:
+                    self.handle(Flushed(effect.flush_id, self.flush_error))
+            elif isinstance(effect, SendResponse):
+                self._answered(effect.connection, bytes(effect.frame))
+            elif isinstance(effect, SendFile):
+                self._answered(effect.connection, b"".join(map(bytes_of, effect.parts)))
+            elif isinstance(effect, NoResponse):
+                self._settle(effect.connection, NOTHING)
+            else:
+                assert isinstance(effect, CloseConnection)
+                self._settle(effect.connection, Closed(effect.reason))
+
+    def _loop_back(self, effect: SendRequest) -> None:
+        connection = self.connection()
+        connection.listener, connection.is_internal = "internal", True
+        self._loopbacks[connection.connection_id] = effect.request_id
+        self.handle(RequestReceived(connection, memoryview(bytearray(effect.frame))[4:]))
+
+    def _answered(self, connection: Connection, frame: bytes) -> None:
+        request_id = self._loopbacks.pop(connection.connection_id, None)
+        if request_id is not None:
+            self.handle(ResponseReceived(request_id, frame[4:]))
+            return
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        pending = self._pending[connection.connection_id]
+        pending.frame = frame
+        api = pending.api
+        answered = 0 if api.key == API_VERSIONS and pending.version > api.highest_version else pending.version
+        _, position = read_response_header(frame[4:], api, answered)
+        message, end = api.response.decode(frame[4:], answered, position)
+        assert end == len(frame) - 4
+        self._settle(connection, message)
+
+    def _settle(self, connection: Connection, answer: Any) -> None:
+        request_id = self._loopbacks.pop(connection.connection_id, None)
+        if request_id is not None:
+            self.handle(ResponseReceived(request_id, None))
+            return
+        pending = self._pending.pop(connection.connection_id, None)
+        assert pending is not None, f"an answer that nobody waits for: {answer!r}"
+        pending.answer = answer
+
+    def release_flushes(self, error: OSError | None = None) -> None:
+        """Do the flushes that were held back, or let them fail."""
+        held, self.held = self.held, []
+        for effect in held:
+            self.handle(Flushed(effect.flush_id, error))
+
+    def advance(self, ms: int) -> None:
+        """Let time go by, with every deadline on the way."""
+        until_ms = self.now_ms + ms
+        while True:
+            deadline_ms = self.node.next_deadline_ms()
+            if deadline_ms is None or deadline_ms > until_ms:
+                break
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.handle(DeadlineReached())
+        self.now_ms = until_ms
+
+    def until(self, is_so: Callable[[], bool], within_ms: int = 10_000) -> None:
+        """Let time go by until something is so."""
+        end_ms = self.now_ms + within_ms
+        while not is_so():
+            assert self.now_ms < end_ms, "it did not come to be so"
+            self.advance(1)
+
+    def stop(self) -> None:
+        """Leave in order."""
+        self._do(self.node.stop(self.now_ms))
+        self.until(lambda: self.node.is_stopped)
+
+    # --------------------------------------------------------------------------------------------------------- requests
+
+    def send(self, key: int, version: int, request: Message, connection: Connection | None = None) -> Pending:
+        """Send a request -> what becomes of it."""
+        frame = encode_request(77, API_KEYS[key], version, "test", request)
+        return self.send_frame(frame[4:], key, version, connection)
+
+    def send_frame(self, frame: bytes, key: int, version: int, connection: Connection | None = None) -> Pending:
+        """Send the bytes of a request."""
+        connection = connection or self.connection()
+        pending = self._pending[connection.connection_id] = Pending(API_KEYS[key], version)
+        self.handle(RequestReceived(connection, memoryview(bytearray(frame))))
+        return pending
+
+    def close(self, connection: Connection) -> None:
+        """The client goes."""
+        self._pending.pop(connection.connection_id, None)
+        self.handle(ConnectionClosed(connection))
+
+    def create_topic(self, name: str, partitions: int = 1, **configs: str) -> Uuid:
+        """Make a topic -> its id."""
+        classes = API_KEYS[CREATE_TOPICS].request.classes
+        make = classes["CreatableTopicConfig"]
+        wanted = [make(name=key.replace("_", "."), value=value) for key, value in configs.items()]
+        topic = classes["CreatableTopic"](name=name, num_partitions=partitions, replication_factor=1, configs=wanted)
+        pending = self.send(CREATE_TOPICS, 7, API_KEYS[CREATE_TOPICS].request.new(topics=[topic], timeout_ms=5000))
+        self.until(lambda: pending.answer is not None)
+        (answer,) = pending.result().topics
+        assert answer.error_code == 0, answer.error_message
+        self.until(lambda: self.broker.partition(name, partitions - 1) is not None)
+        return self.broker.image.topic_ids[name]
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        state = API_KEYS[DELETE_TOPICS].request.classes["DeleteTopicState"](name=name)
+        pending = self.send(DELETE_TOPICS, 6, API_KEYS[DELETE_TOPICS].request.new(topics=[state], timeout_ms=5000))
+        self.until(lambda: pending.answer is not None)
+        assert pending.result().responses[0].error_code == 0
+
+    def produce(self, topic: str, index: int, records: bytes | None, **options: Any) -> Pending:
+        """Produce to one partition, of a topic by name."""
+        return self.produce_all({(topic, index): records}, **options)
+
+    def produce_all(
+        self,
+        batches: dict[tuple[str, int], bytes | None],
+        *,
+        acks: int = -1,
+        timeout_ms: int = 1000,
+        version: int = 12,
+        connection: Connection | None = None,
+    ) -> Pending:
+        """Produce to several partitions."""
+        classes = API_KEYS[PRODUCE].request.classes
+        topics: dict[str, Message] = {}
+        for (name, index), records in batches.items():
+            if name not in topics:
+                topics[name] = classes["TopicProduceData"](name=name, partition_data=[])
+                if version >= 13:
+                    topic_id = self.broker.image.topic_ids.get(name, Uuid(b"\7" * 16))
+                    topics[name] = classes["TopicProduceData"](topic_id=topic_id, partition_data=[])
+            topics[name].partition_data.append(classes["PartitionProduceData"](index=index, records=records))
+        request = API_KEYS[PRODUCE].request.new(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+        return self.send(PRODUCE, version, request, connection)
+
+    def fetch(
+        self, offsets: dict[tuple[Any, int], int], *, version: int = 12, connection: Connection | None = None, **options: Any
+    ) -> Pending:
+        """Fetch from partitions (of topics by name, or by id from version 13 on) at offsets; see `fetch_request`."""
+        return self.send(FETCH, version, fetch_request(offsets, version, **options), connection)
+
+
+def fetch_request(
+    offsets: dict[tuple[Any, int], int],
+    version: int = 12,
+    *,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+    isolation_level: int = 0,
+    session_id: int = 0,
+    session_epoch: int = -1,
+    current_leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
+    forgotten: tuple[tuple[Any, int], ...] = (),
+) -> Message:
+    """A FetchRequest."""
+    classes = API_KEYS[FETCH].request.classes
+    key = "topic_id" if version >= 13 else "topic"
+    topics = [
+        classes["FetchTopic"](
+            **{key: name},
+            partitions=[
+                classes["FetchPartition"](
+                    partition=index,
+                    fetch_offset=offset,
+                    partition_max_bytes=partition_max_bytes,
+                    current_leader_epoch=current_leader_epoch,
+                    last_fetched_epoch=last_fetched_epoch,
+                )
+            ],
+        )
+        for (name, index), offset in offsets.items()
+    ]
+    return API_KEYS[FETCH].request.new(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=topics,
+        forgotten_topics_data=[classes["ForgottenTopic"](**{key: name}, partitions=[index]) for name, index in forgotten],
+    )
+
+
+def partitions_of(answer: Message, key: str = "topic") -> dict[tuple[Any, int], Message]:
+    """The partitions of a FetchResponse by topic and index."""
+    return {(getattr(topic, key), part.partition_index): part for topic in answer.responses for part in topic.partitions}
+
+
+def batch(*values: bytes, timestamp: int = START_MS, attributes: int = 0, **fields: Any) -> bytes:
+    """One batch of records with these values."""
+    body = encode_records(Record(index, 0, None, value) for index, value in enumerate(values))
+    made = NewRecordBatch(0, len(values) - 1, timestamp, timestamp, len(values), body, attributes)
+    return made._replace(**fields).encode()
