@@ -5,8 +5,10 @@
     0 to 4        the APIs; from 3 on features: those that the broker supports, and those that are finalized
     any other     version 0, UNSUPPORTED_VERSION, and the range of ApiVersions itself
 
-Before version 4 a client may fail to read a supported feature that begins at 0, so there it begins at 1 (KAFKA-17492).
-From version 3 on a client says what it is; a name that is none is refused with INVALID_REQUEST.
+Before version 4 a client may fail to read a supported feature that begins at 0, so there it is left out (KAFKA-17492).
+Produce is offered from version 0 on, although those before 3 are gone: older librdkafkas take what is missing there for a
+broker that knows no compression (KAFKA-18659). From version 3 on a client says what it is; a name that is none is refused
+with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import re
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, API_VERSIONS
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.registry import SERVED
@@ -22,6 +24,7 @@ from kcli.server.controller.features import supported_features
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_VERSION_SINCE = 3
+_OFFERED_FROM = {PRODUCE: 0}
 _FEATURES_FROM_ZERO_SINCE = 4
 
 
@@ -39,7 +42,11 @@ def handle_api_versions(context: RequestContext, request: Message) -> Message:
         context.connection.software_name, context.connection.software_version = name, software_version
     router = context.broker.router
     keys = [
-        classes["ApiVersion"](api_key=key, min_version=API_KEYS[key].lowest_version, max_version=router.highest_version(key))
+        classes["ApiVersion"](
+            api_key=key,
+            min_version=_OFFERED_FROM.get(key, API_KEYS[key].lowest_version),
+            max_version=router.highest_version(key),
+        )
         for key in sorted(SERVED)
     ]
     response = context.new("ApiVersionsResponse", error_code=error_codes.NONE, api_keys=keys)
@@ -50,10 +57,11 @@ def handle_api_versions(context: RequestContext, request: Message) -> Message:
 
 def _describe_features(context: RequestContext, response: Message) -> None:
     classes = context.api.response.classes
-    first = 0 if context.version >= _FEATURES_FROM_ZERO_SINCE else 1
+    lowest = 0 if context.version >= _FEATURES_FROM_ZERO_SINCE else 1
     response.supported_features = [
-        classes["SupportedFeatureKey"](name=name, min_version=max(first, levels.lowest), max_version=levels.highest)
+        classes["SupportedFeatureKey"](name=name, min_version=levels.lowest, max_version=levels.highest)
         for name, levels in supported_features().items()
+        if levels.lowest >= lowest
     ]
     image = context.broker.image
     finalized = dict(image.features)

@@ -30,6 +30,11 @@ _LISTENER_NOT_FOUND_SINCE = 6
 def handle_metadata(context: RequestContext, request: Message) -> Message:
     """Answer a MetadataRequest."""
     broker = context.broker
+    if context.version < _TOPIC_IDS_SINCE and any(
+        item.name is None or item.topic_id != ZERO_UUID for item in request.topics or ()
+    ):
+        refused = [_failed(context, item.name or "", error_codes.INVALID_REQUEST, item.topic_id) for item in request.topics]
+        return context.new("MetadataResponse", topics=refused)
     listener = context.connection.listener
     reachable = {
         node_id: registration
@@ -59,9 +64,6 @@ def _topics(context: RequestContext, request: Message, reachable: dict[int, Brok
     if asked is None or (not asked and context.version == 0):
         allowed = (topic for topic in image.topics.values() if context.is_allowed("DESCRIBE", "TOPIC", topic.name))
         return [_found(context, request, topic, reachable) for topic in allowed]
-    has_ids = any(item.name is None or item.topic_id != ZERO_UUID for item in asked)
-    if has_ids and context.version < _TOPIC_IDS_SINCE:
-        return [_failed(context, item.name or "", error_codes.INVALID_REQUEST, item.topic_id) for item in asked]
     topics, missing = [], []
     for item in {(item.topic_id, item.name): item for item in asked}.values():
         if item.name is None or item.topic_id != ZERO_UUID:
@@ -74,10 +76,11 @@ def _topics(context: RequestContext, request: Message, reachable: dict[int, Brok
         if topic is not None:
             topics.append(_found(context, request, topic, reachable))
         elif topic_name_fault(item.name) is not None:
-            topics.append(_failed(context, item.name, error_codes.INVALID_TOPIC_EXCEPTION))
+            topics.append(_with_operations(context, request, _failed(context, item.name, error_codes.INVALID_TOPIC_EXCEPTION)))
         else:
             missing.append(item.name)
-            topics.append(_failed(context, item.name, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
+            answer = _failed(context, item.name, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+            topics.append(_with_operations(context, request, answer))
     if missing and request.allow_auto_topic_creation and context.broker.config["auto.create.topics.enable"]:
         context.broker.auto_create_topics([name for name in missing if context.is_allowed("CREATE", "TOPIC", name)])
     return topics
@@ -124,8 +127,13 @@ def _found(context: RequestContext, request: Message, topic: Topic, reachable: d
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
     )
+    return _with_operations(context, request, answer)
+
+
+def _with_operations(context: RequestContext, request: Message, answer: Message) -> Message:
+    """The answer for a topic, with what the client may do with it where it asked for that."""
     if request.include_topic_authorized_operations:
-        answer.topic_authorized_operations = authorized_operations(context, "TOPIC", topic.name)
+        answer.topic_authorized_operations = authorized_operations(context, "TOPIC", answer.name)
     return answer
 
 
