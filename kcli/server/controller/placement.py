@@ -28,26 +28,29 @@ class UsableBroker(NamedTuple):
 
 
 class _Turns:
-    """Brokers that take turns, from an offset that moves on by one with each round that is done."""
+    """Brokers that take turns: with each partition the one behind the last first one comes first."""
 
     def __init__(self, brokers: Sequence[int], rng: Dice) -> None:
         self._brokers = list(brokers)
         for at in range(len(self._brokers) - 1, 0, -1):
             other = rng.randint(0, at)
             self._brokers[at], self._brokers[other] = self._brokers[other], self._brokers[at]
-        self._at = rng.randint(0, len(brokers) - 1) if brokers else 0
+        self._partition = -1
+        self._first = rng.randint(0, len(brokers) - 1) if brokers else 0
+        self._given = 0
 
     def __len__(self) -> int:
         return len(self._brokers)
 
-    def next_not_in(self, taken: Sequence[int]) -> int | None:
-        """Whose turn it is of those that are not taken, or None."""
-        for step in range(len(self._brokers)):
-            broker_id = self._brokers[(self._at + step) % len(self._brokers)]
-            if broker_id not in taken:
-                self._at = (self._at + step + 1) % len(self._brokers)
-                return broker_id
-        return None
+    def next(self, partition: int) -> int | None:
+        """Whose turn it is in a partition, or None where all have had theirs."""
+        if partition != self._partition:
+            self._partition, self._given = partition, 0
+            self._first += 1
+        if self._given == len(self._brokers):
+            return None
+        self._given += 1
+        return self._brokers[(self._first + self._given - 1) % len(self._brokers)]
 
 
 class _Rack:
@@ -55,10 +58,10 @@ class _Rack:
         self.unfenced = _Turns([broker.broker_id for broker in brokers if not broker.is_fenced], rng)
         self.fenced = _Turns([broker.broker_id for broker in brokers if broker.is_fenced], rng)
 
-    def take(self, taken: Sequence[int], *, also_fenced: bool) -> int | None:
-        broker_id = self.unfenced.next_not_in(taken)
+    def take(self, partition: int, *, also_fenced: bool) -> int | None:
+        broker_id = self.unfenced.next(partition)
         if broker_id is None and also_fenced:
-            return self.fenced.next_not_in(taken)
+            return self.fenced.next(partition)
         return broker_id
 
 
@@ -75,13 +78,13 @@ def place_replicas(brokers: Sequence[UsableBroker], partitions: int, replication
     if not leading:
         raise ApiError(code, f"the replication factor is {replication_factor}, and all brokers are fenced or shutting down")
     start = rng.randint(0, len(leading) - 1)
-    return [_place_one(racks, leading, start + index, replication_factor) for index in range(partitions)]
+    return [_place_one(racks, leading, start, index, replication_factor) for index in range(partitions)]
 
 
-def _place_one(racks: list[_Rack], leading: list[_Rack], turn: int, replication_factor: int) -> list[int]:
+def _place_one(racks: list[_Rack], leading: list[_Rack], start: int, partition: int, replication_factor: int) -> list[int]:
     replicas: list[int] = []
-    first = leading[turn % len(leading)]
-    leader = first.take(replicas, also_fenced=False)
+    first = leading[(start + partition) % len(leading)]
+    leader = first.take(partition, also_fenced=False)
     if leader is not None:
         replicas.append(leader)
     at = racks.index(first) + 1
@@ -89,7 +92,7 @@ def _place_one(racks: list[_Rack], leading: list[_Rack], turn: int, replication_
     for also_fenced in (False, True):
         idle = 0
         while len(replicas) < replication_factor and idle < len(racks):
-            broker_id = racks[at % len(racks)].take(replicas, also_fenced=also_fenced)
+            broker_id = racks[at % len(racks)].take(partition, also_fenced=also_fenced)
             at += 1
             if broker_id is None:
                 idle += 1
