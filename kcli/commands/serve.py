@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 
-from kcli.commands.output import EXIT_OK, CannotRun, tell
+from kcli.commands.output import EXIT_OK, CannotRun
 
 ARGUMENTS = "[server.properties]"
 DESCRIPTION = """\
@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--override", metavar="KEY=VALUE", action="append", default=[], help="set a key, over the file; can be repeated"
     )
     parser.add_argument("--strict-config", action="store_true", help="an unknown key in the file is an error")
+    parser.add_argument("--metrics-port", metavar="PORT", type=int, help="serve Kafka's metrics for Prometheus at this port")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="the form of a line on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,21 +33,23 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()  # a start makes nothing but what stays; kcli.server.shell.server turns it on again
     from kcli.server.config.loading import load_config
     from kcli.server.config.values import ConfigError
+    from kcli.server.shell.log_writer import WARN, LogWriter
     from kcli.server.shell.server import ServerError, addresses, serve
 
     try:
         config = load_config(args.config, args.override, strict=args.strict_config)
     except ConfigError as error:
         raise CannotRun(str(error)) from None
+    tell = LogWriter(args.log_format)
     for warning in config.warnings:
-        tell(warning)
+        tell(warning, WARN)
 
     def ready(ports: dict[str, int]) -> None:
         where = addresses(config.broker_listeners, ports)
         tell(f"node {config.node_id} is ready: {where}; data in {', '.join(config.log_dirs)}; Ctrl-C stops it")
 
     try:
-        serve(config, tell, ready)
+        serve(config, tell, ready, args.metrics_port)
     except ServerError as error:
         raise CannotRun(str(error)) from None
     return EXIT_OK

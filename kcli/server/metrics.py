@@ -1,9 +1,11 @@
 """What a broker counts: plain integers on slotted objects, so that counting costs a few nanoseconds.
 
-They are read when somebody asks for them, and get Kafka's names only then.
+They are read when somebody asks for them (kcli.server.metrics_collector), and get Kafka's names only then.
 """
 
 from __future__ import annotations
+
+from kcli.protocol.error_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE
 
 
 class TopicMetrics:
@@ -12,8 +14,10 @@ class TopicMetrics:
     __slots__ = (
         "bytes_in",
         "bytes_out",
+        "bytes_rejected",
         "failed_fetch_requests",
         "failed_produce_requests",
+        "invalid_message_crc_records",
         "messages_in",
         "total_fetch_requests",
         "total_produce_requests",
@@ -22,11 +26,26 @@ class TopicMetrics:
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
+        self.bytes_rejected = 0
         self.failed_fetch_requests = 0
         self.failed_produce_requests = 0
+        self.invalid_message_crc_records = 0
         self.messages_in = 0
         self.total_fetch_requests = 0
         self.total_produce_requests = 0
+
+    def add(self, other: TopicMetrics) -> None:
+        """Add what another one has counted."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def append_refused(self, error_code: int, size_bytes: int) -> None:
+        """A producer's batches of a partition were refused."""
+        self.failed_produce_requests += 1
+        if error_code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE):
+            self.bytes_rejected += size_bytes
+        elif error_code == CORRUPT_MESSAGE:
+            self.invalid_message_crc_records += 1
 
 
 class BrokerMetrics:
@@ -35,6 +54,7 @@ class BrokerMetrics:
     def __init__(self) -> None:
         self.topics: dict[str, TopicMetrics] = {}
         self.requests: dict[tuple[int, int], int] = {}
+        self._gone = TopicMetrics()  # of topics that are no more: what was counted of all topics only grows
 
     def topic(self, name: str) -> TopicMetrics:
         """The counters of a topic."""
@@ -43,9 +63,19 @@ class BrokerMetrics:
             found = self.topics[name] = TopicMetrics()
         return found
 
+    def all_topics(self) -> TopicMetrics:
+        """The sums over all topics that there were since the start."""
+        total = TopicMetrics()
+        total.add(self._gone)
+        for topic in self.topics.values():
+            total.add(topic)
+        return total
+
     def forget_topic(self, name: str) -> None:
-        """A topic is gone, and what was counted of it."""
-        self.topics.pop(name, None)
+        """A topic is gone, and what was counted of it, but not from the sums."""
+        found = self.topics.pop(name, None)
+        if found is not None:
+            self._gone.add(found)
 
     def request(self, api_key: int, version: int) -> None:
         """Count a request."""

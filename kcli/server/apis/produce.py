@@ -149,7 +149,7 @@ class ProduceHandler:
                 raise PartitionError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce")
             info = partition.append(records if size_bytes else memoryview(b""), acks, context.now_ms)
         except (AppendError, PartitionError) as error:
-            topic_metrics.failed_produce_requests += 1
+            topic_metrics.append_refused(error.code, size_bytes)
             answer.error_code, answer.error_message = error.code, str(error)
             answer.record_errors = _record_errors(context, error)
             return

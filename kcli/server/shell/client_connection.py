@@ -23,11 +23,14 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.primitives import Buffer
 from kcli.server.events import Connection, FileRegion, ReadableFile
 from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool
+
+if TYPE_CHECKING:
+    from kcli.server.shell.request_times import RequestTimes
 
 _SIZE = struct.Struct(">i")
 _NO_BUFFER = bytearray(0)
@@ -81,6 +84,7 @@ class ServerPort(Protocol):
     max_request_bytes: int
     # Which round of looking for idle connections is under way.
     idle_round: int
+    request_times: RequestTimes | None
 
     def request_received(self, connection: Connection, frame: memoryview) -> None:
         """A whole request came."""
@@ -342,6 +346,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def answered(self) -> None:
         """The request at hand is done with: the next may come."""
+        times = self._server.request_times
+        if times is not None:
+            times.end(self.connection.connection_id)
         self._is_answering = False
         if self._is_parsing or self._is_closed:
             return

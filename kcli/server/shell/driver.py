@@ -20,7 +20,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kcli.server.events import (
     CloseConnection,
@@ -43,6 +43,9 @@ from kcli.server.shell.client_connection import ClientConnection, bytes_of
 from kcli.server.shell.clock import Clock
 from kcli.server.shell.limits import Limits
 from kcli.server.shell.receive_buffers import BufferPool
+
+if TYPE_CHECKING:
+    from kcli.server.shell.request_times import RequestTimes
 
 # In so many rounds a connection is found to be idle; it is closed at most one round late.
 IDLE_ROUNDS = 8
@@ -84,6 +87,7 @@ class Driver:
         self.gate = Gate(limits, tell)
         self.idle_round = 0
         self.on_change: Callable[[], None] = lambda: None
+        self.request_times: RequestTimes | None = None  # only where metrics are asked for
         self.on_fault: Callable[[Exception], None] = self._raise
         self._clients: set[ClientConnection] = set()
         self._next_connection_id = 0
@@ -121,6 +125,8 @@ class Driver:
 
     def request_received(self, connection: Connection, frame: memoryview) -> None:
         """A client's request came; the common case, so it is short."""
+        if self.request_times is not None:
+            self.request_times.begin(connection.connection_id, frame)
         try:
             for effect in self.node.handle(RequestReceived(connection, frame), self.clock.now_ms()):
                 self._execute(effect)
@@ -236,6 +242,8 @@ class Driver:
 
     def connection_lost(self, client: ClientConnection) -> None:
         """Forget it, and tell the node."""
+        if self.request_times is not None:
+            self.request_times.forget(client.connection.connection_id)
         self._clients.discard(client)
         self.gate.leave(client.connection.client_host)
         self.dispatch(ConnectionClosed(client.connection))
@@ -254,6 +262,14 @@ class Driver:
     def connection_count(self) -> int:
         """How many clients are connected."""
         return len(self._clients)
+
+    def connection_counts(self) -> dict[str, int]:
+        """The same by listener."""
+        counts: dict[str, int] = {}
+        for client in self._clients:
+            listener = client.connection.listener
+            counts[listener] = counts.get(listener, 0) + 1
+        return counts
 
     def log_closing(self, connection: Connection, reason: str) -> None:
         """Say in the log why a connection is closed; when the node stops, they all are."""

@@ -91,8 +91,9 @@ def settle_garbage_collector() -> None:
 class Server:
     """One node and its shell; `tell` writes a line of the log."""
 
-    def __init__(self, config: ServerConfig, tell: Tell) -> None:
+    def __init__(self, config: ServerConfig, tell: Tell, metrics_port: int | None = None) -> None:
         self.config = config
+        self.metrics_port = metrics_port
         self.tell = tell
         self._stopped = asyncio.Event()
         self._is_stopping = False
@@ -113,6 +114,8 @@ class Server:
         self.driver = Driver(self.node, self.tell, limits_of(config, descriptors, max_open))
         self.driver.on_change = self._look
         self.driver.on_fault = self._fail
+        if self.metrics_port is not None:
+            await self._serve_metrics(self.metrics_port)
         self._take_signals()
         self._on_ready: Callable[[], None] | None = lambda: on_ready(ports)
         self._sockets = sockets
@@ -145,6 +148,20 @@ class Server:
             self.tell(f"a fault of kcli; the node ends here, and its next start recovers the logs. Please report it:\n{lines}")
         os._exit(1)
 
+    async def _serve_metrics(self, port: int) -> None:
+        """Serve the metrics. Raises ServerError with a sentence that names the address."""
+        from kcli.server.shell.metrics_server import MetricsServer, sampler
+        from kcli.server.shell.request_times import RequestTimes
+
+        self.driver.request_times = RequestTimes()
+        host = (self.config.broker_listeners or self.config.listeners)[0].host
+        try:
+            listeners = [listener.name for listener in self.config.listeners]
+            port = await MetricsServer(sampler(self.node, self.driver, listeners)).listen(host, port)
+        except OSError as error:
+            raise ServerError(f"--metrics-port {port}: {error.strerror or error}") from error
+        self.tell(f"metrics are served at http://{f'[{host}]' if ':' in host else host or 'localhost'}:{port}/metrics")
+
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -163,10 +180,12 @@ class Server:
         self._look()
 
 
-def serve(config: ServerConfig, tell: Tell, on_ready: Callable[[dict[str, int]], None]) -> None:
-    """Run a node until it is stopped. Raises ServerError where it cannot run."""
+def serve(
+    config: ServerConfig, tell: Tell, on_ready: Callable[[dict[str, int]], None], metrics_port: int | None = None
+) -> None:
+    """Run a node until it is stopped; with `metrics_port` its metrics are served there. Raises ServerError where it cannot."""
     try:
-        asyncio.run(Server(config, tell).run(on_ready))
+        asyncio.run(Server(config, tell, metrics_port).run(on_ready))
     except NodeError as error:
         raise ServerError(str(error)) from error
     except OSError as error:

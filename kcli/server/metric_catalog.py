@@ -1,0 +1,104 @@
+"""Every metric that a node tells: its name, kind, labels and meaning; docs/metrics.md is made of this.
+
+Names are those that Prometheus' jmx_exporter gives the MBeans of Apache Kafka with its usual rules: the domain, the type and
+the name of a bean joined by "_" in small letters, "PerSec" meters as counters ending in _total, histograms with a label
+`quantile` and a _count. So dashboards and alerts for Kafka work. Values that Kafka has and kcli does not are left out.
+
+    kind       is
+    ---------  -----------------------------------------------------------------------------------
+    counter    only grows while the process lives
+    gauge      as it is now
+    summary    quantiles of what came since the scrape before, and how many there were since the start
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """One metric; `labels` in the order in which samples have their values."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+# name | kind | labels | meaning; * stands for ALL_TOPICS.
+_TABLE = """
+kafka_server_brokertopicmetrics_messagesin_total | counter | topic | Records appended*
+kafka_server_brokertopicmetrics_bytesin_total | counter | topic | Bytes appended*
+kafka_server_brokertopicmetrics_bytesout_total | counter | topic | Bytes fetched*
+kafka_server_brokertopicmetrics_bytesrejected_total | counter | topic | Bytes too large to append*
+kafka_server_brokertopicmetrics_totalproducerequests_total | counter | topic | Appends asked for, one a partition of a request*
+kafka_server_brokertopicmetrics_failedproducerequests_total | counter | topic | Those refused*
+kafka_server_brokertopicmetrics_totalfetchrequests_total | counter | topic | Reads asked for, one a partition of a request*
+kafka_server_brokertopicmetrics_failedfetchrequests_total | counter | topic | Those refused*
+kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total | counter |  | Batches refused for their CRC, of all topics
+kafka_network_requestmetrics_requests_total | counter | request version | Requests by API and version
+kafka_network_requestmetrics_totaltimems | summary | request | Milliseconds from the whole request to the sent answer
+kafka_network_requestchannel_requestqueuesize | gauge |  | Requests that wait for a thread: none ever does
+kafka_server_replicamanager_partitioncount | gauge |  | Partitions hosted
+kafka_server_replicamanager_leadercount | gauge |  | Partitions led
+kafka_server_replicamanager_underreplicatedpartitions | gauge |  | Led, with replicas that are not in sync
+kafka_server_replicamanager_underminisrpartitioncount | gauge |  | Led, with fewer in sync than min.insync.replicas
+kafka_server_replicamanager_atminisrpartitioncount | gauge |  | Led, with just min.insync.replicas in sync
+kafka_server_replicamanager_offlinereplicacount | gauge |  | Partitions in log directories that are offline
+kafka_server_replicamanager_produceridcount | gauge |  | Idempotent producers remembered
+kafka_cluster_partition_replicascount | gauge | topic partition | Replicas of a partition led here
+kafka_cluster_partition_insyncreplicascount | gauge | topic partition | Those in sync
+kafka_cluster_partition_underreplicated | gauge | topic partition | 1 where not all replicas are in sync
+kafka_cluster_partition_underminisr | gauge | topic partition | 1 where fewer than min.insync.replicas are in sync
+kafka_cluster_partition_atminisr | gauge | topic partition | 1 where just min.insync.replicas are in sync
+kafka_cluster_partition_laststableoffsetlag | gauge | topic partition | High watermark minus last stable offset
+kafka_log_log_size | gauge | topic partition | Bytes of a log's segments
+kafka_log_log_logstartoffset | gauge | topic partition | The first offset that can be read
+kafka_log_log_logendoffset | gauge | topic partition | The offset of the next record
+kafka_log_log_numlogsegments | gauge | topic partition | Segments of a log
+kafka_log_logmanager_offlinelogdirectorycount | gauge |  | Log directories that failed
+kafka_log_logmanager_logdirectoryoffline | gauge | logDirectory | 1 for a log directory that failed
+kafka_server_kafkaserver_brokerstate | gauge |  | 0 not running, 1 starting, 2 recovery, 3 running, 6 and 7 leaving
+kafka_server_delayedoperationpurgatory_purgatorysize | gauge | delayedOperation | Requests that wait, by kind
+kafka_server_delayedoperationpurgatory_numdelayedoperations | gauge | delayedOperation | The same
+kafka_server_delayedproducemetrics_expires_total | counter |  | Produce requests that waited too long
+kafka_server_fetchsessioncache_numincrementalfetchsessions | gauge |  | Fetch sessions
+kafka_server_fetchsessioncache_numincrementalfetchpartitionscached | gauge |  | Partitions in all of them
+kafka_server_metadataloader_currentmetadataversion | gauge |  | The level of metadata.version
+kafka_server_metadataloader_currentcontrollerid | gauge |  | The node that leads the quorum, -1 for none
+kafka_server_broker_metadata_metrics_last_applied_record_offset | gauge |  | How far the broker has read the metadata
+kafka_server_socket_server_metrics_connection_count | gauge | listener networkProcessor | Connections open
+kafka_controller_kafkacontroller_activecontrollercount | gauge |  | 1 on the node that leads the quorum
+kafka_controller_kafkacontroller_activebrokercount | gauge |  | Brokers that serve, as this controller sees it
+kafka_controller_kafkacontroller_fencedbrokercount | gauge |  | Brokers that are registered and do not serve
+kafka_controller_kafkacontroller_globaltopiccount | gauge |  | Topics of the cluster
+kafka_controller_kafkacontroller_globalpartitioncount | gauge |  | Partitions of the cluster
+kafka_controller_kafkacontroller_offlinepartitionscount | gauge |  | Partitions without a leader
+kafka_controller_kafkacontroller_preferredreplicaimbalancecount | gauge |  | Led by another than their first replica
+kafka_controller_kafkacontroller_lastappliedrecordoffset | gauge |  | How far the controller has applied the metadata
+kafka_controller_kafkacontroller_lastcommittedrecordoffset | gauge |  | How far the metadata is committed
+kafka_server_raft_metrics_current_leader | gauge |  | The node that leads the quorum, -1 for none
+kafka_server_raft_metrics_current_epoch | gauge |  | Its epoch
+kafka_server_raft_metrics_high_watermark | gauge |  | Behind the last committed record of the metadata log
+kafka_server_raft_metrics_log_end_offset | gauge |  | Behind the last record of the metadata log
+"""
+ALL_TOPICS = "; without a label: of all topics"
+
+
+def _parse(line: str) -> Metric:
+    name, kind, labels, meaning = line.split(" | ")
+    return Metric(name, kind, tuple(labels.split()), meaning.replace("*", ALL_TOPICS))
+
+
+METRICS = tuple(_parse(line) for line in _TABLE.strip().splitlines())
+BY_NAME = {metric.name: metric for metric in METRICS}
+QUANTILES = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
+
+
+def metrics_page() -> str:
+    """The table of docs/metrics.md."""
+    lines = ["", "| metric | kind | labels | what it tells |", "|---|---|---|---|"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,77 @@
+"""The log of a node on stderr: one line an event, as text or, with --log-format json, as one JSON object.
+
+    format  a line
+    ------  --------------------------------------------------------------------------------------------
+    text    2026-11-21T18:02:03.123Z INFO the sentence key=value key="a value with blanks"
+    json    {"time":"2026-11-21T18:02:03.123Z","level":"INFO","message":"the sentence","key":"value"}
+
+Python's own logging would take longer to set up than a start may last, and nothing here needs its handlers.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from kcli.format.java_text import quote
+
+FORMATS = ("text", "json")
+INFO, WARN, ERROR = "INFO", "WARN", "ERROR"
+
+
+def write_stderr(line: str) -> None:
+    """Write a line at once; where nobody reads stderr any more, it is lost."""
+    try:
+        sys.stderr.write(line)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
+
+
+class LogWriter:
+    """Writes events; called with a sentence. `clock` gives the seconds since 1970."""
+
+    def __init__(
+        self, log_format: str = "text", write: Callable[[str], None] = write_stderr, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._line = json_line if log_format == "json" else text_line
+        self._write = write
+        self._clock = clock
+
+    def __call__(self, message: str, level: str = INFO, **fields: object) -> None:
+        """Write one event; line breaks in it do not make two lines."""
+        self._write(self._line(time_text(self._clock()), level, message, fields))
+
+
+def time_text(seconds: float) -> str:
+    """A time as ISO 8601 writes it, in UTC and ms."""
+    whole = int(seconds)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((seconds - whole) * 1000):03d}Z"
+
+
+def text_line(when: str, level: str, message: str, fields: dict[str, object]) -> str:
+    """The line for people and for whoever splits at blanks."""
+    shown = "".join(f" {name}={_word(str(value))}" for name, value in fields.items())
+    return f"{when} {level} {message.translate(_ONE_LINE)}{shown}\n"
+
+
+def json_line(when: str, level: str, message: str, fields: dict[str, object]) -> str:
+    """The line for programs; numbers and truths stay such, everything else is text."""
+    pairs = {"time": when, "level": level, "message": message, **fields}
+    return "{" + ",".join(f"{quote(name)}:{_json(value)}" for name, value in pairs.items()) + "}\n"
+
+
+# What would end a line, or move a terminal's cursor.
+_ONE_LINE = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {10: "\\n", 13: "\\r", 9: "\\t"}
+
+
+def _word(text: str) -> str:
+    plain = text.translate(_ONE_LINE)
+    return plain if plain and not set(plain) & set(' ="') else '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _json(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else quote(str(value))

@@ -1,0 +1,85 @@
+"""Serves the metrics over HTTP: GET /metrics on --metrics-port, and nothing else.
+
+    request                answer
+    ---------------------  ------------------------------------------------------------------------------
+    GET /metrics, GET /    200, the Prometheus text exposition
+    GET anything else      404
+    another method         405
+    no HTTP, or too long   400; the connection is closed in any case after one answer
+
+It listens on the hosts of the listeners. A request may have MAX_REQUEST_BYTES and REQUEST_SECONDS to come whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+
+from kcli.server.controller.controller_core import ControllerCore
+from kcli.server.metrics_collector import expose, sample
+from kcli.server.node import Node
+from kcli.server.shell.driver import Driver
+
+MAX_REQUEST_BYTES = 16 * 1024
+REQUEST_SECONDS = 10
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+
+
+def sampler(node: Node, driver: Driver, listeners: Iterable[str]) -> Callable[[], Callable[[], bytes]]:
+    """What a MetricsServer samples a node with; `listeners` are the names of those that clients use."""
+    none_connected = dict.fromkeys(listeners, 0)
+
+    def take() -> Callable[[], bytes]:
+        controller = node.controller if isinstance(node.controller, ControllerCore) else None
+        samples = sample(node.broker, controller, {**none_connected, **driver.connection_counts()})
+        summaries = {} if driver.request_times is None else driver.request_times.take()
+        return partial(expose, samples, summaries)
+
+    return take
+
+
+class MetricsServer:
+    """The HTTP server; `sample()` is called in the loop and gives what makes the text in a thread."""
+
+    def __init__(self, sample: Callable[[], Callable[[], bytes]]) -> None:
+        self._sample = sample
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Begin to serve -> the port, which is a free one for 0. Raises OSError."""
+        self._server = await asyncio.start_server(self._serve, host or None, port, limit=MAX_REQUEST_BYTES)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.CancelledError):
+            status, body = await self._answer(reader)
+            head = (
+                f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Type: {CONTENT_TYPE}\r\n"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            await writer.drain()
+        writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_SECONDS)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+            return 400, b"this is the metrics of a broker; GET /metrics\n"
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/"):
+            return 400, b"this is the metrics of a broker; GET /metrics\n"
+        if words[0] != b"GET":
+            return 405, b"GET is served\n"
+        if words[1].partition(b"?")[0] not in (b"/metrics", b"/"):
+            return 404, b"/metrics is served\n"
+        expose = self._sample()
+        return 200, await asyncio.get_running_loop().run_in_executor(None, expose)

@@ -1,0 +1,79 @@
+"""The names that jmx_exporter gives Apache Kafka's MBeans: `python -m tests.oracle.metric_names` asks and writes the fixture.
+
+Kafka runs with the exporter's agent (from Maven) and jmx-exporter-rules.yml, its usual rules for Kafka; what shows only once
+it happened (batches refused, too large) is made to happen first. The fixture has a line for each name and set of labels.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import urllib.request
+from pathlib import Path
+
+from tests.oracle.config_questions import ask_all, create
+from tests.oracle.peer import Peer, free_ports
+
+FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "metrics" / "kafka-names.txt"
+AGENT = "jmx_prometheus_javaagent"
+AGENT_VERSION = "1.0.1"
+RULES = Path(__file__).with_name("jmx-exporter-rules.yml")
+
+
+def write_fixture() -> None:
+    """Ask Apache Kafka anew and put the names down."""
+    with tempfile.TemporaryDirectory() as folder:
+        FIXTURE.parent.mkdir(parents=True, exist_ok=True)
+        FIXTURE.write_text(names_of(exposition(Path(folder))))
+
+
+def names_of(text: str) -> str:
+    """The names of an exposition with their labels, a line each."""
+    found = set()
+    for match in re.finditer(r"^(kafka_\w+)(?:\{(.*)\})? ", text, re.MULTILINE):
+        found.add((match[1], ",".join(sorted(re.findall(r'(\w+)="', match[2] or ""))) or "-"))
+    return "".join(f"{name} {labels}\n" for name, labels in sorted(found))
+
+
+def exposition(home: Path) -> str:
+    """What the exporter shows of a new broker that has produced, fetched and refused."""
+    script, port = str(Peer(home).script), free_ports()
+    coordinates = f"io.prometheus.jmx:{AGENT}:{AGENT_VERSION}"
+    maven = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={coordinates}", f"-DoutputDirectory={home}"]
+    subprocess.run(maven, check=True)
+    subprocess.run([script, "format", str(home / "broker"), str(port)], check=True, capture_output=True)
+    agent = f"-javaagent:{home}/{AGENT}-{AGENT_VERSION}.jar={port + 2}:{RULES}"
+    subprocess.run(
+        [script, "start", str(home / "broker")], check=True, env={**os.environ, "KAFKA_PEER_OPTS": f"-Xmx1g {agent}"}
+    )
+    try:
+        _use(f"127.0.0.1:{port}")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port + 2}/metrics") as answer:
+            text: str = answer.read().decode()
+        return text
+    finally:
+        subprocess.run([script, "stop", str(home / "broker")], check=True)
+
+
+def _use(address: str) -> None:
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+    from kafka.errors import KafkaError
+
+    ask_all(address, [create("compacted", {"cleanup.policy": "compact"}), create("orders", {})])
+    for topic, value in (("orders", b"x"), ("orders", bytes(1 << 21)), ("compacted", b"no key")):
+        producer = KafkaProducer(bootstrap_servers=address, max_request_size=1 << 24)
+        try:
+            producer.send(topic, value).get(10)
+        except KafkaError as error:
+            print(topic, repr(error))
+    consumer = KafkaConsumer(bootstrap_servers=address)
+    partition = TopicPartition("orders", 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning(partition)
+    consumer.poll(3000)
+
+
+if __name__ == "__main__":
+    write_fixture()
