@@ -1,0 +1,289 @@
+"""Protects elections on request, reassignments, features and configurations as the controller decides them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.protocol import error_codes
+from kcli.protocol.apis import (
+    ALTER_CONFIGS,
+    ALTER_PARTITION_REASSIGNMENTS,
+    API_KEYS,
+    API_VERSIONS,
+    ASSIGN_REPLICAS_TO_DIRS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_QUORUM,
+    ELECT_LEADERS,
+    INCREMENTAL_ALTER_CONFIGS,
+    LIST_PARTITION_REASSIGNMENTS,
+    UPDATE_FEATURES,
+)
+from kcli.protocol.errors import MessageError
+from kcli.state.metadata_values import ConfigResource, Partition
+from tests.server.controller.controllers import ControllerNode
+from tests.server.controller.nodes import formatted
+
+TOPIC, BROKER = 2, 4
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> ControllerNode:
+    return ControllerNode(formatted(tmp_path / "data")).start_with_broker()
+
+
+def request(key: int, **fields: Any) -> Any:
+    return API_KEYS[key].request.new(**fields)
+
+
+def struct(key: int, name: str, /, **fields: Any) -> Any:
+    return API_KEYS[key].request.classes[name](**fields)
+
+
+def partition(node: ControllerNode, index: int = 0) -> Partition:
+    found = node.broker.image.topic("orders")
+    assert found is not None
+    return found.partitions[index]
+
+
+# ----------------------------------------------------------------------------------------------------- leaders, moves
+
+
+def elect(node: ControllerNode, kind: int, *topics: tuple[str, list[int]]) -> list[tuple[str, int, int]]:
+    named = [struct(ELECT_LEADERS, "TopicPartitions", topic=name, partitions=indexes) for name, indexes in topics]
+    response = node.ask(ELECT_LEADERS, request(ELECT_LEADERS, election_type=kind, topic_partitions=named or None))
+    return [
+        (topic.topic, result.partition_id, result.error_code)
+        for topic in response.replica_election_results
+        for result in topic.partition_result
+    ]
+
+
+def test_leaders_are_elected(node: ControllerNode) -> None:
+    """Those that need none say so, unless all are asked for; what is not there and who is not there have codes."""
+    node.register(2, 2)
+    node.beat(2)
+    node.create_topic("orders", 2, 2)
+    assert elect(node, 0, ("orders", [0, 7]), ("absent", [0])) == [
+        ("orders", 0, error_codes.ELECTION_NOT_NEEDED),
+        ("orders", 7, error_codes.UNKNOWN_TOPIC_OR_PARTITION),
+        ("absent", 0, error_codes.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert elect(node, 0) == []
+    node.run(6_000)
+    node.beat(2)
+    node.run(4_000)
+    node.beat(2)
+    assert partition(node).leader == partition(node, 1).leader == 2, "broker 1 was fenced"
+    preferred = next(index for index in range(2) if partition(node, index).replicas[0] == 1)
+    assert elect(node, 0) == [("orders", preferred, error_codes.PREFERRED_LEADER_NOT_AVAILABLE)]
+    response = node.ask(ELECT_LEADERS, request(ELECT_LEADERS, election_type=5, topic_partitions=None))
+    assert response.error_code == error_codes.INVALID_REQUEST
+
+
+def move(node: ControllerNode, replicas: list[int] | None, name: str = "orders", **fields: Any) -> Any:
+    asked = struct(ALTER_PARTITION_REASSIGNMENTS, "ReassignablePartition", partition_index=0, replicas=replicas)
+    topic = struct(ALTER_PARTITION_REASSIGNMENTS, "ReassignableTopic", name=name, partitions=[asked])
+    response = node.ask(ALTER_PARTITION_REASSIGNMENTS, request(ALTER_PARTITION_REASSIGNMENTS, topics=[topic], **fields))
+    return response.responses[0].partitions[0].error_code
+
+
+def moving(node: ControllerNode, **fields: Any) -> list[tuple[list[int], list[int], list[int]]]:
+    response = node.ask(LIST_PARTITION_REASSIGNMENTS, request(LIST_PARTITION_REASSIGNMENTS, **fields))
+    return [(one.replicas, one.adding_replicas, one.removing_replicas) for topic in response.topics for one in topic.partitions]
+
+
+def test_partitions_move_and_come_back(node: ControllerNode) -> None:
+    """To another broker, listed while under way, and back; on one broker nothing can move."""
+    node.create_topic("orders")
+    assert move(node, [1]) == 0
+    assert move(node, None) == error_codes.NO_REASSIGNMENT_IN_PROGRESS
+    assert move(node, [2]) == error_codes.INVALID_REPLICA_ASSIGNMENT
+    assert move(node, [1], "absent") == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    node.register(2, 2)
+    node.beat(2)
+    assert move(node, [1, 2], allow_replication_factor_change=False) == error_codes.INVALID_REPLICATION_FACTOR
+    assert move(node, [2]) == 0
+    assert moving(node) == moving(
+        node,
+        topics=[struct(LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignmentsTopics", name="orders", partition_indexes=[0])],
+    )
+    assert moving(node) == [([2, 1], [2], [1])]
+    assert move(node, None) == 0
+    assert moving(node) == []
+    assert partition(node).replicas == [1]
+
+
+def test_replicas_are_assigned_to_directories(node: ControllerNode) -> None:
+    """What a broker says of its replicas is kept; a directory that is not online takes the broker out of the ISR."""
+    node.create_topic("orders", 2)
+    topic_id = node.broker.image.topic_ids["orders"]
+
+    def assign(directory: Uuid, index: int, topic: Uuid = topic_id) -> int:
+        key = ASSIGN_REPLICAS_TO_DIRS
+        asked = struct(key, "PartitionData", partition_index=index)
+        named = struct(key, "TopicData", topic_id=topic, partitions=[asked])
+        told = struct(key, "DirectoryData", id=directory, topics=[named])
+        epoch = node.core.state.image.brokers[1].broker_epoch
+        response = node.ask(key, request(key, broker_id=1, broker_epoch=epoch, directories=[told]))
+        return int(response.directories[0].topics[0].partitions[0].error_code)
+
+    assert node.meta.directory_id is not None
+    assert assign(node.meta.directory_id, 0) == 0
+    assert assign(node.meta.directory_id, 9) == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    assert assign(node.meta.directory_id, 0, Uuid(b"\7" * 16)) == error_codes.UNKNOWN_TOPIC_ID
+    elsewhere = Uuid(b"\7" * 16)
+    assert assign(elsewhere, 1) == 0
+    assert (partition(node, 1).directories, partition(node, 1).leader) == ([elsewhere], -1)
+
+
+# ------------------------------------------------------------------------------------------------------------ features
+
+
+def update(node: ControllerNode, *updates: tuple[str, int, int], **fields: Any) -> tuple[int, str | None]:
+    asked = [
+        struct(UPDATE_FEATURES, "FeatureUpdateKey", feature=name, max_version_level=level, upgrade_type=upgrade_type)
+        for name, level, upgrade_type in updates
+    ]
+    response = node.ask(UPDATE_FEATURES, request(UPDATE_FEATURES, feature_updates=asked, **fields))
+    return response.error_code, response.error_message
+
+
+def test_features_go_up_and_safely_down(node: ControllerNode) -> None:
+    """Down only when asked for, up only without; never where metadata would be lost, nor beyond what all nodes support."""
+    assert update(node, ("group.version", 0, 2)) == (0, None)
+    assert "group.version" not in node.broker.image.features
+    assert update(node, ("group.version", 1, 1), validate_only=True) == (0, None)
+    assert "group.version" not in node.broker.image.features
+    assert update(node, ("group.version", 1, 1), ("transaction.version", 2, 1)) == (0, None)
+    for refused in (
+        ("group.version", 0, 1),
+        ("group.version", 2, 1),
+        ("transaction.version", 2, 9),
+        ("no.version", 1, 1),
+        ("metadata.version", 29, 2),
+        ("metadata.version", 29, 3),
+        ("metadata.version", 31, 1),
+        ("kraft.version", 0, 2),
+    ):
+        code, sentence = update(node, ("group.version", 1, 1), refused)
+        assert code == error_codes.INVALID_UPDATE_VERSION, refused
+        assert sentence
+    assert node.broker.image.features["group.version"] == 1
+    assert update(node, ("eligible.leader.replicas.version", 0, 2)) == (0, None)
+    assert update(node, ("eligible.leader.replicas.version", 1, 1)) == (0, None)
+    assert node.broker.image.configs[ConfigResource("BROKER", "")] == {"min.insync.replicas": "1"}
+
+
+# -------------------------------------------------------------------------------------------------------------- configs
+
+
+def incremental(
+    node: ControllerNode, *resources: tuple[int, str, list[tuple[str, int, str | None]]], **fields: Any
+) -> list[int]:
+    asked = [
+        struct(
+            INCREMENTAL_ALTER_CONFIGS,
+            "AlterConfigsResource",
+            resource_type=kind,
+            resource_name=name,
+            configs=[
+                struct(INCREMENTAL_ALTER_CONFIGS, "AlterableConfig", name=key, config_operation=operation, value=value)
+                for key, operation, value in configs
+            ],
+        )
+        for kind, name, configs in resources
+    ]
+    response = node.ask(INCREMENTAL_ALTER_CONFIGS, request(INCREMENTAL_ALTER_CONFIGS, resources=asked, **fields))
+    return [one.error_code for one in response.responses]
+
+
+def test_configs_change_resource_by_resource(node: ControllerNode) -> None:
+    """What is valid of a request is done; defaults of new topics follow those of all brokers."""
+    node.create_topic("orders")
+    codes = incremental(
+        node,
+        (TOPIC, "orders", [("retention.ms", 0, "5"), ("cleanup.policy", 2, "compact")]),
+        (TOPIC, "absent", [("retention.ms", 0, "5")]),
+        (BROKER, "", [("num.partitions", 0, "3")]),
+        (BROKER, "", [("log.retention.ms", 0, "7")]),
+    )
+    assert codes == [0, error_codes.UNKNOWN_TOPIC_OR_PARTITION, *[error_codes.INVALID_REQUEST] * 2]
+    assert node.broker.image.configs[ConfigResource("TOPIC", "orders")] == {
+        "retention.ms": "5",
+        "cleanup.policy": "delete,compact",
+    }
+    assert incremental(node, (BROKER, "", [("log.retention.ms", 0, "7")]), validate_only=True) == [0]
+    assert incremental(node, (BROKER, "", [("log.retention.ms", 0, "7")])) == [0]
+    made = {config.name: config for config in node.create_topic("more").configs}
+    assert (made["retention.ms"].value, made["retention.ms"].config_source) == ("7", 3)
+    assert incremental(node, (TOPIC, "orders", [("retention.ms", 0, "soon")])) == [error_codes.INVALID_CONFIG]
+
+
+def test_configs_are_replaced(node: ControllerNode) -> None:
+    """AlterConfigs takes away what it does not name."""
+    node.create_topic("orders", retention_ms="5", segment_ms="7000")
+    config = struct(ALTER_CONFIGS, "AlterableConfig", name="retention.bytes", value="9")
+    resource = struct(ALTER_CONFIGS, "AlterConfigsResource", resource_type=TOPIC, resource_name="orders", configs=[config])
+    assert node.ask(ALTER_CONFIGS, request(ALTER_CONFIGS, resources=[resource])).responses[0].error_code == 0
+    assert node.broker.image.configs[ConfigResource("TOPIC", "orders")] == {"retention.bytes": "9"}
+
+
+# ------------------------------------------------------------------------------------------------------------ the quorum
+
+
+def test_the_quorum_is_described(node: ControllerNode) -> None:
+    """Leader, epoch, high watermark and voters; another partition is unknown."""
+    key = DESCRIBE_QUORUM
+    asked = struct(
+        key, "TopicData", topic_name="__cluster_metadata", partitions=[struct(key, "PartitionData", partition_index=0)]
+    )
+    response = node.ask(key, request(key, topics=[asked]))
+    (told,) = response.topics[0].partitions
+    assert (told.leader_id, told.leader_epoch, told.high_watermark) == (1, 1, node.core.raft.high_watermark)
+    assert [(voter.replica_id, voter.replica_directory_id) for voter in told.current_voters] == [(1, node.meta.directory_id)]
+    assert [(one.name, one.port) for one in response.nodes[0].listeners] == [("CONTROLLER", 19093)]
+    asked.topic_name = "orders"
+    response = node.ask(key, request(key, topics=[asked]))
+    assert response.topics[0].partitions[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_controller_says_what_it_serves(node: ControllerNode) -> None:
+    """Exactly what it answers; any other API is no request of its own; an unknown version of ApiVersions gets version 0."""
+    response = node.ask(API_VERSIONS, request(API_VERSIONS), 4)
+    served = {one.api_key for one in response.api_keys}
+    assert {feature.name: feature.max_version_level for feature in response.finalized_features}["kraft.version"] == 1
+    for key in API_KEYS.keys() - served:
+        with pytest.raises(MessageError, match="does not serve"):
+            node.send(key, request(key))
+    response = node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER, endpoint_type=2))
+    assert [(one.broker_id, one.port) for one in response.brokers] == [(1, 19093)]
+    assert node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER)).error_code == error_codes.MISMATCHED_ENDPOINT_TYPE
+
+
+def test_an_idle_log_moves(node: ControllerNode) -> None:
+    """A NoOp record each half second without others; none where that is switched off."""
+    before = node.core.raft.next_offset
+    node.run(2_600)
+    assert node.core.raft.next_offset == before + 5
+
+
+def test_who_does_not_lead_decides_nothing(node: ControllerNode) -> None:
+    """After the disk failed: NOT_CONTROLLER to those that wait and to those that ask."""
+    from kcli.protocol.apis import CREATE_TOPICS
+    from kcli.server.events import Flushed
+
+    create = API_KEYS[CREATE_TOPICS].request
+    topic = create.classes["CreatableTopic"](name="orders", num_partitions=1, replication_factor=1)
+    answers = node.send(CREATE_TOPICS, create.new(topics=[topic]))
+    effect = node.effects.pop(0)
+    node.flushes.flushed(Flushed(effect.flush_id, OSError(5, "Input/output error")), node.now_ms)  # type: ignore[union-attr]
+    assert len(answers) == 1
+    assert answers[0] is not None
+    response, _ = API_KEYS[CREATE_TOPICS].response.decode(answers[0][9:], 7)
+    assert response.topics[0].error_code == error_codes.NOT_CONTROLLER
+    assert node.create_topic("more").error_code == error_codes.NOT_CONTROLLER
+    assert node.broker.image.topic("orders") is None
