@@ -74,12 +74,17 @@ class LeaderEpochCache:
         if len(self._entries) != before:
             self._on_change(self.entries)
 
-    def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs before `start_offset`; the one that it lies in starts there from now on."""
+    def truncate_from_start(self, start_offset: int, *, is_written: bool = True) -> None:
+        """Forget the epochs before `start_offset`; the one that it lies in starts there from now on.
+
+        Without `is_written` the file keeps them until another change: it must not begin behind a log start offset that a
+        crash may bring back, since that is only written to its checkpoint from time to time.
+        """
         gone = sum(entry.start_offset <= start_offset for entry in self._entries)
         if gone > 1 or (gone and self._entries[0].start_offset != start_offset):
             self._entries[:gone] = [EpochStart(self._entries[gone - 1].epoch, start_offset)]
-            self._on_change(self.entries)
+            if is_written:
+                self._on_change(self.entries)
 
     def clear(self) -> None:
         """Forget all."""

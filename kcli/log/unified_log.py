@@ -359,7 +359,7 @@ class UnifiedLog:
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
-        self.leader_epochs.truncate_from_start(offset)
+        self.leader_epochs.truncate_from_start(offset, is_written=False)
         self.producers.on_log_start(offset)
         return True
 

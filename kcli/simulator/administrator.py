@@ -134,7 +134,8 @@ class Administrator:
         )
         if response is not None:
             code = response.topics[0].error_code
-            if code and code not in RETRIABLE:
+            # A broker that is about to stop takes no more replicas.
+            if code and code not in (*RETRIABLE, error_codes.INVALID_REPLICATION_FACTOR):
                 raise SimulationFailure(f"topic {name} was refused with error {code}: {response.topics[0].error_message}")
         yield from self.audit()
 

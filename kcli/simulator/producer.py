@@ -56,6 +56,7 @@ class Batch(NamedTuple):
     partition: PartitionLedger
     records: list[SentRecord]
     data: bytes
+    life: int  # the start of the node in which the batch was made
 
 
 class SimulatedProducer:
@@ -134,7 +135,7 @@ class SimulatedProducer:
         else:
             data = encode_batch(records, codec)
         partition.send(records, is_idempotent=self._is_idempotent)
-        return Batch(topic, partition, records, data)
+        return Batch(topic, partition, records, data, self._world.machine.start_count)
 
     def _send(self, batches: list[Batch]) -> Pending:
         world = self._world
@@ -211,7 +212,7 @@ class SimulatedProducer:
                 if not self._settle([batch], response):
                     break
                 if self._is_forgotten(response):
-                    self._give_up(batch)
+                    self._give_up(batch, failed)
                     return
             else:
                 self._producer_id = -1
@@ -222,8 +223,16 @@ class SimulatedProducer:
             return False
         return response.responses[0].partition_responses[0].error_code in FORGOTTEN
 
-    def _give_up(self, batch: Batch) -> None:
-        """The broker cannot place a batch, sent in its turn. Raises SimulationFailure where nothing excuses that."""
+    def _give_up(self, batch: Batch, failed: list[Batch]) -> None:
+        """The broker cannot place a batch, sent in its turn. Raises SimulationFailure where nothing excuses that.
+
+        Of each producer a broker remembers five batches, but over a restart only the last, as Kafka's snapshots have it: one
+        that was followed by others before the restart cannot be told from one that is late.
+        """
+        followed = any(other.partition is batch.partition for other in failed[failed.index(batch) + 1 :])
+        if followed and batch.life != self._world.machine.start_count:
+            self._producer_id = -1
+            return
         is_excused = self._losses[batch.partition] != batch.partition.losses or batch.partition.facts.has_retention
         if not is_excused and not self._world.faults_allowed and not batch.topic.deletion_asked:
             raise SimulationFailure(f"{batch.partition}: a batch in its turn is out of order, though nothing was lost")
