@@ -1,0 +1,269 @@
+"""Protects fetch sessions (KIP-227): what a client need not say again, what it is not told again, and whose turn it is."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import INT32_MAX
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, FETCH
+from kcli.protocol.message import Message
+from kcli.server.fetch_session import EVICTION_MS, FetchSessionCache, FetchTarget, SessionError, rotate
+from tests.server.whole_node import WholeNode, batch, fetch_request, partitions_of
+
+ONE = batch(b"x" * 100)
+NOW_MS = 1_750_000_000_000
+
+
+def cache(max_sessions: int = 10) -> FetchSessionCache:
+    return FetchSessionCache(max_sessions, random.Random(1))
+
+
+def begin(sessions: FetchSessionCache, offsets: dict[tuple[Any, int], int], now_ms: int = NOW_MS, version: int = 12) -> int:
+    plan = sessions.plan(fetch_request(offsets, version, session_epoch=0), version, now_ms)
+    assert plan.begins_session and plan.session is None
+    return sessions.begin(plan.targets, version >= 13, now_ms)
+
+
+def wanted(targets: list[FetchTarget]) -> dict[tuple[Any, int], int]:
+    return {(target.topic, target.partition.partition): target.partition.fetch_offset for target in targets}
+
+
+def refused(sessions: FetchSessionCache, version: int = 12, **options: Any) -> int:
+    with pytest.raises(SessionError) as caught:
+        sessions.plan(fetch_request({}, version, **options), version, NOW_MS)
+    return caught.value.code
+
+
+# --------------------------------------------------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_a_full_fetch_names_all_and_ends_the_session_of_its_id(epoch: int) -> None:
+    sessions = cache()
+    session_id = begin(sessions, {("t", 0): 5})
+    plan = sessions.plan(fetch_request({("u", 1): 7}, session_id=session_id, session_epoch=epoch), 12, NOW_MS)
+    assert wanted(plan.targets) == {("u", 1): 7}
+    assert plan.begins_session == (epoch == 0) and not plan.is_incremental
+    assert len(sessions) == 0
+    assert refused(sessions, session_id=session_id, session_epoch=1) == error_codes.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_an_incremental_fetch_adds_changes_and_forgets() -> None:
+    sessions = cache()
+    session_id = begin(sessions, {("t", 0): 5, ("t", 1): 6})
+    request = fetch_request(
+        {("t", 1): 60, ("u", 0): 1}, session_id=session_id, session_epoch=1, forgotten=(("t", 0), ("never", 9))
+    )
+    plan = sessions.plan(request, 12, NOW_MS)
+    assert plan.is_incremental and not plan.begins_session
+    assert wanted(plan.targets) == {("t", 1): 60, ("u", 0): 1}
+    again = sessions.plan(fetch_request({}, session_id=session_id, session_epoch=2), 12, NOW_MS)
+    assert wanted(again.targets) == wanted(plan.targets)
+    assert sessions.partition_count == 2
+
+
+def test_a_session_that_has_forgotten_all_ends() -> None:
+    sessions = cache()
+    session_id = begin(sessions, {("t", 0): 5})
+    plan = sessions.plan(fetch_request({}, session_id=session_id, session_epoch=1, forgotten=(("t", 0),)), 12, NOW_MS)
+    assert (plan.targets, plan.session, plan.is_incremental) == ([], None, False)
+    assert len(sessions) == 0
+
+
+@pytest.mark.parametrize("epoch", [2, 3, INT32_MAX, -2])
+def test_only_the_next_epoch_goes_on(epoch: int) -> None:
+    sessions = cache()
+    session_id = begin(sessions, {("t", 0): 5})
+    assert refused(sessions, session_id=session_id, session_epoch=epoch) == error_codes.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.plan(fetch_request({}, session_id=session_id, session_epoch=1), 12, NOW_MS).epoch == 2
+    assert refused(sessions, session_id=session_id, session_epoch=1) == error_codes.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_epochs_begin_again_behind_the_largest() -> None:
+    sessions = cache()
+    session_id = begin(sessions, {("t", 0): 5})
+    sessions._sessions[session_id].epoch = INT32_MAX
+    assert sessions.plan(fetch_request({}, session_id=session_id, session_epoch=INT32_MAX), 12, NOW_MS).epoch == 1
+
+
+@pytest.mark.parametrize(("first", "then"), [(12, 13), (13, 12)])
+def test_a_session_has_names_or_ids(first: int, then: int) -> None:
+    sessions = cache()
+    session_id = begin(sessions, {(Uuid(b"\1" * 16) if first >= 13 else "t", 0): 5}, version=first)
+    code = refused(sessions, then, session_id=session_id, session_epoch=1)
+    assert code == error_codes.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_a_full_cache_gives_up_what_was_not_used_for_long() -> None:
+    sessions = cache(2)
+    first, second = begin(sessions, {("t", 0): 0}), begin(sessions, {("t", 1): 0}, NOW_MS + 1)
+    assert begin(sessions, {("t", 2): 0}, NOW_MS + EVICTION_MS) == 0
+    sessions.plan(fetch_request({}, session_id=first, session_epoch=1), 12, NOW_MS + EVICTION_MS)
+    third = begin(sessions, {("t", 2): 0}, NOW_MS + EVICTION_MS + 2)
+    assert third not in (0, first, second)
+    assert refused(sessions, session_id=second, session_epoch=1) == error_codes.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.plan(fetch_request({}, session_id=first, session_epoch=2), 12, NOW_MS).is_incremental
+
+
+def test_without_slots_there_are_no_sessions() -> None:
+    plan = cache(0).plan(fetch_request({("t", 0): 0}, session_epoch=0), 12, NOW_MS)
+    assert not plan.begins_session
+
+
+def test_who_had_records_goes_to_the_end() -> None:
+    sessions = cache()
+    session_id = begin(sessions, {("t", index): 0 for index in range(3)})
+    plan = sessions.plan(fetch_request({}, session_id=session_id, session_epoch=1), 12, NOW_MS)
+    assert plan.session is not None
+    rotate(plan.session, plan.targets[0])
+    again = sessions.plan(fetch_request({}, session_id=session_id, session_epoch=2), 12, NOW_MS)
+    assert [target.partition.partition for target in again.targets] == [1, 2, 0]
+
+
+# ------------------------------------------------------------------------------------------------------------ answers
+
+
+def answer(**fields: Any) -> Message:
+    return API_KEYS[FETCH].response.classes["PartitionData"](
+        **{"partition_index": 0, "error_code": 0, "high_watermark": 5, "log_start_offset": 0, "records": b"", **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_news"),
+    [
+        ({}, False),
+        ({"records": b"x"}, True),
+        ({"records": None}, False),
+        ({"high_watermark": 6}, True),
+        ({"log_start_offset": 1}, True),
+        ({"error_code": 1}, True),
+        ({"preferred_read_replica": 0}, True),
+        ({"last_stable_offset": 3}, False),
+    ],
+)
+def test_what_counts_as_new(fields: dict[str, Any], is_news: bool) -> None:
+    request = fetch_request({("t", 0): 0})
+    target = FetchTarget("t", request.topics[0].partitions[0])
+    assert target.has_news(answer()), "nothing was told before"
+    assert not target.has_news(answer())
+    assert target.has_news(answer(**fields)) == is_news
+
+
+def test_after_an_error_all_is_new() -> None:
+    request = fetch_request({("t", 0): 0})
+    target = FetchTarget("t", request.topics[0].partitions[0])
+    target.has_news(answer())
+    assert target.has_news(answer(error_code=3))
+    assert target.has_news(answer())
+
+
+# ------------------------------------------------------------------------------------------------- on a whole node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> WholeNode:
+    made = WholeNode(tmp_path / "data")
+    made.create_topic("t", 3)
+    return made
+
+
+def test_a_session_is_told_only_what_is_new(node: WholeNode) -> None:
+    first = node.fetch({("t", index): 0 for index in range(3)}, session_epoch=0).result()
+    assert first.session_id > 0 and len(partitions_of(first)) == 3
+    node.produce("t", 1, ONE)
+    second = node.fetch({}, session_id=first.session_id, session_epoch=1).result()
+    assert list(partitions_of(second)) == [("t", 1)] and second.session_id == first.session_id
+    third = node.fetch({("t", 1): 1}, session_id=first.session_id, session_epoch=2).result()
+    assert partitions_of(third) == {}
+
+
+def test_a_session_waits_as_any_fetch_does(node: WholeNode) -> None:
+    session_id = node.fetch({("t", index): 0 for index in range(3)}, session_epoch=0).result().session_id
+    waiting = node.fetch({}, session_id=session_id, session_epoch=1, max_wait_ms=500)
+    assert waiting.answer is None
+    node.produce("t", 2, ONE)
+    assert list(partitions_of(waiting.result())) == [("t", 2)]
+    idle = node.fetch({("t", 2): 1}, session_id=session_id, session_epoch=2, max_wait_ms=500)
+    node.advance(500)
+    assert partitions_of(idle.result()) == {}
+
+
+def test_an_error_of_the_session_has_no_partitions(node: WholeNode) -> None:
+    lost = node.fetch({}, session_id=12345, session_epoch=1, max_wait_ms=500).result()
+    assert (lost.error_code, lost.session_id, lost.responses) == (error_codes.FETCH_SESSION_ID_NOT_FOUND, 0, [])
+
+
+def test_a_session_that_went_on_meanwhile_does_not_answer_twice(node: WholeNode) -> None:
+    """A client that gave up waiting and asked again on another connection: the first answer must not count as told."""
+    session_id = node.fetch({("t", 0): 0}, session_epoch=0).result().session_id
+    stale = node.fetch({}, session_id=session_id, session_epoch=1, max_wait_ms=500)
+    node.fetch({}, session_id=session_id, session_epoch=2, max_wait_ms=400)
+    node.produce("t", 0, ONE)
+    assert stale.result().error_code == error_codes.INVALID_FETCH_SESSION_EPOCH
+    again = node.fetch({}, session_id=session_id, session_epoch=3)
+    assert len(partitions_of(again.result())["t", 0].records) == len(ONE)
+
+
+class Reader:
+    """A client's part of KIP-227: it keeps what it was told, and asks for what it wants."""
+
+    def __init__(self, node: WholeNode) -> None:
+        self.node = node
+        self.session_id, self.epoch = 0, 0
+        self.wanted: dict[tuple[str, int], int] = {}
+        self.known: dict[tuple[str, int], int] = {}  # high watermarks
+
+    def ask(self, changed: dict[tuple[str, int], int], forgotten: tuple[tuple[str, int], ...]) -> dict[tuple[str, int], int]:
+        """Fetch -> the bytes that came, by partition."""
+        for key in forgotten:
+            self.wanted.pop(key, None)
+            self.known.pop(key, None)
+        self.wanted |= changed
+        full = self.epoch == 0
+        answer = self.node.fetch(
+            self.wanted if full else changed,
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            forgotten=() if full else forgotten,
+        ).result()
+        assert answer.error_code == 0
+        if full:
+            self.session_id = answer.session_id
+        self.epoch = self.epoch + 1 if self.session_id else 0
+        if not full and not self.wanted:
+            self.session_id = self.epoch = 0
+        told = partitions_of(answer)
+        self.known |= {key: part.high_watermark for key, part in told.items()}
+        return {key: len(part.records) for key, part in told.items() if len(part.records)}
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_a_session_knows_what_a_full_fetch_would(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """However a client adds, changes and forgets partitions: what it knows is what is so."""
+    node = WholeNode(tmp_path_factory.mktemp("node"))
+    node.create_topic("t", 4)
+    reader = Reader(node)
+    ends = dict.fromkeys(range(4), 0)
+    for _ in range(data.draw(st.integers(1, 12))):
+        for index in data.draw(st.sets(st.integers(0, 3))):
+            node.produce("t", index, ONE)
+            ends[index] += 1
+        changed = {("t", index): data.draw(st.integers(0, ends[index])) for index in data.draw(st.sets(st.integers(0, 3)))}
+        gone = tuple(("t", index) for index in data.draw(st.sets(st.integers(0, 3))) if ("t", index) not in changed)
+        came = reader.ask(changed, gone)
+        assert came == {
+            ("t", index): (ends[index] - offset) * len(ONE)
+            for (_, index), offset in reader.wanted.items()
+            if offset < ends[index]
+        }
+        assert reader.known == {("t", index): ends[index] for _, index in reader.wanted}
