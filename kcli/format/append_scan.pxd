@@ -10,7 +10,7 @@ from kcli.format.record_scan cimport read_zigzag, skip_headers
 cpdef int read_plain_batch(const unsigned char[::1] buffer, long long[::1] out, long long[::1] scratch) except? -9
 
 @cython.locals(
-    index=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, status=cython.int,
+    index=Py_ssize_t, start=Py_ssize_t, wrong_index=Py_ssize_t, wrong_start=Py_ssize_t, end=Py_ssize_t, status=cython.int,
     byte=cython.int, second=cython.int, raw=cython.int, size=cython.longlong,
     delta=cython.longlong, smallest=cython.longlong, largest=cython.longlong,
     null_keys=cython.longlong, renumbered=cython.longlong,

@@ -117,6 +117,8 @@ def check_records(
     null_keys = out[2]
     renumbered = out[3]
     start = position
+    wrong_index = -1
+    wrong_start = 0
     status = COMPLETE
     try:
         while index < count:
@@ -243,13 +245,20 @@ def check_records(
                 if position < 0:
                     status = -position
                     break
-            if position != end:
-                status = BAD_LENGTH
-                break
+            # Not a reason to stop at once: so the processor knows the next record from this one's length alone, and begins
+            # with it while it still checks this one.
+            if position != end and wrong_index < 0:
+                wrong_index = index
+                wrong_start = start
+            position = end
             index += 1
     except IndexError:
         # Behind the last byte of the buffer: at the length itself more bytes may follow, inside a record they cannot.
         status = NEED_MORE if start + 5 > limit else BAD_LENGTH
+    if wrong_index >= 0:
+        index = wrong_index
+        start = wrong_start
+        status = BAD_LENGTH
     out[0] = smallest
     out[1] = largest
     out[2] = null_keys

@@ -53,12 +53,17 @@ _Result = TypeVar("_Result")
 
 
 class LoadSettings(NamedTuple):
-    """How a log is loaded; offsets are those of the checkpoint files of its log directory, 0 where they have none."""
+    """How a log is loaded; offsets are those of the checkpoint files of its log directory, 0 where they have none.
+
+    With `keeps_batches` the producers read out of the last segment stay as they are: with five batches each, of which a
+    snapshot has the last only. Kafka goes on from the snapshot, and does not know a client's older batches in flight again.
+    """
 
     had_clean_shutdown: bool = False
     log_start_offset: int = 0
     recovery_point: int = 0
     indexes: IndexSettings = IndexSettings()
+    keeps_batches: bool = False
 
 
 class LoadedLog(NamedTuple):
@@ -94,6 +99,7 @@ class _LogLoader:
         self.settings = settings
         self.segments: dict[int, LogSegment] = {}
         self.cut_segments: list[int] = []
+        self.recovered: ProducerStateManager | None = None  # of the segment that was recovered last
         self.epochs = LeaderEpochCache()
 
     def load(self) -> LoadedLog:
@@ -179,6 +185,7 @@ class _LogLoader:
         truncated_bytes = segment.recover(producers, self.epochs).truncated_bytes
         # So that recovering the next segment need not read this one again.
         producers.take_snapshot()
+        self.recovered = producers
         segment.close()
         if truncated_bytes:
             self.cut_segments.append(segment.base_offset)
@@ -314,7 +321,8 @@ class _LogLoader:
         self.epochs.truncate_from_start(settings.log_start_offset)
         log_start_offset = max(settings.log_start_offset, min(self.segments))
         recovery_point = max(recovery_point, log_start_offset)
-        producers = self._producer_state_manager()
+        kept = self.recovered if settings.keeps_batches else None
+        producers = kept or self._producer_state_manager()
         producers.remove_stray_snapshots(self.segments)
         rebuild_producer_state(
             producers,

@@ -59,7 +59,9 @@ def open_log(
         opened = open_clean(disk, directory, names, log_start_offset)
     if opened is None:
         indexes = IndexSettings(config.index_interval_bytes, config.segment_index_bytes)
-        opened = _load(disk, directory, LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes))
+        opened = _load(
+            disk, directory, LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes, keeps_batches=True)
+        )
     active = SegmentAppender(disk, opened.segments[-1], now_ms)
     local = LocalLog(disk, files, directory, config, opened.segments, active, opened.log_end_offset)
     if is_new:

@@ -1,0 +1,42 @@
+"""Protects the few descriptors of a broker: at most so many files are open, the least recently used one goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kcli.log.disk import OsDisk
+from kcli.log.file_cache import FileCache
+from kcli.log.live_segment import LiveSegment
+from kcli.log.offset_index_cache import OffsetIndexCache
+
+
+def test_the_file_used_longest_ago_is_closed(tmp_path: Path) -> None:
+    """With room for three, the fourth closes the one that was not asked for; what it held is read again."""
+    files = FileCache(OsDisk(), max_open=3)
+    paths = [str(tmp_path / name) for name in "abcd"]
+    opened = [files.get(path, create=True) for path in paths[:3]]
+    opened[1].append([b"kept"])
+    assert files.get(paths[0]) is opened[0]
+    files.get(paths[3], create=True)
+    assert [file.fileno() >= 0 for file in opened] == [True, False, True]
+    assert len(files) == 3
+    assert files.get(paths[1]).read_at(0, 9) == b"kept"
+    files.close_all()
+    assert len(files) == 0
+    assert opened[0].fileno() == -1
+
+
+def test_indexes_are_kept_up_to_a_bound(tmp_path: Path) -> None:
+    """The last one asked for stays whatever its size; others go when there is no room."""
+    segments = [LiveSegment(str(tmp_path), base) for base in range(0, 300, 100)]
+    for segment in segments:
+        Path(segment.paths[1]).write_bytes(b"".join((at + 1).to_bytes(4, "big") * 2 for at in range(10)))
+    cache = OffsetIndexCache(OsDisk(), max_bytes=170)
+    first, second = cache.get(segments[0]), cache.get(segments[1])
+    assert cache.get(segments[0]) is first
+    cache.get(segments[2])
+    assert cache.get(segments[0]) is first
+    assert cache.get(segments[1]) is not second
+    cache.forget(segments[1].log_path)
+    cache.forget(segments[1].log_path)
+    assert len(cache.get(segments[1])) == 10

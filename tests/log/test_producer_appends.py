@@ -1,0 +1,152 @@
+"""Protects idempotent producers: a batch stands once, gaps and old epochs are refused, and a restart forgets nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.log.append_errors import (
+    CoordinatorFencedError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+)
+from kcli.log.log_config import LogConfig
+from kcli.log.log_validator import AppendOrigin
+from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    return LiveLog(tmp_path / "t-0")
+
+
+def test_duplicates_get_the_first_copys_offsets(live: LiveLog) -> None:
+    """Of the last five batches each is known again; the sixth is out of order. Nothing is written."""
+    for at in range(6):
+        live.append(of_producer(7, 10 * at, 10))
+    size = live.log.size_bytes
+    for at in range(1, 6):
+        info = live.log.append_as_leader(of_producer(7, 10 * at, 10), 0, NOW_MS)
+        assert (info.duplicate, info.first_offset, info.last_offset) == (True, 10 * at, 10 * at + 9)
+        assert info.log_append_time_ms == NOW_MS
+    assert live.log.size_bytes == size
+    assert type(live.refused(of_producer(7, 0, 10))) is OutOfOrderSequenceError
+    # Part of a batch is no duplicate.
+    assert type(live.refused(of_producer(7, 50, 9))) is OutOfOrderSequenceError
+
+
+def test_sequences_go_on_and_wrap(live: LiveLog) -> None:
+    """A gap is refused, the next is taken; behind 2**31 - 1 comes 0; a producer not known begins anywhere."""
+    live.append(of_producer(7, 2**31 - 3, 2))
+    assert type(live.refused(of_producer(7, 5))) is OutOfOrderSequenceError
+    live.append(of_producer(7, 2**31 - 1))
+    live.append(of_producer(7, 0, 3))
+    live.append(of_producer(7, 3))
+    info = live.log.append_as_leader(of_producer(7, 0, 3), 0, NOW_MS)
+    assert info.duplicate
+
+
+def test_epochs_rise(live: LiveLog) -> None:
+    """A new epoch begins at sequence 0; an older one is fenced, and its batches are no duplicates."""
+    live.append(of_producer(7, 0, 3))
+    assert type(live.refused(of_producer(7, 3, 1, epoch=1))) is OutOfOrderSequenceError
+    live.append(of_producer(7, 0, 3, epoch=1))
+    assert type(live.refused(of_producer(7, 0, 3))) is InvalidProducerEpochError
+    assert type(live.refused(of_producer(7, 3))) is InvalidProducerEpochError
+    live.append(of_producer(7, 3, epoch=1))
+
+
+def test_a_refused_batch_leaves_the_producer_as_it_was(live: LiveLog) -> None:
+    """After an error the next in sequence is taken."""
+    live.append(of_producer(7, 0, 3))
+    live.refused(of_producer(7, 9))
+    live.refused(new_batch(producer=(7, 0, 3), timestamps=[NOW_MS * 2]))
+    live.append(of_producer(7, 3))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_knows_the_producers(live: LiveLog, clean: bool) -> None:
+    """From the snapshot of a clean stop the last batch is known; rebuilt from the log, all five are."""
+    for at in range(7):
+        live.append(of_producer(7, at), of_producer(8, 2 * at, 2))
+    if clean:
+        live.stop()
+    else:
+        live.crash()
+    assert live.log.append_as_leader(of_producer(7, 6), 0, NOW_MS).duplicate
+    assert live.log.append_as_leader(of_producer(8, 12, 2), 0, NOW_MS).last_offset == 20
+    assert type(live.refused(of_producer(7, 8))) is OutOfOrderSequenceError
+    if not clean:
+        assert live.log.append_as_leader(of_producer(7, 2), 0, NOW_MS).duplicate
+    live.append(of_producer(7, 7), of_producer(8, 14))
+
+
+def test_producers_expire(live: LiveLog) -> None:
+    """Idle ones are forgotten after producer.id.expiration.ms, and may then begin with any sequence; not in a transaction."""
+    live.append(of_producer(7, 0), of_producer(8, 0, transactional=True))
+    live.log.producers.remove_expired(NOW_MS + 999, 1000)
+    assert type(live.refused(of_producer(7, 5))) is OutOfOrderSequenceError
+    live.log.producers.remove_expired(NOW_MS + 1000, 1000)
+    assert set(live.log.producers.producers) == {8}
+    live.append(of_producer(7, 5))
+
+
+def test_transactions_hold_the_last_stable_offset(live: LiveLog) -> None:
+    """Open ones hold it; a commit lets it go; an abort is told to readers of its offsets."""
+    live.append(new_batch(), of_producer(7, 0, 2, transactional=True), of_producer(8, 0, 2, transactional=True), new_batch())
+    assert (live.log.last_stable_offset, live.log.high_watermark) == (1, 6)
+    live.append(marker(7, abort=False))
+    assert live.log.last_stable_offset == 3
+    assert live.log.aborted_transactions(0, 7) == []
+    live.append(marker(8, abort=True))
+    assert live.log.last_stable_offset == live.log.log_end_offset == 8
+    (aborted,) = live.log.aborted_transactions(0, 8)
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (8, 3, 7)
+    assert live.log.aborted_transactions(0, 3) == []
+    live.stop()
+    assert live.log.aborted_transactions(4, 5) == [aborted]
+    assert live.faults() == []
+
+
+def test_transactions_outlive_a_crash(live: LiveLog) -> None:
+    """An open one is open again, an aborted one stands in the rebuilt index."""
+    live.append(of_producer(7, 0, 2, transactional=True), of_producer(8, 0, 1, transactional=True), marker(7, abort=True))
+    live.crash()
+    live.log.update_high_watermark(live.log.log_end_offset)
+    assert live.log.last_stable_offset == 2
+    assert [txn.producer_id for txn in live.log.aborted_transactions(0, 4)] == [7]
+    assert type(live.refused(of_producer(8, 1))) is InvalidTransactionStateError
+
+
+def test_markers_are_checked(live: LiveLog) -> None:
+    """Old producer and coordinator epochs are refused; version 2 wants a higher epoch, but takes a marker again."""
+    live.append(of_producer(7, 0, 1, epoch=5, transactional=True), marker(7, abort=False, epoch=5, coordinator_epoch=3))
+    origin = AppendOrigin.COORDINATOR
+    assert type(live.refused(marker(7, abort=False, epoch=4), origin=origin)) is InvalidProducerEpochError
+    assert type(live.refused(marker(7, abort=False, epoch=6, coordinator_epoch=2), origin=origin)) is CoordinatorFencedError
+    live.log.append_as_leader(
+        marker(7, abort=False, epoch=5, coordinator_epoch=3), 0, NOW_MS, origin=origin, transaction_version=2
+    )
+    live.append(of_producer(7, 1, 1, epoch=5, transactional=True))
+    with pytest.raises(InvalidProducerEpochError):
+        live.log.append_as_leader(
+            marker(7, abort=False, epoch=5, coordinator_epoch=3), 0, NOW_MS, origin=origin, transaction_version=2
+        )
+    assert (
+        "marker" in live.refused(new_batch([b"x"], keys=[b"\0"], producer=(7, 5, -1), attributes=0x30), origin=origin).message
+    )
+
+
+def test_snapshots_are_taken_when_segments_are_rolled(tmp_path: Path) -> None:
+    """One a segment, with the producers up to its start; a crash that loses the rest rebuilds from it."""
+    live = LiveLog(tmp_path / "t-0", LogConfig(segment_bytes=200))
+    for at in range(6):
+        live.append(of_producer(7, at))
+    bases = [base for base in live.log.base_offsets if base]
+    assert bases
+    assert sorted(int(path.name[:20]) for path in live.directory.glob("*.snapshot")) == bases
+    live.crash(recovery_point=bases[-1])
+    live.append(of_producer(7, 6))
+    assert live.log.append_as_leader(of_producer(7, 5), 0, NOW_MS).duplicate
