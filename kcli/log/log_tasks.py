@@ -112,7 +112,6 @@ class LogSweeps:
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
-        self._producer_id_expiration_ms = manager.settings.producer_id_expiration_ms
 
     def apply_retention(self, log: UnifiedLog, now_ms: int) -> None:
         """Take out the segments that retention wants gone."""
@@ -136,7 +135,7 @@ class LogSweeps:
     def expire_producers(self, log: UnifiedLog, now_ms: int) -> None:
         """Forget producers that have been idle for too long."""
         if log.producers.producers:
-            log.producers.remove_expired(now_ms, self._producer_id_expiration_ms)
+            log.producers.remove_expired(now_ms, self._manager.settings.producer_id_expiration_ms)
 
 
 class Checkpoint:

@@ -185,6 +185,10 @@ class Broker:
         self._default_topic_config = None
         self.fetch_max_bytes = self.config["fetch.max.bytes"]
         self.fetch_sessions.max_sessions = self.config["max.incremental.fetch.session.cache.slots"]
+        self.log_manager.settings = self.log_manager.settings._replace(
+            file_delete_delay_ms=self.config["log.segment.delete.delay.ms"],
+            producer_id_expiration_ms=self.config["producer.id.expiration.ms"],
+        )
         for topic in self.image.topic_ids:
             self.reconfigure_topic(topic)
         self.tell(f"dynamic configuration: {', '.join(changed)} changed")

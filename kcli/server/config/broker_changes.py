@@ -7,6 +7,7 @@
     a per-broker key, or a listener's, for the whole cluster  it differs from broker to broker
     a value that is not valid by itself or with the others    as at the start
     threads below half or above twice of what runs            Kafka resizes its pools in steps
+    listeners, and what guards, to another value              it is not served yet (Kafka takes it)
 
 Names that Kafka does not know are let through: they may be a plugin's.
 """
@@ -16,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kcli.server.config.checks import cross_faults
-from kcli.server.config.definitions import BROKER_KEYS, UpdateMode
+from kcli.server.config.definitions import BROKER_KEYS, ConfigKey, Serving, UpdateMode
 from kcli.server.config.dynamic_config import DynamicConfig, base_key, is_dynamic, layered
 from kcli.server.config.key_names import LISTENER_PREFIX
 from kcli.server.config.request_errors import invalid_request
 from kcli.server.config.server_config import NO_LIMIT, ServerConfig
-from kcli.server.config.values import ConfigError, parse_value
+from kcli.server.config.values import ConfigError, ConfigValue, default_value, parse_value
 
 _OF_LISTENERS_ONLY = frozenset(
     (
@@ -51,6 +52,8 @@ _THREADS = (
     "remote.log.manager.follower.thread.pool.size",
     "remote.log.reader.threads",
 )
+# Kafka opens and closes listeners while it runs.
+_AT_START = frozenset(("listeners", "listener.security.protocol.map"))
 _AS_RETENTION = -2  # of log.local.retention.*: the same as log.retention.*
 
 
@@ -61,9 +64,10 @@ def check_broker_change(dynamic: DynamicConfig, layer: Mapping[str, str], *, is_
         key = base_key(name)
         if key is not None:
             try:
-                parse_value(key._replace(name=name), text)
+                value = parse_value(key._replace(name=name), text)
             except ConfigError as error:
                 raise invalid_request(str(error)) from error
+            _check_served(key, name, value, dynamic.static)
     after = layered(dynamic.static, [layer, dynamic.own] if is_cluster else [dynamic.cluster, layer])
     for fault in cross_faults(after):
         raise invalid_request(fault)
@@ -84,6 +88,12 @@ def _check_name(name: str, is_cluster: bool) -> None:
         name.startswith(LISTENER_PREFIX) and of_listener not in _CLUSTER_LISTENER_KEYS
     ):
         raise invalid_request(f"{name} differs from broker to broker; name the broker whose it is")
+
+
+def _check_served(key: ConfigKey, name: str, value: ConfigValue, static: ServerConfig) -> None:
+    is_guard = key.serving is Serving.GUARD and name == key.name
+    if (is_guard or name in _AT_START) and value not in (static.stated_value(name), default_value(key)):
+        raise invalid_request(f"{name} cannot change while a broker runs: that is not served yet")
 
 
 def _check_threads(before: ServerConfig, after: ServerConfig) -> None:

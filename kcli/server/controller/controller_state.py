@@ -196,5 +196,6 @@ class ControllerState:
         elif name == "UnregisterBrokerRecord":
             self.registration_offsets.pop(record.broker_id, None)
             self.sessions.pop(record.broker_id, None)
-        elif name == "ConfigRecord" and record.resource_type == _BROKER_RESOURCE:
+        elif name == "EndTransactionRecord" or (name == "ConfigRecord" and record.resource_type == _BROKER_RESOURCE):
+            # Records of a metadata transaction count when it ends.
             self.dynamic.follow(self.image)

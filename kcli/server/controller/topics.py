@@ -36,8 +36,7 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.metadata_batches import MAX_RECORDS_PER_APPEND, new_record
 from kcli.server.controller.placement import UsableBroker, place_replicas
 from kcli.state.image_records import partition_record
-from kcli.state.metadata_image import MetadataImage
-from kcli.state.metadata_values import ConfigResource, Partition, Topic
+from kcli.state.metadata_values import Partition, Topic
 from kcli.state.topic_names import colliding_topic, metric_name, topic_name_fault
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def _create_topic(
     )
     for index, replicas in enumerate(assignments):
         records.append(partition_record(made, index, _new_partition(state, replicas), state.metadata_version))
-    described = _described(state, topic.name, topic_id, configs) if version >= _CONFIGS_SINCE else []
+    described = _described(state, configs) if version >= _CONFIGS_SINCE else []
     return records, _result(topic.name, topic_id, assignments, described)
 
 
@@ -225,15 +224,11 @@ def _new_partition(state: ControllerState, replicas: list[int]) -> Partition:
     )
 
 
-def _described(state: ControllerState, name: str, topic_id: Uuid, configs: dict[str, str]) -> list[ConfigEntry]:
-    """The effective configurations of a topic that is not in the image yet."""
-    from kcli.server.config.describe_configs import describe
+def _described(state: ControllerState, configs: dict[str, str]) -> list[ConfigEntry]:
+    """The effective configurations of a topic that is being made."""
+    from kcli.server.config.describe_configs import describe_created_topic
 
-    resource = ConfigResource("TOPIC", name)
-    alone = MetadataImage()
-    alone.topic_ids[name] = topic_id
-    alone.configs[resource] = configs
-    return describe(resource, None, alone, state.dynamic)
+    return describe_created_topic(configs, state.dynamic)
 
 
 def _result(name: str, topic_id: Uuid, assignments: list[list[int]], described: list[ConfigEntry]) -> Message:

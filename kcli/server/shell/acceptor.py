@@ -33,7 +33,7 @@ def plain_host(host: str) -> str:
 
 
 class Gate:
-    """Counts connections; `limits` may be replaced."""
+    """Counts connections."""
 
     def __init__(self, limits: Limits, tell: Callable[[str], None]) -> None:
         self.limits = limits
@@ -78,6 +78,14 @@ class Gate:
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
+        self._go_on()
+
+    def replace(self, limits: Limits) -> None:
+        """Go by other limits from now on; who is in stays in."""
+        self.limits = limits
+        self._go_on()
+
+    def _go_on(self) -> None:
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
             go_on()

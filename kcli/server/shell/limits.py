@@ -20,6 +20,8 @@ from kcli.server.shell.receive_buffers import DEFAULT_MAX_BYTES
 
 # Descriptors that are neither clients' nor segments': listeners, locks, checkpoints, what the interpreter has open.
 RESERVED_DESCRIPTORS = 64
+# The keys behind them that may change while the broker runs.
+DYNAMIC_KEYS = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides", "max.connection.creation.rate")
 
 
 class Limits(NamedTuple):

@@ -33,7 +33,7 @@ from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.shell.clock import Clock
 from kcli.server.shell.driver import Driver
-from kcli.server.shell.limits import limits_of
+from kcli.server.shell.limits import DYNAMIC_KEYS, limits_of
 
 # Of the descriptors that the process may have, this share is for segments that are kept open; the rest is for connections.
 FILES_SHARE = 4
@@ -112,6 +112,9 @@ class Server:
         if self.node.broker is not None:
             self.node.broker.bound_ports = ports
         self.driver = Driver(self.node, self.tell, limits_of(config, descriptors, max_open))
+        if self.node.broker is not None:
+            gate = self.driver.gate
+            self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: gate.replace(limits_of(now, descriptors, max_open)))
         self.driver.on_change = self._look
         self.driver.on_fault = self._fail
         if self.metrics_port is not None:
