@@ -35,6 +35,7 @@ class BrokerStartup:
         self._broker = broker
         self._node = node
         self._has_caught_up = False
+        self._is_loaded = False
         self._is_published = False
         self._is_leaving = False
         self.publisher = MetadataPublisher(broker)
@@ -81,8 +82,13 @@ class BrokerStartup:
     def _loaded(self, now_ms: int) -> None:
         if self._is_leaving:
             return
+        self._is_loaded = True
+        self.publisher.start(now_ms, self._publish_done)
+
+    def _publish_done(self, now_ms: int) -> None:
+        if self._is_leaving:
+            return
         self._is_published = True
-        self.publisher.start(now_ms)
         self._broker.log_tasks_begin(now_ms)
         self._broker.take_log_flushes(now_ms)
         self._broker.lifecycle.start(now_ms)
@@ -90,7 +96,7 @@ class BrokerStartup:
     def _release(self, now_ms: int) -> None:
         self._is_leaving = True
         self._broker.router.is_open = False
-        if not self._is_published:
+        if not self._is_loaded:
             self._node.released(now_ms)
             return
         work = self._broker.log_manager.shutdown(self._broker.lifecycle.broker_epoch)

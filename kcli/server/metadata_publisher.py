@@ -12,7 +12,9 @@ The first time, at start, everything in the image counts as changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
@@ -22,6 +24,8 @@ from kcli.server.replication.partition import Partition
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, Topic, name_of
 
+# How many logs are made, opened or deleted before other events get their turn: some milliseconds of work.
+SLICE_LOGS = 8
 _TOPIC_RECORDS = frozenset(("TopicRecord", "PartitionRecord", "PartitionChangeRecord"))
 
 
@@ -32,6 +36,8 @@ class MetadataPublisher:
         self._broker = broker
         self._is_started = False
         self._is_started_long_ago = False  # all partitions that come from now on are new
+        self._work: deque[Callable[[int], None]] = deque()
+        self._is_working = False
         # What records have changed that is not yet published: topics by id, topics removed, configurations.
         self._pending: tuple[dict[Uuid, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
 
@@ -62,13 +68,19 @@ class MetadataPublisher:
             self._pending = ({}, [], {})
             self._publish(changed, removed, configs, now_ms)
 
-    def start(self, now_ms: int) -> None:
-        """Do what the image asks for as a whole; the logs that are there have been loaded."""
+    def start(self, now_ms: int, done: Callable[[int], None]) -> None:
+        """Do what the image asks for as a whole, then `done(now_ms)`; the logs that are there have been loaded."""
         self._is_started = True
         self._pending = ({}, [], {})
         self._broker.reconfigure()
         self._publish(dict.fromkeys(self.image.topics), [], {}, now_ms)
-        self._is_started_long_ago = True
+
+        def finish(now_ms: int) -> None:
+            self._is_started_long_ago = True
+            done(now_ms)
+
+        self._work.append(finish)
+        self._run_work(now_ms)
 
     def _publish(self, changed: Iterable[Uuid], removed: list[Topic], configs: dict[ConfigResource, None], now_ms: int) -> None:
         for topic in removed:
@@ -82,6 +94,18 @@ class MetadataPublisher:
                 self._broker.reconfigure_topic(resource.name)
         if any(resource.type == "BROKER" for resource in configs):
             self._broker.reconfigure()
+        if not self._is_working:
+            self._run_work(now_ms)
+
+    def _run_work(self, now_ms: int) -> None:
+        """Do a slice of the work that waits, in its order: a topic's old logs go before one of its name is made anew."""
+        self._is_working = True
+        for _ in range(min(SLICE_LOGS, len(self._work))):
+            self._work.popleft()(now_ms)
+        self._broker.take_log_flushes(now_ms)
+        self._is_working = bool(self._work)
+        if self._work:
+            self._broker.timer.schedule(now_ms, self._run_work)
 
     def _update(self, topic: Topic, now_ms: int) -> None:
         broker = self._broker
@@ -90,9 +114,17 @@ class MetadataPublisher:
                 continue
             partition = broker.partitions.get((topic.name, index))
             if partition is None or partition.topic_id != topic.topic_id:
-                partition = self._open(topic, index, now_ms)
-            partition.apply(registration)
-            self._compare_directory(topic, index, partition, now_ms)
+                self._work.append(partial(self._open, topic.topic_id, index))
+            else:
+                self._apply(topic, index, partition, now_ms)
+
+    def _apply(self, topic: Topic, index: int, partition: Partition, now_ms: int) -> None:
+        was_leader = partition.is_leader
+        partition.apply(topic.partitions[index])
+        self._compare_directory(topic, index, partition, now_ms)
+        if was_leader and not partition.is_leader:
+            self._broker.produce_purgatory.check(partition.key, now_ms)
+            self._broker.fetch_purgatory.check(partition.key, now_ms)
 
     def _compare_directory(self, topic: Topic, index: int, partition: Partition, now_ms: int) -> None:
         """Tell the controller where the log really lies, if it believes otherwise."""
@@ -101,14 +133,18 @@ class MetadataPublisher:
             if directory_id is not None and directory_id != _directory(topic, index, self._broker.node_id):
                 self._broker.assignments.assign(topic.topic_id, index, directory_id, now_ms)
 
-    def _open(self, topic: Topic, index: int, now_ms: int) -> Partition:
+    def _open(self, topic_id: Uuid, index: int, now_ms: int) -> None:
+        """Open or make the log of a partition, if the metadata still has it."""
         broker = self._broker
+        topic = self.image.topics.get(topic_id)
+        if topic is None or index not in topic.partitions:
+            return
         log = None
         try:
             log = broker.log_manager.get_or_create_log(
                 topic.name,
                 index,
-                topic.topic_id,
+                topic_id,
                 broker.topic_config(topic.name),
                 now_ms=now_ms,
                 directory_id=_directory(topic, index, broker.node_id),
@@ -116,9 +152,9 @@ class MetadataPublisher:
             )
         except (OSError, StorageError) as error:
             broker.tell(f"the log of {topic.name}-{index} cannot be opened: {error}")
-        partition = Partition(broker.node_id, topic.name, index, topic.topic_id, log)
+        partition = Partition(broker.node_id, topic.name, index, topic_id, log)
         broker.partitions[topic.name, index] = partition
-        return partition
+        self._apply(topic, index, partition, now_ms)
 
     def _remove(self, topic: Topic, now_ms: int) -> None:
         broker = self._broker
@@ -130,15 +166,19 @@ class MetadataPublisher:
             del broker.partitions[topic.name, index]
             partition.is_leader = False
             partition.log = None
-            gone.append(partition)
-        try:
-            broker.log_manager.delete_logs([partition.key for partition in gone], now_ms)
-        except StorageError as error:
-            broker.tell(f"topic {topic.name} is deleted, but {error}")
-        for partition in gone:
-            broker.produce_purgatory.check(partition.key, now_ms)
-            broker.fetch_purgatory.check(partition.key, now_ms)
+            gone.append(partition.key)
+        for key in gone:
+            broker.produce_purgatory.check(key, now_ms)
+            broker.fetch_purgatory.check(key, now_ms)
         broker.metrics.forget_topic(topic.name)
+        for start in range(0, len(gone), SLICE_LOGS):
+            self._work.append(partial(self._delete, topic.name, gone[start : start + SLICE_LOGS]))
+
+    def _delete(self, topic: str, keys: list[tuple[str, int]], now_ms: int) -> None:
+        try:
+            self._broker.log_manager.delete_logs(keys, now_ms)
+        except StorageError as error:
+            self._broker.tell(f"topic {topic} is deleted, but {error}")
 
 
 def _directory(topic: Topic, index: int, node_id: int) -> Uuid | None:
