@@ -69,7 +69,8 @@ def open_log(
         files.get(active.segment.log_path, create=True)
         local.new_paths[directory] = log_start_offset
     elif not clean_shutdown:
-        _distrust(local, names, opened.recovery_point)
+        snapshots = [path for offset, path in opened.producers.snapshots.items() if offset >= opened.recovery_point]
+        _distrust(local, names, snapshots, opened.recovery_point)
     return UnifiedLog(
         local,
         topic,
@@ -84,13 +85,14 @@ def open_log(
     )
 
 
-def _distrust(local: LocalLog, names: list[str], recovery_point: int) -> None:
+def _distrust(local: LocalLog, names: list[str], snapshots: list[str], recovery_point: int) -> None:
     """Have the next flush see all that stands above the recovery point once more, and the names.
 
     Whoever wrote it has died, perhaps before the flush that it had asked for; with the machine still up it is seen all the
     same, and only a flush tells what is on the device.
     """
     paths = [path for segment in local.segments[local.floor(recovery_point) :] for path in segment.paths[:3]]
+    paths += snapshots
     if FileKind.PARTITION_METADATA.value in names:
         paths.append(join_path(local.directory, FileKind.PARTITION_METADATA.value))
     paths += (local.directory, parent_path(local.directory))

@@ -87,6 +87,9 @@ class SimulatedConsumer:
         if not self._positions:
             yield PAUSE_MS
             return
+        if any(index not in self._positions for index in self._told):
+            # The session would go on with a partition that has no position for now.
+            self._end_session()
         response = yield self._fetch(topic)
         if response is None:
             self._end_session()
@@ -187,7 +190,6 @@ class SimulatedConsumer:
             return
         if code == error_codes.OFFSET_OUT_OF_RANGE:
             del self._positions[partition.index]
-            self._told.pop(partition.index, None)
             return
         if code in RETRIABLE or (code == error_codes.UNSUPPORTED_COMPRESSION_TYPE and self._version < ZSTD_VERSION):
             return

@@ -52,7 +52,7 @@ class World:
     def version(self, rng: Random, key: int, lowest: int = 0) -> int:
         """One of the versions that the broker offers: mostly the newest."""
         low, high = self.versions[key]
-        return high if rng.random() < 0.5 else rng.randint(max(low, lowest), high)
+        return high if rng.random() < 0.5 else rng.randint(max(low, lowest, API_KEYS[key].lowest_version), high)
 
     def greet(self, client: SimulatedClient) -> Steps:
         """Ask what the broker offers, until it answers. Raises SimulationFailure for an answer that is an error."""

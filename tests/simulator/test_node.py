@@ -1,0 +1,135 @@
+"""Protects kcli's own node through crashes, torn writes, cut links and bad disks: seeds pass, and faults built in are found.
+
+A seed that fails is repeated by `kcli simulate --seed N`, which prints the end of its trace.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kcli.log import log_opener
+from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.unified_log import UnifiedLog
+from kcli.server.broker import Broker
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.node_maker import NodeMaker
+from kcli.simulator.runner import DEFAULT_STEPS, Outcome, Simulation
+
+
+def simulate(seed: int, steps: int = DEFAULT_STEPS) -> Outcome:
+    make_node = NodeMaker(seed)
+    return Simulation(seed, make_node, make_node.directories, steps=steps).run()
+
+
+def failures(seeds: range) -> list[str]:
+    """What failed, and how to repeat it."""
+    outcomes = (simulate(seed) for seed in seeds)
+    return [f"kcli simulate --seed {one.seed}: {one.failure}" for one in outcomes if one.failure]
+
+
+def test_a_few_seeds() -> None:
+    """In every run of the tests."""
+    assert failures(range(10)) == []
+
+
+@pytest.mark.ci
+def test_300_seeds() -> None:
+    """In CI."""
+    assert failures(range(300)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(100))
+def test_10000_seeds(block: int) -> None:
+    """Before a release, 100 at a time."""
+    assert failures(range(1000 + block * 100, 1100 + block * 100)) == []
+
+
+@pytest.mark.ci
+def test_a_seed_is_a_trace_to_the_byte() -> None:
+    """Of the whole node as well: in another process, whatever Python's hashes are."""
+    here = [simulate(seed).digest[:16] for seed in (3, 4)]
+    for hash_seed in ("0", "4711"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        for seed, digest in zip((3, 4), here):
+            command = [sys.executable, "-m", "kcli", "simulate", "--seed", str(seed)]
+            found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            assert f"digest {digest}" in found.stdout
+
+
+# ------------------------------------------------------------------------------------------------------------ faults built in
+
+
+def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Puts another function in the place of `owner.name`, made of the real one."""
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, make(getattr(owner, name)))
+
+
+def skips_every_third(real: Any) -> Any:
+    count = iter(range(1 << 60))
+    return lambda self, data: None if next(count) % 3 == 2 else real(self, data)
+
+
+def never_flushes_logs(real: Any) -> Any:
+    return lambda self, log, callback, now_ms: callback(None, now_ms)
+
+
+def forgets_producers(real: Any) -> Any:
+    def truncate_and_reload(self: ProducerStateManager, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        self.producers.clear()
+
+    return truncate_and_reload
+
+
+def skips_recovery(real: Any) -> Any:
+    return lambda *args, **kwargs: real(*args, **(kwargs | {"clean_shutdown": True, "recovery_point": 1 << 40}))
+
+
+def gives_one_offset_twice(real: Any) -> Any:
+    def append(self: UnifiedLog, *args: Any, **kwargs: Any) -> Any:
+        info = real(self, *args, **kwargs)
+        return info._replace(first_offset=max(0, info.first_offset - 1)) if info.first_offset % 5 == 4 else info
+
+    return append
+
+
+def reads_above(real: Any) -> Any:
+    return lambda self, offset, *args, **kwargs: real(self, min(offset + 1, self.log_end_offset), *args, **kwargs)
+
+
+def loses_names(real: Any) -> Any:
+    return lambda self, path: None
+
+
+BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "acknowledges without an append": patched(log_opener.LocalLog, "append", skips_every_third),
+    "acknowledges before the flush": patched(Broker, "flush_log", never_flushes_logs),
+    "forgets producers at a start": patched(ProducerStateManager, "truncate_and_reload", forgets_producers),
+    "skips the recovery": patched(
+        log_opener,
+        "_load",
+        lambda real: (
+            lambda disk, directory, settings: real(
+                disk, directory, settings._replace(recovery_point=1 << 40, clean_shutdown=True)
+            )
+        ),
+    ),
+    "answers with a wrong offset": patched(UnifiedLog, "append_as_leader", gives_one_offset_twice),
+    "reads from the next batch": patched(UnifiedLog, "read", reads_above),
+    "flushes no directory": patched(SimulatedDisk, "flush_directory", loses_names),
+}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_fault_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one of the first 50 seeds."""
+    BROKEN[what](monkeypatch)
+    assert any(simulate(seed).failure for seed in range(50)), f"nobody noticed that the node {what}"
