@@ -22,6 +22,9 @@ _INT32_SIGN = 0x8000_0000
 # Names of topics and ids come again and again: a short one is made an object once, whose hash then is known too.
 MAX_INTERNED_BYTES = 249
 REMEMBERED_NAMES = 4096
+# A message of no more bytes than elements are allowed cannot have too many; those of a larger one are counted. An element
+# costs some 150 bytes as an object, so nobody makes more than 50 MB of a message, whatever its size.
+MAX_MESSAGE_ELEMENTS = 256 * 1024
 # Arrays of integers up to this length have their struct ready.
 MAX_READY_LIST = 64
 
@@ -50,6 +53,22 @@ LIST_PACKERS = {name: _ListStructs(code, "pack") for name, code in _CODES.items(
 # The same behind one byte, a compact length.
 COUNTED_LIST_PACKERS = {name: _ListStructs(code, "pack", "B") for name, code in _CODES.items()}
 LIST_UNPACKERS = {name: _ListStructs(code, "unpack_from") for name, code in _CODES.items()}
+
+
+class ElementBudget:
+    """How many elements of arrays and tagged fields one message may have."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_MESSAGE_ELEMENTS
+
+    def spend(self, count: int) -> None:
+        """Take `count` of them. Raises DecodeError when there are not as many left."""
+        if count > self.left:
+            raise DecodeError(f"a message of more than {MAX_MESSAGE_ELEMENTS} elements")
+        if count > 0:
+            self.left -= count
 
 
 def past_the_end(name: str, size_bytes: int) -> DecodeError:

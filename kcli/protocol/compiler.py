@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kcli.format.java_text import decode_utf8, json_text, quote
@@ -23,6 +24,7 @@ from kcli.protocol.schema import Schema, Struct
 
 _SOURCES: dict[str, Callable[[Schema, int], Source]] = {
     "decode": DecoderSource,
+    "decode_counted": partial(DecoderSource, is_counted=True),
     "encode": EncoderSource,
     "json": JsonSource,
 }
@@ -55,6 +57,7 @@ class MessageType:
         # By their names in generated code: the values that fields have by default and share.
         self._defaults: dict[str, Any] = {"ZERO_UUID": ZERO_UUID}
         self._functions: dict[tuple[str, int], Callable[..., Any]] = {}
+        self._budget = codec_support.ElementBudget()
 
     def __repr__(self) -> str:
         return f"<message type {self.name}>"
@@ -80,10 +83,12 @@ class MessageType:
     def decode(self, data: Buffer, version: int, position: int = 0) -> tuple[Message, int]:
         """Decode the message that begins at data[position] -> (message, position behind it).
 
-        Bytes behind it are for the caller to judge. Raises DecodeError, and UnsupportedVersionError for a version that
-        the message does not have.
+        Bytes behind it are for the caller to judge. Raises DecodeError, for too many elements as well, and
+        UnsupportedVersionError for a version that the message does not have.
         """
-        decode = self._functions.get(("decode", version)) or self._compile("decode", version)
+        what = "decode" if len(data) <= codec_support.MAX_MESSAGE_ELEMENTS else "decode_counted"
+        decode = self._functions.get((what, version)) or self._compile(what, version)
+        self._budget.left = codec_support.MAX_MESSAGE_ELEMENTS
         message: Message
         try:
             message, position = decode(data, position, len(data))
@@ -130,13 +135,13 @@ class MessageType:
 
     def _compile(self, what: str, version: int) -> Callable[..., Any]:
         generated = self._generate(what, version)
-        scope = _SCOPE | self.classes | self._defaults
+        scope = _SCOPE | self.classes | self._defaults | {"spend": self._budget.spend}
         for codes in generated.formats:
             packer = struct.Struct(f">{codes}")
             scope[f"unpack_{packer_name(codes)}"] = packer.unpack_from
             scope[f"pack_{packer_name(codes)}"] = packer.pack
         exec(compile(generated.text(), f"<{what} {self.name} version {version}>", "exec"), scope)
-        function: Callable[..., Any] = scope[f"{what}_{self.name}"]
+        function: Callable[..., Any] = scope[f"{what.removesuffix('_counted')}_{self.name}"]
         self._functions[what, version] = function
         return function
 

@@ -18,6 +18,9 @@ Neighbours of fixed size are read by one call of struct. For PartitionRecord in 
                 n, at = read_length(data, at - 2)
         ...
 
+A message that is large could be made of so many small parts that their objects fill the memory: for those there is another
+decoder, which counts the parts (kcli.protocol.codec_support.ElementBudget).
+
 As Kafka's readers do, this trusts the size of a tagged field that it knows no more than it needs (the field tells its own
 size) and takes the last of a tag that is there twice; text that is not UTF-8 gets replacement characters.
 """
@@ -64,10 +67,11 @@ class Source:
 
 
 class DecoderSource(Source):
-    """The decoder of `schema` in `version`."""
+    """The decoder of `schema` in `version`; one that is counted tells `spend` of all elements before it makes them."""
 
-    def __init__(self, schema: Schema, version: int) -> None:
+    def __init__(self, schema: Schema, version: int, *, is_counted: bool = False) -> None:
         super().__init__()
+        self.is_counted = is_counted
         self.version = version
         self.is_flexible = schema.flexible.has(version)
         self.root_name = schema.name
@@ -177,6 +181,8 @@ class DecoderSource(Source):
 
     def _read_array(self, field: Field, element: FieldType, target: str) -> None:
         self.add("if n > end - at:", "    raise bad_count(n, end - at, at)")
+        if self.is_counted:
+            self.add("spend(n)")
         if element.is_fixed and element.name != "uuid":
             size, code = FIXED_SIZE_BYTES[element.name], STRUCT_CODES[element.name]
             self.add(f"{target} = list(unpack_list_{packer_name(code)}[n](data, at))", f"at += {size} * n")
@@ -199,6 +205,8 @@ class DecoderSource(Source):
 
     def _tagged_fields(self, struct: Struct) -> None:
         tagged = [field for field in struct.fields if field.tag >= 0]
+        if self.is_counted:
+            self.add("spend(read_int32_varint(data, at)[0])")
         if not tagged:
             self.add("if data[at]:", "    m.unknown_tagged_fields, at = read_unknown_tagged_fields(data, at, end)")
             self.add("else:", "    m.unknown_tagged_fields = ()", "    at += 1")

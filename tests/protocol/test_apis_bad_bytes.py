@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from kcli.protocol.apis import API_KEYS, METADATA, PRODUCE, Api
+from kcli.protocol.codec_support import MAX_MESSAGE_ELEMENTS
 from kcli.protocol.errors import DecodeError, UnsupportedVersionError
 from tests.protocol.random_messages import APIS, EVERY_FORM, RandomMessages, message_type, random_bytes
 
@@ -112,3 +113,48 @@ def peak_bytes(api: Api, version: int, data: bytes) -> int:
 )
 def test_a_lie_about_a_size_costs_nothing(key: int, version: int, data: bytes) -> None:
     assert peak_bytes(API_KEYS[key], version, data) < 20_000
+
+
+def topics_request(count: int) -> bytes:
+    """A Metadata request, version 12, of `count` topics of 18 bytes each."""
+    stored = count + 1
+    length = bytes((stored & 0x7F | 0x80, stored >> 7 & 0x7F | 0x80, stored >> 14))
+    return length + (bytes(16) + b"\0\0") * count + b"\1\0\0"
+
+
+def test_a_message_of_too_many_elements_is_refused_before_they_are_made() -> None:
+    api = API_KEYS[METADATA]
+    request, _ = api.request.decode(topics_request(MAX_MESSAGE_ELEMENTS - 1), 12)
+    assert len(request.topics) == MAX_MESSAGE_ELEMENTS - 1
+    del request
+    with pytest.raises(DecodeError, match=f"more than {MAX_MESSAGE_ELEMENTS} elements"):
+        api.request.decode(topics_request(MAX_MESSAGE_ELEMENTS + 1), 12)
+    assert peak_bytes(api, 12, topics_request(MAX_MESSAGE_ELEMENTS + 1)) < 100_000
+    # Each message has its own budget.
+    assert api.request.decode(topics_request(MAX_MESSAGE_ELEMENTS - 1), 12)
+
+
+@pytest.mark.ci
+def test_a_message_of_too_many_nested_elements_costs_little() -> None:
+    # 4,000 topics of 126 partitions each, which take 6 bytes: 3 MB that would be half a million objects.
+    topic = b"\x02t\x7f" + (bytes(4) + b"\0\0") * 126 + b"\0"
+    data = b"\0" + struct.pack(">hi", 1, 1) + b"\xa1\x1f" + topic * 4_000 + b"\0"
+    api = API_KEYS[PRODUCE]
+    assert api.request.decode(data.replace(b"\xa1\x1f", b"\x02", 1), 9)
+    assert peak_bytes(api, 9, data) < 100 * MAX_MESSAGE_ELEMENTS + 10_000_000
+
+
+def test_too_many_tagged_fields_are_refused() -> None:
+    tags = b"".join(bytes((0x80 | at & 0x7F, at >> 7 & 0x7F | 0x80, at >> 14, 0)) for at in range(2**15, 2**15 + 70_000))
+    api = API_KEYS[METADATA]
+    data = b"\1\1\0" + b"\xf0\xa2\x04" + tags
+    assert len(api.request.decode(data, 12)[0].unknown_tagged_fields) == 70_000
+    with pytest.raises(DecodeError, match="elements"):
+        api.request.decode(b"\1\1\0" + b"\x80\x80\x40" + tags, 12)
+
+
+def test_large_messages_decode_to_the_same() -> None:
+    for api, side, version in EVERY_FORM:
+        message, data = random_bytes(Random(f"{api.name} {version} large"), api, side, version, unknown_tags=True)
+        found = message_type(api, side)
+        assert found.decode(data + bytes(MAX_MESSAGE_ELEMENTS), version) == (message, len(data))
