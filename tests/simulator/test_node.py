@@ -89,7 +89,7 @@ def forgets_producers(real: Any) -> Any:
 
 
 def skips_recovery(real: Any) -> Any:
-    return lambda *args, **kwargs: real(*args, **(kwargs | {"clean_shutdown": True, "recovery_point": 1 << 40}))
+    return lambda disk, path, settings: real(disk, path, settings._replace(recovery_point=1 << 40, clean_shutdown=True))
 
 
 def gives_one_offset_twice(real: Any) -> Any:
@@ -112,15 +112,7 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "acknowledges without an append": patched(log_opener.LocalLog, "append", skips_every_third),
     "acknowledges before the flush": patched(Broker, "flush_log", never_flushes_logs),
     "forgets producers at a start": patched(ProducerStateManager, "truncate_and_reload", forgets_producers),
-    "skips the recovery": patched(
-        log_opener,
-        "_load",
-        lambda real: (
-            lambda disk, directory, settings: real(
-                disk, directory, settings._replace(recovery_point=1 << 40, clean_shutdown=True)
-            )
-        ),
-    ),
+    "skips the recovery": patched(log_opener, "_load", skips_recovery),
     "answers with a wrong offset": patched(UnifiedLog, "append_as_leader", gives_one_offset_twice),
     "reads from the next batch": patched(UnifiedLog, "read", reads_above),
     "flushes no directory": patched(SimulatedDisk, "flush_directory", loses_names),
