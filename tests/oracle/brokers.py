@@ -58,7 +58,7 @@ def running_broker(peer: Peer, home: Path, data: Path) -> Iterator[str]:
     """Runs a broker on `data`; its settings and its output, broker.log, lie in `home` -> its address. It stops cleanly."""
     port = free_ports()
     (home / "server.properties").write_text(_CONFIG.format(port=port, controller=port + 1, data=data))
-    with _started(peer, home):
+    with started_broker(peer, home):
         yield f"127.0.0.1:{port}"
 
 
@@ -68,12 +68,13 @@ def new_broker(peer: Peer, home: Path, *settings: str) -> Iterator[str]:
     port = free_ports()
     command = [str(peer.script), "format", str(home), str(port), *settings]
     subprocess.run(command, check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
-    with _started(peer, home):
+    with started_broker(peer, home):
         yield f"127.0.0.1:{port}"
 
 
 @contextmanager
-def _started(peer: Peer, home: Path) -> Iterator[None]:
+def started_broker(peer: Peer, home: Path) -> Iterator[None]:
+    """Runs a broker on home/server.properties. It stops cleanly."""
     script = str(peer.script)
     subprocess.run([script, "start", str(home)], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
     try:
