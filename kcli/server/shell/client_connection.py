@@ -342,6 +342,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._socket is None:
             raw = self.transport.get_extra_info("socket")
             self._socket = socket.socket(raw.family, raw.type, raw.proto, fileno=raw.fileno())
+            # What a new object takes itself for; its duplicates would else make the transport's socket a blocking one.
+            self._socket.setblocking(False)
         self._send_some()
 
     def answered(self) -> None:
