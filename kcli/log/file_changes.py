@@ -14,9 +14,7 @@
 Segments go before the indexes of the one that is cut: a broker that misses an index cuts that segment at once, and would then
 see nothing wrong with those behind it.
 
-Files are flushed before they are renamed, the directory after each phase. A broker that recovers a log leaves out what it
-would do again after another crash: `unflushed_from` is the base offset of the first segment that it recovers anew in any
-case, whose files, and those behind, are then written in place. The keeper decides what becomes of what goes:
+Files are flushed before they are renamed, the directory after each phase. The keeper decides what becomes of what goes:
 `Discard` lets it go, a quarantine keeps it.
 """
 
@@ -27,9 +25,7 @@ from typing import Protocol
 
 from kcli.format import limits
 from kcli.format.file_names import FileKind, FileState, parse_file_name
-from kcli.format.primitives import INT64_MAX
 from kcli.log.disk import Disk
-from kcli.log.flush_request import write_unflushed
 from kcli.log.log_directory import base_name, parent_path
 from kcli.log.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, WRITE, Change
 from kcli.log.planned_file import Content, PlannedFile
@@ -37,7 +33,6 @@ from kcli.log.planned_file import Content, PlannedFile
 _DERIVED = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.PRODUCER_SNAPSHOT)
 # Of one segment's new files these come last, in this order: only with the .index the segment counts as whole.
 _LAST_WRITTEN = (FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.INDEX)
-NOTHING_UNFLUSHED = INT64_MAX
 # Not .cleaned, which a broker would remove by itself: it makes it drop every *.swap that is waiting, too.
 _PENDING = FileState.TEMPORARY.value
 
@@ -75,24 +70,16 @@ class Discard:
         """Nothing."""
 
 
-def apply_changes(disk: Disk, changes: Iterable[Change], keeper: Keeper, *, unflushed_from: int = NOTHING_UNFLUSHED) -> None:
+def apply_changes(disk: Disk, changes: Iterable[Change], keeper: Keeper) -> None:
     """Carry out the changes of a plan. Raises OSError as the disk does; what is done by then is described above."""
-    _Application(disk, list(changes), keeper, unflushed_from).run()
+    _Application(disk, list(changes), keeper).run()
 
 
 class _Application:
-    def __init__(self, disk: Disk, changes: list[Change], keeper: Keeper, unflushed_from: int) -> None:
+    def __init__(self, disk: Disk, changes: list[Change], keeper: Keeper) -> None:
         self.disk = disk
         self.changes = changes
         self.keeper = keeper
-        self.unflushed = {
-            change.path
-            for change in changes
-            if (parse_file_name(base_name(change.path)).base_offset or 0) >= unflushed_from
-            and change.kind != REWRITE
-            and not (change.kind == WRITE and _has_sources(change.content))
-        }
-        self.flushes_directories = len(self.unflushed) < len(changes)
         self.directories = sorted({parent_path(change.path) for change in changes})
         self.renamed = {change.target: change.path for change in self._of(RENAME)}
         self.times = {
@@ -111,7 +98,7 @@ class _Application:
         return [change for change in self.changes if change.kind in kinds]
 
     def _flush_directories(self) -> None:
-        for directory in self.directories if self.flushes_directories else ():
+        for directory in self.directories:
             self.disk.flush_directory(directory)
 
     def run(self) -> None:
@@ -134,7 +121,7 @@ class _Application:
             if change.kind == REMOVE:
                 goes = not _is_log(change) and change.path not in self.pending
             else:
-                goes = change.kind == WRITE and change.replaces and _is_derived(change) and change.path not in self.unflushed
+                goes = change.kind == WRITE and change.replaces and _is_derived(change)
             if goes:
                 self.keeper.keep_file(change.path)
         self._flush_directories()
@@ -175,8 +162,7 @@ class _Application:
         for change in self.changes:
             if change.kind == TRUNCATE:
                 self.disk.truncate(change.path, change.size_bytes)
-                if change.path not in self.unflushed:
-                    self.disk.flush(change.path)
+                self.disk.flush(change.path)
             elif change.kind == REWRITE or (change.kind == WRITE and _has_sources(change.content)):
                 self.disk.rename(change.path + _PENDING, change.path)
             else:
@@ -189,11 +175,7 @@ class _Application:
     def _write_new(self) -> None:
         for change in sorted(self._of(WRITE), key=_write_order):
             if not _has_sources(change.content):
-                data = b"".join(_bytes_of(change.content))
-                if change.path in self.unflushed:
-                    write_unflushed(self.disk, change.path, data)
-                else:
-                    self.disk.write_file(change.path, data)
+                self.disk.write_file(change.path, b"".join(_bytes_of(change.content)))
         self._flush_directories()
 
 

@@ -45,8 +45,9 @@ from kcli.log.log_segment import (
     OffsetsGoBackError,
 )
 from kcli.log.planned_file import slice_content
-from kcli.log.producer_state_loader import rebuild_producer_state
+from kcli.log.producer_state_loader import rebuild_in_slices
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.slices import Slices, finish
 
 _INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 _Result = TypeVar("_Result")
@@ -87,6 +88,11 @@ def load_log(disk: LoadDisk, directory: str, settings: LoadSettings = LoadSettin
 
     Raises LogRefusedError where Kafka refuses to load it, and OSError.
     """
+    return finish(load_log_in_slices(disk, directory, settings))
+
+
+def load_log_in_slices(disk: LoadDisk, directory: str, settings: LoadSettings) -> Slices[LoadedLog]:
+    """The same in slices, for a broker."""
     return _LogLoader(disk, directory, settings).load()
 
 
@@ -102,7 +108,7 @@ class _LogLoader:
         self.recovered: ProducerStateManager | None = None  # of the segment that was recovered last
         self.epochs = LeaderEpochCache()
 
-    def load(self) -> LoadedLog:
+    def load(self) -> Slices[LoadedLog]:
         """All steps."""
         epochs_path = join_path(self.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
         self.disk.explain(epochs_path, "the leader epochs are those of the batches")
@@ -112,9 +118,9 @@ class _LogLoader:
             raise LogRefusedError(error.message, epochs_path) from error
         self._check_snapshot_names()
         finish_leftovers(self.disk, self.directory, self.settings.indexes)
-        self._retry_on_overflow(self._load_segments)
-        log_end_offset, recovery_point = self._retry_on_overflow(self._recover_log)
-        loaded = self._finish(log_end_offset, recovery_point)
+        yield from self._retry_on_overflow(self._load_segments)
+        log_end_offset, recovery_point = yield from self._retry_on_overflow(self._recover_log)
+        loaded = yield from self._finish(log_end_offset, recovery_point)
         self._check_partition_metadata()
         return loaded
 
@@ -139,7 +145,7 @@ class _LogLoader:
 
     # -------------------------------------------------------------------------------------------------- 3: the segments
 
-    def _load_segments(self) -> None:
+    def _load_segments(self) -> Slices[None]:
         self.segments.clear()
         for name in self.disk.list_directory(self.directory):
             path = join_path(self.directory, name)
@@ -151,7 +157,7 @@ class _LogLoader:
             elif file.kind is FileKind.LOG:
                 if file.base_offset is None:
                     raise LogRefusedError("no offset stands in the name of this segment", path)
-                self._load_segment(file.base_offset)
+                yield from self._load_segment(file.base_offset)
 
     def _drop_orphan(self, file: FileName, path: str) -> None:
         if file.base_offset is None:
@@ -161,13 +167,13 @@ class _LogLoader:
             self.disk.explain(path, "the segment that it indexes is not there")
             self.disk.remove(path)
 
-    def _load_segment(self, base_offset: int) -> None:
+    def _load_segment(self, base_offset: int) -> Slices[None]:
         segment = self._open(base_offset)
         has_time_index = self.disk.exists(segment.time_index_path)
         try:
             segment.sanity_check(has_time_index=has_time_index)
         except (MissingIndexError, CorruptIndexError):
-            self._recover_segment_or_refuse(segment)
+            yield from self._recover_segment_or_refuse(segment)
         self._add(segment)
 
     def _open(self, base_offset: int) -> LogSegment:
@@ -177,12 +183,12 @@ class _LogLoader:
         self.segments[segment.base_offset] = segment
         self.segments = dict(sorted(self.segments.items()))
 
-    def _recover_segment(self, segment: LogSegment) -> int:
+    def _recover_segment(self, segment: LogSegment) -> Slices[int]:
         """Recover one segment -> how many bytes were cut off."""
         producers = self._producer_state_manager()
         log_start_offset = self.settings.log_start_offset
-        rebuild_producer_state(producers, self.segments, log_start_offset, segment.base_offset)
-        truncated_bytes = segment.recover(producers, self.epochs).truncated_bytes
+        yield from rebuild_in_slices(producers, self.segments, log_start_offset, segment.base_offset)
+        truncated_bytes = (yield from segment.recover(producers, self.epochs)).truncated_bytes
         # So that recovering the next segment need not read this one again.
         producers.take_snapshot()
         self.recovered = producers
@@ -191,18 +197,18 @@ class _LogLoader:
             self.cut_segments.append(segment.base_offset)
         return truncated_bytes
 
-    def _recover_segment_or_refuse(self, segment: LogSegment) -> None:
+    def _recover_segment_or_refuse(self, segment: LogSegment) -> Slices[None]:
         try:
-            self._recover_segment(segment)
+            yield from self._recover_segment(segment)
         except OffsetsGoBackError as error:
             raise LogRefusedError(error.message, segment.log_path, error.position, error.end_position) from error
 
     # -------------------------------------------------------------------------------------------------- 4, 5: recovering
 
-    def _recover_log(self) -> tuple[int, int]:
+    def _recover_log(self) -> Slices[tuple[int, int]]:
         """Recover what is not known to be on the disk -> (log end offset, recovery point)."""
         if not self.settings.had_clean_shutdown:
-            self._recover_segments()
+            yield from self._recover_segments()
         log_end_offset = self._empty_if_it_ends_before_its_start()
         if not self.segments:
             self._add(self._open(self.settings.log_start_offset))
@@ -216,13 +222,13 @@ class _LogLoader:
     def _active(self) -> LogSegment:
         return self.segments[max(self.segments)]
 
-    def _recover_segments(self) -> None:
+    def _recover_segments(self) -> Slices[None]:
         recovery_point = self.settings.recovery_point
         first = max((base for base in self.segments if base <= recovery_point), default=-(2**63))
         unflushed = [segment for base, segment in self.segments.items() if base >= first]
         for at, segment in enumerate(unflushed):
             try:
-                truncated_bytes = self._recover_segment(segment)
+                truncated_bytes = yield from self._recover_segment(segment)
             except OffsetsGoBackError:
                 truncated_bytes = segment.truncate_to(segment.base_offset)
                 segment.close()
@@ -259,11 +265,11 @@ class _LogLoader:
 
     # ------------------------------------------------------------------------------------------- 4: offsets that outgrow
 
-    def _retry_on_overflow(self, step: Callable[[], _Result]) -> _Result:
+    def _retry_on_overflow(self, step: Callable[[], Slices[_Result]]) -> Slices[_Result]:
         """Run a step; where a segment's offsets outgrow its indexes split the segment, as often as needed, and run it anew."""
         while True:
             try:
-                return step()
+                return (yield from step())
             except OffsetOverflowError as error:
                 self._split(error)
 
@@ -315,7 +321,7 @@ class _LogLoader:
 
     # ------------------------------------------------------------------------------------------ 6, 7: epochs, producers
 
-    def _finish(self, log_end_offset: int, recovery_point: int) -> LoadedLog:
+    def _finish(self, log_end_offset: int, recovery_point: int) -> Slices[LoadedLog]:
         settings = self.settings
         self.epochs.truncate_from_end(log_end_offset)
         self.epochs.truncate_from_start(settings.log_start_offset)
@@ -324,7 +330,7 @@ class _LogLoader:
         kept = self.recovered if settings.keeps_batches else None
         producers = kept or self._producer_state_manager()
         producers.remove_stray_snapshots(self.segments)
-        rebuild_producer_state(
+        yield from rebuild_in_slices(
             producers,
             self.segments,
             log_start_offset,

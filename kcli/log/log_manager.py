@@ -31,10 +31,11 @@ from kcli.log.log_checkpoints import LogCheckpoints
 from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path, parent_path
-from kcli.log.log_opener import open_log
+from kcli.log.log_opener import open_in_slices
 from kcli.log.log_tasks import Schedule, Task, begin_tasks
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.replica_mover import ReplicaMover
+from kcli.log.slices import Slices, finish
 from kcli.log.storage_errors import (
     AllLogDirsOfflineError,
     InconsistentTopicIdError,
@@ -314,7 +315,7 @@ class LogManager:
         self.disk.make_directory(directory)
         if not self.disk.exists(metadata):
             write_unflushed(self.disk, metadata, encode_partition_metadata(PartitionMetadata(0, topic_id)))
-        log = self.open_log(directory, key, topic_id, config, now_ms)
+        log = finish(self.open_log(directory, key, topic_id, config, now_ms))
         log.add_unflushed((metadata, directory, log_dir.path))
         self.flush_log(log)
         return log
@@ -330,9 +331,9 @@ class LogManager:
         clean_shutdown: bool = False,
         recovery_point: int = 0,
         log_start_offset: int = 0,
-    ) -> UnifiedLog:
-        """Open the log in a partition's directory. Raises LogRefusedError and OSError."""
-        return open_log(
+    ) -> Slices[UnifiedLog]:
+        """Open the log in a partition's directory, in slices. Raises LogRefusedError and OSError."""
+        log = yield from open_in_slices(
             self.disk,
             self.files,
             directory,
@@ -345,6 +346,8 @@ class LogManager:
             topic_id=topic_id,
             rng=self._rng,
         )
+        log.producers.remove_expired(now_ms, self.settings.producer_id_expiration_ms)
+        return log
 
     # ------------------------------------------------------------------------------------------------- configurations
 

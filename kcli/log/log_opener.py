@@ -23,10 +23,11 @@ from kcli.log.load_disk import LiveDisk, NotInPlaceError
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import join_path, parent_path
-from kcli.log.log_loader import LoadedLog, LoadSettings, load_log
+from kcli.log.log_loader import LoadedLog, LoadSettings, load_log_in_slices
 from kcli.log.planned_disk import PlannedDisk
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.segment_appender import SegmentAppender
+from kcli.log.slices import Slices, finish
 from kcli.log.unified_log import Dice, UnifiedLog
 
 
@@ -49,6 +50,40 @@ def open_log(
 
     Offsets are those of the checkpoints of its log directory. What is there must not be open anywhere else.
     """
+    return finish(
+        open_in_slices(
+            disk,
+            files,
+            directory,
+            topic,
+            partition,
+            config,
+            now_ms,
+            clean_shutdown=clean_shutdown,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            topic_id=topic_id,
+            rng=rng,
+        )
+    )
+
+
+def open_in_slices(
+    disk: LogDisk,
+    files: FileCache,
+    directory: str,
+    topic: str,
+    partition: int,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    clean_shutdown: bool = False,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    topic_id: Uuid | None = None,
+    rng: Dice | None = None,
+) -> Slices[UnifiedLog]:
+    """The same in slices, for a broker that starts: a recovery reads as much as was not flushed."""
     disk.make_directory(directory)
     names = disk.list_directory(directory)
     opened = None
@@ -59,7 +94,7 @@ def open_log(
         opened = open_clean(disk, directory, names, log_start_offset)
     if opened is None:
         indexes = IndexSettings(config.index_interval_bytes, config.segment_index_bytes)
-        opened = _load(
+        opened = yield from _load(
             disk, directory, LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes, keeps_batches=True)
         )
     active = SegmentAppender(disk, opened.segments[-1], now_ms)
@@ -107,12 +142,12 @@ def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
     return OpenedLog([LiveSegment(directory, offset)], producers, epochs, offset, offset, offset)
 
 
-def _load(disk: Disk, directory: str, settings: LoadSettings) -> OpenedLog:
+def _load(disk: Disk, directory: str, settings: LoadSettings) -> Slices[OpenedLog]:
     try:
-        loaded = load_log(LiveDisk(disk), directory, settings)
+        loaded = yield from load_log_in_slices(LiveDisk(disk), directory, settings)
     except NotInPlaceError:
         planned = PlannedDisk(disk)
-        loaded = load_log(planned, directory, settings)
+        loaded = yield from load_log_in_slices(planned, directory, settings)
         apply_changes(disk, planned.changes(), Discard(disk))
     return _opened(disk, directory, loaded)
 

@@ -42,6 +42,10 @@ from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.record_windows import RecordScanner
 from kcli.log.recovery_pass import IndexGoesBackError, RecoveryPass
+from kcli.log.slices import Slices
+
+# Batches that are no plain ones are taken one by one: about fifty microseconds each.
+ODD_BATCHES_PER_SLICE = 128
 
 
 class BatchFaultError(FormatError):
@@ -228,7 +232,7 @@ class LogSegment:
         except FormatError as error:
             raise LogRefusedError(error.message, self.transaction_index_path) from error
 
-    def recover(self, producers: ProducerStateManager, epochs: LeaderEpochCache) -> RecoveredSegment:
+    def recover(self, producers: ProducerStateManager, epochs: LeaderEpochCache) -> Slices[RecoveredSegment]:
         """Rebuild the indexes and cut the file behind its last sound batch, applying the batches to producers and epochs.
 
         `producers` must hold the state at the base offset. Raises OffsetOverflowError, OffsetsGoBackError, LogRefusedError.
@@ -241,7 +245,7 @@ class LogSegment:
         indexes = IndexAppender(self._offset_index, self._time_index, self.settings.interval_bytes)
         for path in (self.offset_index_path, self.time_index_path, self.transaction_index_path):
             self._explain(path, "rebuilt from the batches of its segment")
-        valid_bytes, why = self._recover_batches(indexes, producers, epochs)
+        valid_bytes, why = yield from self._recover_batches(indexes, producers, epochs)
         truncated_bytes = self.size_bytes - valid_bytes
         if truncated_bytes:
             self._explain(self.log_path, why)
@@ -251,16 +255,19 @@ class LogSegment:
 
     def _recover_batches(
         self, indexes: IndexAppender, producers: ProducerStateManager, epochs: LeaderEpochCache
-    ) -> tuple[int, str]:
+    ) -> Slices[tuple[int, str]]:
         """Apply the batches -> (how many bytes of them are sound, why the rest is not)."""
-        valid_bytes = 0
+        valid_bytes = odd_batches = 0
         scanner = RecordScanner(16)
         with SegmentReader(self._disk, self.log_path) as reader:
             plain = RecoveryPass(reader, self.base_offset, indexes, producers, epochs)
             try:
                 while True:
-                    valid_bytes = plain.run(valid_bytes)
+                    valid_bytes = yield from plain.run(valid_bytes)
                     batch = next(walk_batches(reader, valid_bytes), None)
+                    odd_batches += 1
+                    if odd_batches % ODD_BATCHES_PER_SLICE == 0:
+                        yield
                     if batch is None:
                         return valid_bytes, f"the last {self.size_bytes - valid_bytes} bytes are no whole batch"
                     if not is_valid_for_kafka(batch):

@@ -39,6 +39,7 @@ from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.offset_checkpoint_file import TopicPartition
+from kcli.log.slices import Slices
 from kcli.log.storage_errors import DuplicateLogError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class LogStartup:
         self._now_ms = now_ms
 
     def run(self) -> Iterator[None]:
-        """About one log a step."""
+        """A small log a step; of one that is recovered a piece."""
         manager = self._manager
         for log_dir in manager.online_dirs():
             try:
@@ -94,7 +95,7 @@ class LogStartup:
                 if topic_id is None or not self._is_hosted(topic_id, found.partition):
                     self._set_stray(log_dir, path, found, topic_id)
                 else:
-                    self._open(log_dir, path, found, topic_id, checkpoints)
+                    yield from self._open(log_dir, path, found, topic_id, checkpoints)
                 yield
 
     def _partition_of(self, log_dir: LogDir, name: str) -> PartitionDirectory | None:
@@ -132,7 +133,9 @@ class LogStartup:
         manager.flush_directory(log_dir.path)
         manager.stray_directories.append(target)
 
-    def _open(self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid, checkpoints: _Checkpoints) -> None:
+    def _open(
+        self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid, checkpoints: _Checkpoints
+    ) -> Slices[None]:
         manager = self._manager
         key = (found.topic, found.partition)
         logs = manager.future_logs if found.state is DirectoryState.FUTURE else manager.logs
@@ -141,7 +144,7 @@ class LogStartup:
                 f"{found.topic}-{found.partition} lies twice, in {logs[key].directory} and in {path}: remove the one that is "
                 "older, most likely that of the log directory which failed last"
             )
-        log = manager.open_log(
+        log = yield from manager.open_log(
             path,
             key,
             topic_id,

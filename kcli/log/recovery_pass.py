@@ -15,8 +15,13 @@ from kcli.log.indexes import IndexAppender
 from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.log_reader import SegmentReader
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.slices import Slices
 
+# How many batches a slice of work takes: about ten microseconds each.
+BATCHES_PER_SLICE = 512
 _HEADER: Struct = HEADER.struct
+# Why a slice ended.
+_SLICE_IS_FULL, _NEEDS_MORE, _NOT_PLAIN = range(3)
 
 
 class IndexGoesBackError(FormatError):
@@ -40,32 +45,34 @@ class RecoveryPass:
         self._producers = producers
         self._epochs = epochs
 
-    def run(self, position: int) -> int:
+    def run(self, position: int) -> Slices[int]:
         """Take the plain batches from byte `position` on -> the byte behind the last. Raises IndexGoesBackError and OSError."""
         is_fresh = False
         while True:
             buffer, index, filled = self._reader.at_hand(position, fresh=is_fresh)
-            end, needs_more = self._take(buffer, index, filled, position)
-            if not needs_more or (is_fresh and end == position):
+            end, why = self._take(buffer, index, filled, position)
+            if why == _NOT_PLAIN or (why == _NEEDS_MORE and is_fresh and end == position):
                 return end
-            position, is_fresh = end, True
+            position, is_fresh = end, why == _NEEDS_MORE
+            yield
 
-    def _take(self, buffer: memoryview, index: int, filled: int, position: int) -> tuple[int, bool]:
-        """Take the plain batches of buffer[index:filled] -> (the file's byte behind them, whether the buffer ended)."""
+    def _take(self, buffer: memoryview, index: int, filled: int, position: int) -> tuple[int, int]:
+        """Take plain batches of buffer[index:filled] -> (the file's byte behind them, why no more)."""
         unpack, base, add = _HEADER.unpack_from, self._base_offset, self._indexes.add
         shift = position - index
         next_offset = None
-        needs_more = False
-        while True:
+        why = _SLICE_IS_FULL
+        for _ in range(BATCHES_PER_SLICE):
             if filled - index < HEADER_BYTES:
-                needs_more = True
+                why = _NEEDS_MORE
                 break
             fields = unpack(buffer, index)
             size = fields[1] + LOG_OVERHEAD_BYTES
             if fields[3] != MAGIC or size < HEADER_BYTES:
+                why = _NOT_PLAIN
                 break
             if size > filled - index:
-                needs_more = True
+                why = _NEEDS_MORE
                 break
             last_offset = fields[0] + fields[6]
             if (
@@ -76,6 +83,7 @@ class RecoveryPass:
                 or crc32c(buffer[index + CRC_START : index + size]) != fields[4]
                 or (fields[9] >= 0 and not self._take_producer(RecordBatch(index + shift, *fields)))
             ):
+                why = _NOT_PLAIN
                 break
             try:
                 add(index + shift, size, last_offset, fields[8])
@@ -88,7 +96,7 @@ class RecoveryPass:
             index += size
         if next_offset is not None:
             self._producers.map_end_offset = next_offset
-        return index + shift, needs_more
+        return index + shift, why
 
     def _take_producer(self, header: RecordBatch) -> bool:
         """Apply a data batch to its producer; False, and nothing done, where it breaks into a transaction."""

@@ -14,6 +14,7 @@ from kcli.log.indexes import IndexSettings
 from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.log_segment import LogRefusedError, LogSegment, MissingIndexError, OffsetOverflowError, OffsetsGoBackError
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.slices import finish
 from tests.log_builder import PartitionBuilder
 
 
@@ -32,7 +33,7 @@ def open_segment(directory: Path, interval_bytes: int = 500) -> LogSegment:
 
 def recover(segment: LogSegment, directory: Path) -> tuple[int, ProducerStateManager, LeaderEpochCache]:
     producers, epochs = ProducerStateManager(OsDisk(), str(directory)), LeaderEpochCache()
-    truncated_bytes = segment.recover(producers, epochs).truncated_bytes
+    truncated_bytes = finish(segment.recover(producers, epochs)).truncated_bytes
     segment.close()
     return truncated_bytes, producers, epochs
 

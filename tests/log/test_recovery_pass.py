@@ -13,6 +13,7 @@ from kcli.log.log_loader import LoadSettings, load_log
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.planned_disk import Change, PlannedDisk
 from kcli.log.recovery_pass import RecoveryPass
+from kcli.log.slices import Slices
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 
@@ -30,6 +31,12 @@ def outcome(directory: Path) -> tuple[object, ...]:
     contents = [disk.open_file(change.path).read_at(0, 1 << 22) for change in changes if disk.exists(change.path)]
     producers = sorted(entry.to_snapshot() for entry in loaded.producers.producers.values())
     return loaded[:5], changes, contents, producers, loaded.epochs.entries
+
+
+def nothing(self: RecoveryPass, position: int) -> Slices[int]:
+    """A pass that takes no batch."""
+    return position
+    yield
 
 
 def given_partition(name: str) -> Path:
@@ -51,7 +58,7 @@ def test_the_pass_changes_nothing_but_the_time(name: str, tmp_path: Path, monkey
             continue
         kinds.append((kind, copy))
         fast[kind] = outcome(copy)
-    monkeypatch.setattr(RecoveryPass, "run", lambda self, position: position)
+    monkeypatch.setattr(RecoveryPass, "run", nothing)
     assert len(kinds) > 50
     for kind, copy in kinds:
         assert outcome(copy) == fast[kind], kind
@@ -68,8 +75,8 @@ def test_the_pass_takes_plain_batches(tmp_path: Path) -> None:
     taken = []
     run = RecoveryPass.run
 
-    def watched(self: RecoveryPass, position: int) -> int:
-        taken.append(run(self, position))
+    def watched(self: RecoveryPass, position: int) -> Slices[int]:
+        taken.append((yield from run(self, position)))
         return taken[-1]
 
     with pytest.MonkeyPatch.context() as patch:
