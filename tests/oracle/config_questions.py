@@ -84,17 +84,18 @@ def list_resources(*types: int) -> Step:
     return {"ask": "list", "types": list(types)}
 
 
-def ask_all(address: str, steps: list[Step]) -> list[Any]:
-    """A broker's answers, one a step."""
+def ask_all(address: str, steps: list[Step], settle_seconds: float = 0.1) -> list[Any]:
+    """A broker's answers, one a step; `settle_seconds` after a change that the broker knows, its configuration is settled."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), SECONDS) as connection:
-        asker = _Asker(connection)
+        asker = _Asker(connection, settle_seconds)
         return [asker.answer(step) for step in steps]
 
 
 class _Asker:
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, settle_seconds: float) -> None:
         self._connection = connection
+        self._settle_seconds = settle_seconds
         self._correlation_id = 0
         self._marks = 0
 
@@ -184,7 +185,7 @@ class _Asker:
             if entries and entries[0].value == mark:
                 break
             time.sleep(0.02)
-        time.sleep(0.1)  # Kafka's broker configuration follows its image by some milliseconds
+        time.sleep(self._settle_seconds)  # Kafka's broker configuration follows its image by some milliseconds
 
 
 def _resource(message: MessageType, step: Step, configs: list[Message]) -> Message:

@@ -7,13 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
 
@@ -27,6 +22,7 @@ from kcli.server.shell.request_times import RequestTimes, quantiles_ms
 from tests.conftest import ROOT
 from tests.oracle.config_questions import ask_all, create
 from tests.oracle.metric_names import names_of
+from tests.server.serving import SECONDS, address_of, serving
 
 KAFKAS = {
     (name, labels)
@@ -34,7 +30,6 @@ KAFKAS = {
 }
 # Kafka has these once a fault of its own happened to that topic, which cannot be brought about.
 NOT_SEEN = {("kafka_server_brokertopicmetrics_failedfetchrequests_total", "topic")}
-SECONDS = 30
 
 
 def forms(metric: Metric) -> set[tuple[str, str]]:
@@ -51,32 +46,12 @@ def test_a_metric_has_kafkas_name_and_labels(metric: Metric) -> None:
     assert (metric.kind == "counter") == metric.name.endswith("_total")
 
 
-@contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A broker at free ports -> the process, and its log up to the line that says that it is ready."""
-    command = [sys.executable, "-m", "kcli.commands.app", "serve", "--override", "listeners=PLAINTEXT://127.0.0.1:0"]
-    broker = subprocess.Popen([*command, *arguments], cwd=folder, stderr=subprocess.PIPE, text=True)
-    assert broker.stderr is not None
-    lines: list[str] = []
-    try:
-        for line in broker.stderr:
-            lines.append(line)
-            if "is ready" in line:
-                break
-        assert lines and "is ready" in lines[-1], lines
-        yield broker, lines
-    finally:
-        broker.send_signal(signal.SIGTERM)
-        broker.communicate(timeout=SECONDS)
-
-
-def test_a_broker_serves_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with serving(tmp_path, "--metrics-port", "0") as (_, lines):
+def test_a_broker_serves_its_metrics(tmp_path: Path) -> None:
+    with serving(tmp_path, "--metrics-port", "0") as lines:
         log = "".join(lines)
-        url, address = re.search(r"http://\S+", log), re.search(r"PLAINTEXT://(\S+?)[;, ]", log)
-        assert url is not None and address is not None
-        ask_all(address[1], [create("orders", {})])
+        url = re.search(r"http://\S+", log)
+        assert url is not None
+        ask_all(address_of(lines), [create("orders", {})], 0)
         with urllib.request.urlopen(url[0], timeout=SECONDS) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             text = answer.read().decode()
@@ -97,9 +72,8 @@ def test_a_broker_serves_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "process_resident_memory_bytes" in text
 
 
-def test_a_log_of_json_is_one_object_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with serving(tmp_path, "--log-format", "json", "--override", "num.io.threads=3") as (_, lines):
+def test_a_log_of_json_is_one_object_a_line(tmp_path: Path) -> None:
+    with serving(tmp_path, "--log-format", "json", "--override", "num.io.threads=3") as lines:
         events = [json.loads(line) for line in lines]
     assert all(event.keys() >= {"time", "level", "message"} for event in events)
     assert any(event["level"] == "WARN" and "num.io.threads" in event["message"] for event in events)

@@ -84,14 +84,14 @@ def _check_name(name: str, is_cluster: bool) -> None:
         return
     of_listener = name.removeprefix(LISTENER_PREFIX).partition(".")[2] if name.startswith(LISTENER_PREFIX) else ""
     key = BROKER_KEYS.get(name)
-    if (key is not None and key.update_mode is UpdateMode.PER_BROKER) or (
+    if (key is not None and key.update_mode == UpdateMode.PER_BROKER) or (
         name.startswith(LISTENER_PREFIX) and of_listener not in _CLUSTER_LISTENER_KEYS
     ):
         raise invalid_request(f"{name} differs from broker to broker; name the broker whose it is")
 
 
 def _check_served(key: ConfigKey, name: str, value: ConfigValue, static: ServerConfig) -> None:
-    is_guard = key.serving is Serving.GUARD and name == key.name
+    is_guard = key.serving == Serving.GUARD and name == key.name
     if (is_guard or name in _AT_START) and value not in (static.stated_value(name), default_value(key)):
         raise invalid_request(f"{name} cannot change while a broker runs: that is not served yet")
 

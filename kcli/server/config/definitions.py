@@ -8,21 +8,20 @@
     GROUP_KEYS            a group's configuration; each with the broker key that stands in for it
     CLIENT_METRICS_KEYS   a client metrics subscription
 
-They are declared once, in keys.txt, one line a key (its head explains the columns). The file is cut into lines when this
-module is imported; a line is parsed when its key is first asked for, so that a start pays for the keys that it reads.
+They are declared once, in keys.txt, one line a key (its head explains the columns). A line is parsed when its key is first
+asked for, so that a start pays for the keys that it reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 from typing import NamedTuple
 
 REQUIRED = "REQUIRED"
 
 
-class Serving(StrEnum):
-    """What kcli does with a key."""
+class Serving:
+    """What kcli does with a key; plain texts, since an enumeration would cost a start more than the whole table."""
 
     SERVED = "served"
     LATER = "later"
@@ -30,7 +29,7 @@ class Serving(StrEnum):
     GUARD = "guard"
 
 
-class UpdateMode(StrEnum):
+class UpdateMode:
     """How brokers' dynamic configuration may change a key."""
 
     READ_ONLY = "fixed"
@@ -47,9 +46,9 @@ class ConfigKey(NamedTuple):
     is_required: bool
     valid: str
     importance: str
-    update_mode: UpdateMode
+    update_mode: str
     broker_keys: tuple[str, ...]
-    serving: Serving
+    serving: str
     is_internal: bool
 
     @property
@@ -66,34 +65,48 @@ class ConfigKey(NamedTuple):
 class ConfigTable:
     """The keys of one kind, by name, in alphabetical order."""
 
-    __slots__ = ("_keys", "_lines")
+    __slots__ = ("_keys", "_names", "_text")
 
     def __init__(self, block: str) -> None:
-        self._lines = {line.partition(" | ")[0]: line for line in block.splitlines()}
+        self._text = f"\n{block}\n"
+        self._names: dict[str, None] | None = None
         self._keys: dict[str, ConfigKey] = {}
 
+    @property
+    def names(self) -> dict[str, None]:
+        """The names of all keys."""
+        if self._names is None:
+            self._names = {line.partition(" | ")[0]: None for line in self._text.strip().splitlines()}
+        return self._names
+
     def __contains__(self, name: str) -> bool:
-        return name in self._lines
+        return name in self._keys or f"\n{name} | " in self._text
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._lines)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self.names)
 
     def __getitem__(self, name: str) -> ConfigKey:
         key = self._keys.get(name)
         if key is None:
-            key = self._keys[name] = _parse_line(self._lines[name])
+            start = self._text.find(f"\n{name} | ")
+            if start < 0:
+                raise KeyError(name)
+            key = self._keys[name] = _parse_line(self._text[start + 1 : self._text.index("\n", start + 1)])
         return key
 
     def get(self, name: str) -> ConfigKey | None:
         """The key of that name, or None."""
-        return self[name] if name in self._lines else None
+        try:
+            return self[name]
+        except KeyError:
+            return None
 
     def definitions(self) -> list[ConfigKey]:
         """All keys, parsed."""
-        return [self[name] for name in self._lines]
+        return [self[name] for name in self.names]
 
 
 def _parse_line(line: str) -> ConfigKey:
@@ -106,9 +119,9 @@ def _parse_line(line: str) -> ConfigKey:
         default == REQUIRED,
         valid,
         importance,
-        UpdateMode(where) if is_mode else UpdateMode.READ_ONLY,
+        where if is_mode else UpdateMode.READ_ONLY,
         () if is_mode or where == "-" else tuple(where.split(" ")),
-        Serving(serving),
+        serving,
         "internal" in flags,
     )
 

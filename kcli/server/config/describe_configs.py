@@ -137,7 +137,7 @@ def _broker_entry(name: str, dynamic: DynamicConfig, cluster_text: str | None = 
         value = format_value(dynamic.node_id if name == "broker.id" else dynamic.current.stated_value(name))
     else:
         value = dynamic.current.text(name)
-    is_read_only = own_key.update_mode is UpdateMode.READ_ONLY if own_key is not None else key is None or key.name != name
+    is_read_only = own_key.update_mode == UpdateMode.READ_ONLY if own_key is not None else key is None or key.name != name
     return ConfigEntry(
         name,
         None if is_sensitive else value,

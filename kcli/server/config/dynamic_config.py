@@ -54,7 +54,7 @@ def base_key(name: str) -> ConfigKey | None:
 def is_dynamic(name: str) -> bool:
     """Whether a name of a broker's configuration may change while it runs."""
     key = BROKER_KEYS.get(name)
-    return key is None or key.update_mode is not UpdateMode.READ_ONLY
+    return key is None or key.update_mode != UpdateMode.READ_ONLY
 
 
 def layered(static: ServerConfig, layers: Iterable[Mapping[str, str]]) -> ServerConfig:

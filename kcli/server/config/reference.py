@@ -41,7 +41,7 @@ def configuration_page() -> str:
     """The generated part of docs/configuration.md."""
     parts = []
     for title, serving in _SECTIONS:
-        keys = [key for key in BROKER_KEYS.definitions() if key.serving is serving]
+        keys = [key for key in BROKER_KEYS.definitions() if key.serving == serving]
         parts.append(f"## {title}\n\n{_broker_table(keys)}")
     parts.append(f"## Brokers' dynamic configuration alone\n\n{_broker_table(BROKER_DYNAMIC_KEYS.definitions())}")
     for title, table in (("Topics", TOPIC_KEYS), ("Groups", GROUP_KEYS), ("Client metrics", CLIENT_METRICS_KEYS)):

@@ -27,7 +27,6 @@ this: dynamic_config makes a ServerConfig of all layers anew with each change.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -59,7 +58,7 @@ REQUIRED_DEFAULTS = {
 }
 
 
-class ConfigSource(StrEnum):
+class ConfigSource:
     """Who stated a key's value."""
 
     DEFAULT = "default"
@@ -73,7 +72,7 @@ class StatedValue(NamedTuple):
     """A value as text, and where it stands: `where` is for sentences."""
 
     text: str
-    source: ConfigSource
+    source: str
     where: str
 
 
@@ -135,7 +134,7 @@ class ServerConfig(ConfigReader):
         """Itself."""
         return self
 
-    def source(self, key: str) -> ConfigSource:
+    def source(self, key: str) -> str:
         """Who stated the value of a key."""
         stated = self.stated.get(key)
         return ConfigSource.DEFAULT if stated is None else stated.source

@@ -33,7 +33,7 @@ def guard_faults(config: ServerConfig) -> list[str]:
             )
     for name, value in config.stated.items():
         key = key_of(name)
-        if key is None or key.serving is not Serving.GUARD or value.source is ConfigSource.BUILT_IN:
+        if key is None or key.serving != Serving.GUARD or value.source == ConfigSource.BUILT_IN:
             continue
         typed = parse_value(key, value.text)
         if typed not in ("", default_value(key), *_HARMLESS_VALUES.get(key.name, ())) and typed != []:
@@ -51,10 +51,10 @@ def guard_faults(config: ServerConfig) -> list[str]:
 
 def serving_lines(config: ServerConfig) -> list[str]:
     """One line for the stated keys whose part is not served yet, one for those that have no meaning here."""
-    names: dict[Serving, list[str]] = {Serving.LATER: [], Serving.NO_MEANING: []}
+    names: dict[str, list[str]] = {Serving.LATER: [], Serving.NO_MEANING: []}
     for name, value in config.stated.items():
         key = key_of(name)
-        if key is not None and key.serving in names and value.source is not ConfigSource.BUILT_IN:
+        if key is not None and key.serving in names and value.source != ConfigSource.BUILT_IN:
             names[key.serving].append(name)
     lines = []
     if names[Serving.NO_MEANING]:

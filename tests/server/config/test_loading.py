@@ -37,6 +37,11 @@ def test_nothing_is_needed() -> None:
     assert config.warnings == []
 
 
+def test_what_is_built_in_is_valid() -> None:
+    config = load_config(None, ["num.partitions=1"])  # which checks all of it
+    assert config.warnings == [] and config["listeners"] == load_config(None)["listeners"]
+
+
 def test_every_key_has_a_value_of_its_type() -> None:
     config = load_config(None)
     types = {"INT": int, "LONG": int, "SHORT": int, "DOUBLE": float, "BOOLEAN": bool, "LIST": list}
@@ -53,13 +58,13 @@ def test_a_file_has_kafkas_defaults() -> None:
     assert config.log_dirs == ["/tmp/kafka-logs"]
     assert config["offsets.topic.replication.factor"] == 3
     assert config.listeners == [Listener("PLAINTEXT", "", 9092)]
-    assert config.source("node.id") is ConfigSource.FILE and config.source("num.partitions") is ConfigSource.DEFAULT
+    assert config.source("node.id") == ConfigSource.FILE and config.source("num.partitions") == ConfigSource.DEFAULT
     assert config.warnings == []
 
 
 def test_an_override_stands_over_the_file() -> None:
     config = of_text("num.partitions=3\n", "num.partitions=5")
-    assert config["num.partitions"] == 5 and config.source("num.partitions") is ConfigSource.OVERRIDE
+    assert config["num.partitions"] == 5 and config.source("num.partitions") == ConfigSource.OVERRIDE
     assert load_config(None, ["log.dir=/data"]).log_dirs == ["/data"]
 
 

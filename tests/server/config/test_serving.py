@@ -7,7 +7,7 @@ import pytest
 from kcli.server.config.definitions import BROKER_KEYS, TOPIC_KEYS, Serving
 from tests.conftest import ROOT
 
-SERVED = [key.name for key in BROKER_KEYS.definitions() if key.serving is Serving.SERVED]
+SERVED = [key.name for key in BROKER_KEYS.definitions() if key.serving == Serving.SERVED]
 # Modules that know every key or check keys, and do not act on them.
 NOT_READERS = ("checks", "definitions", "serving", "loading", "reference", "broker_changes", "describe_configs", "key_names")
 
@@ -20,5 +20,5 @@ def sources() -> str:
 
 @pytest.mark.parametrize("name", SERVED)
 def test_a_served_key_is_read(name: str, sources: str) -> None:
-    behind = {one for key in TOPIC_KEYS.definitions() if key.serving is Serving.SERVED for one in key.broker_keys}
+    behind = {one for key in TOPIC_KEYS.definitions() if key.serving == Serving.SERVED for one in key.broker_keys}
     assert name in behind or f'"{name}"' in sources
