@@ -246,24 +246,29 @@ class Reader:
         return {key: len(part.records) for key, part in told.items() if len(part.records)}
 
 
-@settings(max_examples=25)
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> WholeNode:
+    return WholeNode(tmp_path_factory.mktemp("node"))
+
+
+@settings(max_examples=40)
 @given(st.data())
-def test_a_session_knows_what_a_full_fetch_would(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_session_knows_what_a_full_fetch_would(shared_node: WholeNode, data: st.DataObject) -> None:
     """However a client adds, changes and forgets partitions: what it knows is what is so."""
-    node = WholeNode(tmp_path_factory.mktemp("node"))
-    node.create_topic("t", 4)
+    node, topic = shared_node, f"t{len(shared_node.broker.image.topic_ids)}"
+    node.create_topic(topic, 4)
     reader = Reader(node)
     ends = dict.fromkeys(range(4), 0)
     for _ in range(data.draw(st.integers(1, 12))):
         for index in data.draw(st.sets(st.integers(0, 3))):
-            node.produce("t", index, ONE)
+            node.produce(topic, index, ONE)
             ends[index] += 1
-        changed = {("t", index): data.draw(st.integers(0, ends[index])) for index in data.draw(st.sets(st.integers(0, 3)))}
-        gone = tuple(("t", index) for index in data.draw(st.sets(st.integers(0, 3))) if ("t", index) not in changed)
+        changed = {(topic, index): data.draw(st.integers(0, ends[index])) for index in data.draw(st.sets(st.integers(0, 3)))}
+        gone = tuple((topic, index) for index in data.draw(st.sets(st.integers(0, 3))) if (topic, index) not in changed)
         came = reader.ask(changed, gone)
         assert came == {
-            ("t", index): (ends[index] - offset) * len(ONE)
+            (topic, index): (ends[index] - offset) * len(ONE)
             for (_, index), offset in reader.wanted.items()
             if offset < ends[index]
         }
-        assert reader.known == {("t", index): ends[index] for _, index in reader.wanted}
+        assert reader.known == {(topic, index): ends[index] for _, index in reader.wanted}

@@ -12,11 +12,8 @@ from kcli.server.timing_wheel import WHEEL_SIZE, Timer, TimerTask
 
 START_MS = 1_750_000_000_123
 # Both sides of where a level of the wheel ends, and far away.
-DELAYS = st.one_of(
-    st.integers(-50, 50),
-    st.sampled_from([WHEEL_SIZE**level + by for level in range(1, 6) for by in (-1, 0, 1)]),
-    st.integers(0, 10**8),
-)
+EDGES_MS = [WHEEL_SIZE**level + by for level in range(1, 6) for by in (-1, 0, 1)]
+DELAYS = st.one_of(st.integers(-50, 50), st.sampled_from(EDGES_MS), st.integers(0, 10**8))
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("schedule"), DELAYS),

@@ -41,6 +41,7 @@ class Gate:
         self.count = 0
         self._by_host: dict[str, int] = {}
         self._waiting: list[Callable[[], None]] = []
+        self._is_told = False  # that all are there; once, until a tenth of them have ended
         self._second = 0
         self._in_second = 0
 
@@ -54,7 +55,8 @@ class Gate:
         """True where all connections are there that may be; `when_not` is then called as soon as one ends."""
         if self.count < self.limits.max_connections:
             return False
-        if not self._waiting:
+        if not self._is_told:
+            self._is_told = True
             self.tell(f"there are {self.count} connections, which is all there may be (max.connections): new ones wait")
         self._waiting.append(when_not)
         return True

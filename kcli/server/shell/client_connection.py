@@ -260,13 +260,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             return False
         if need <= len(self._buffer):
             return True
-        if len(self._buffer) < LARGE_BUFFER_BYTES:
-            if buffers.has_room():
-                return True
+        is_small = len(self._buffer) < LARGE_BUFFER_BYTES
+        if buffers.has_room() if is_small else buffers.has_room(self._huge(need) - len(self._buffer)):
+            self._make_room()
+            return True
+        if is_small:
             self._is_waiting = True
             buffers.wait(self._room_is_back)
-        elif buffers.has_room(self._huge(need) - len(self._buffer)):
-            return True
         else:
             self.close(f"requests of {buffers.taken_bytes} bytes are coming in already, and its own has {need - 4}")
         return False

@@ -26,12 +26,9 @@ class Clock:
 
     def now_ms(self) -> int:
         """The time, in ms since 1970."""
+        steady_s = self._steady()
+        least_s = self._now_s + (steady_s - self._steady_s) / 2
         wall_s = self._wall()
-        if wall_s < self._now_s:
-            steady_s = self._steady()
-            wall_s = self._now_s + (steady_s - self._steady_s) / 2
-            self._steady_s = steady_s
-        else:
-            self._steady_s = self._steady()
-        self._now_s = wall_s
-        return int(wall_s * 1000)
+        self._now_s = now_s = wall_s if wall_s > least_s else least_s
+        self._steady_s = steady_s
+        return int(now_s * 1000)

@@ -117,6 +117,7 @@ class Driver:
             self.execute(self.node.handle(event, self.clock.now_ms()))
         except Exception as error:
             self.on_fault(error)
+            self._arm()
         self.on_change()
 
     @staticmethod

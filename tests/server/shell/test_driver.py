@@ -1,0 +1,329 @@
+"""Protects the shell around a node: its timer, its requests to itself, its flushes, and who is let in and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from kcli.server.events import (
+    CloseConnection,
+    ConnectionClosed,
+    DeadlineReached,
+    Effect,
+    Event,
+    Flush,
+    Flushed,
+    NoResponse,
+    RequestReceived,
+    ResponseReceived,
+    SendFile,
+    SendRequest,
+    SendResponse,
+)
+from kcli.server.shell.acceptor import Gate, plain_host
+from kcli.server.shell.driver import flush_paths
+from kcli.server.shell.limits import Limits, parse_overrides
+from tests.server.shell.sockets import Shell, framed, run, silent
+
+# --------------------------------------------------------------------------------------------------------------- timer
+
+
+def test_the_nodes_deadline_wakes_it() -> None:
+    async def test(shell: Shell) -> None:
+        woken: list[int] = []
+
+        def on_event(event: Event) -> list[Effect]:
+            if isinstance(event, DeadlineReached):
+                woken.append(shell.driver.clock.now_ms())
+                if len(woken) < 3:
+                    shell.node.deadline_ms = woken[-1] + 20
+            return []
+
+        shell.node.on_event = on_event
+        began_ms = shell.driver.clock.now_ms()
+        shell.node.deadline_ms = began_ms + 30
+        shell.driver.execute([])
+        await shell.until(lambda: len(woken) == 3)
+        assert woken[0] >= began_ms + 30 and woken[1] >= woken[0] + 20 and woken[2] >= woken[1] + 20
+
+    run(test)
+
+
+def test_a_request_that_brings_an_earlier_deadline_arms_the_timer_anew() -> None:
+    async def test(shell: Shell) -> None:
+        shell.node.deadline_ms = shell.driver.clock.now_ms() + 3_600_000
+        shell.driver.execute([])
+
+        def serve(event: RequestReceived) -> list[Effect]:
+            shell.node.deadline_ms = shell.driver.clock.now_ms() + 5
+            return []
+
+        shell.node.serve = serve
+        client = await shell.connect()
+        await client.send(framed(b"x"))
+        await shell.until(lambda: bool(shell.node.of_kind(DeadlineReached)))
+
+    run(test)
+
+
+def test_a_fault_of_a_timer_does_not_stop_the_timer() -> None:
+    async def test(shell: Shell) -> None:
+        def on_event(event: Event) -> list[Effect]:
+            shell.node.on_event = lambda event: []
+            shell.node.deadline_ms = shell.driver.clock.now_ms() + 5
+            raise RuntimeError("a fault")
+
+        shell.node.on_event = on_event
+        shell.node.deadline_ms = shell.driver.clock.now_ms()
+        shell.driver.execute([])
+        await shell.until(lambda: len(shell.node.of_kind(DeadlineReached)) == 2)
+        assert [str(fault) for fault in shell.faults] == ["a fault"]
+
+    run(test)
+
+
+# ------------------------------------------------------------------------------------------------- requests to itself
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"), [("response", b"answer"), ("file", b"answer"), ("none", None), ("close", None), ("other node", None)]
+)
+def test_a_request_to_itself_is_answered_once(kind: str, answer: bytes | None) -> None:
+    async def test(shell: Shell) -> None:
+        def serve(event: RequestReceived) -> list[Effect]:
+            connection = event.connection
+            assert connection.is_internal and connection.listener == "internal"
+            answers: dict[str, Effect] = {
+                "response": SendResponse(connection, framed(b"answer")),
+                "file": SendFile(connection, [framed(b"answer")[:4], b"answer"]),
+                "none": NoResponse(connection),
+                "close": CloseConnection(connection, "it is bad"),
+            }
+            return [answers[kind]]
+
+        shell.node.serve = serve
+        shell.driver.execute([SendRequest(7, 2 if kind == "other node" else 1, framed(b"ask"))])
+        assert shell.node.frames == ([] if kind == "other node" else [b"ask"])
+        assert shell.node.of_kind(ResponseReceived) == [ResponseReceived(7, answer)]
+
+    run(test)
+
+
+def test_what_a_request_to_itself_leads_to_is_done_in_order() -> None:
+    async def test(shell: Shell) -> None:
+        def serve(event: RequestReceived) -> list[Effect]:
+            return [SendResponse(event.connection, framed(bytes(event.frame)))]
+
+        def on_event(event: Event) -> list[Effect]:
+            if isinstance(event, ResponseReceived) and event.request_id < 3:
+                return [SendRequest(event.request_id + 1, 1, framed(b"next"))]
+            return []
+
+        shell.node.serve, shell.node.on_event = serve, on_event
+        shell.driver.execute([SendRequest(1, 1, framed(b"a")), SendRequest(10, 1, framed(b"b"))])
+        assert [event.request_id for event in shell.node.of_kind(ResponseReceived)] == [1, 10, 2, 3]
+
+    run(test)
+
+
+# -------------------------------------------------------------------------------------------------------------- flushes
+
+
+def test_flushes_come_back_with_what_became_of_them(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+
+    async def test(shell: Shell) -> None:
+        paths = (str(tmp_path / "file"), str(tmp_path))
+        shell.driver.execute([Flush(1, paths), Flush(2, (str(tmp_path / "gone"), *paths))])
+        await shell.until(lambda: len(shell.node.of_kind(Flushed)) == 2)
+        errors = {event.flush_id: event.error for event in shell.node.of_kind(Flushed)}
+        assert errors[1] is None
+        assert isinstance(errors[2], FileNotFoundError) and errors[2].filename == str(tmp_path / "gone")
+
+    run(test)
+
+
+def test_a_path_that_fails_does_not_keep_the_others_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+
+    def fsync(fd: int) -> None:
+        done.append(fd)
+        if len(done) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    before = len(os.listdir("/proc/self/fd"))
+    error = flush_paths([str(tmp_path)] * 3)
+    assert error is not None and error.errno == errno.EIO
+    assert len(done) == 3
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_happens_after_the_end_is_not_handed_in(tmp_path: Path) -> None:
+    async def test(shell: Shell) -> None:
+        client = await shell.connect()
+        await client.ask(b"x")
+        shell.driver.execute([Flush(1, (str(tmp_path),))])
+        shell.driver.close()
+        assert await client.is_closed()
+        await shell.turns()
+        assert not shell.node.of_kind(ConnectionClosed) and not shell.node.of_kind(Flushed)
+
+    run(test)
+
+
+# ------------------------------------------------------------------------------------------------------ who is let in
+
+
+def test_at_the_limit_new_ones_wait_until_one_ends() -> None:
+    async def test(shell: Shell) -> None:
+        first, second = await shell.connect(), await shell.connect()
+        assert await first.ask(b"1") == b"1" and await second.ask(b"2") == b"2"
+        third, fourth = await shell.connect(), await shell.connect()
+        await third.send(framed(b"3"))
+        await fourth.send(framed(b"4"))
+        await shell.turns()
+        assert shell.node.frames == [b"1", b"2"]
+        first.close()
+        assert await third.frame() == b"3"
+        assert b"4" not in shell.node.frames
+        third.close()
+        assert await fourth.frame() == b"4"
+        assert shell.driver.gate.count == 2
+        (line,) = shell.lines
+        assert "max.connections" in line and "wait" in line
+
+    run(test, Limits(max_connections=2))
+
+
+def test_a_host_has_so_many_and_no_more() -> None:
+    async def test(shell: Shell) -> None:
+        clients = [await shell.connect() for _ in range(3)]
+        assert await clients[0].ask(b"x") == b"x"
+        assert await clients[2].is_closed()
+        assert "max.connections.per.ip" in shell.lines[0]
+        clients[0].close()
+        await shell.until(lambda: shell.driver.gate.count == 1)
+        assert await (await shell.connect()).ask(b"y") == b"y"
+
+    run(test, Limits(max_connections_per_host=2))
+
+
+def test_hosts_have_limits_of_their_own() -> None:
+    lines: list[str] = []
+    gate = Gate(Limits(max_connections_per_host=1, hosts=parse_overrides("10.0.0.1:2, [::1]:3,  host.name:0")), lines.append)
+    entered = [gate.enter(host) for host in ["10.0.0.1"] * 3 + ["10.0.0.2"] * 2 + ["::1"] * 4 + ["host.name"]]
+    assert entered == [True, True, False, True, False, True, True, True, False, False]
+    assert gate.count == 6 and len(lines) == 4
+    gate.leave("10.0.0.1")
+    assert gate.enter("10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("host", "plain"), [("::ffff:10.0.0.1", "10.0.0.1"), ("::1", "::1"), ("10.0.0.1", "10.0.0.1"), ("::ffff:1:2", "::ffff:1:2")]
+)
+def test_an_ipv4_address_is_one_on_an_ipv6_socket_too(host: str, plain: str) -> None:
+    assert plain_host(host) == plain
+
+
+def test_more_in_a_second_than_may_be_come_in_the_next() -> None:
+    gate = Gate(Limits(connections_per_second=2), lambda line: None)
+    assert gate.wait_s(100.25) == 0
+    gate.enter("a")
+    assert gate.wait_s(100.5) == 0
+    gate.enter("b")
+    assert gate.wait_s(100.75) == 0.25
+    assert gate.wait_s(101.0) == 0
+
+    async def test(shell: Shell) -> None:
+        clients = [await shell.connect() for _ in range(3)]
+        for client in clients:
+            await client.send(framed(b"x"))
+        for client in clients:
+            assert await client.frame() == b"x"
+
+    run(test, Limits(connections_per_second=2))
+
+
+def test_a_system_without_descriptors_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = socket.socket.accept
+
+    def exhausted(self: socket.socket) -> object:
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def test(shell: Shell) -> None:
+        monkeypatch.setattr(socket.socket, "accept", exhausted)
+        client = await shell.connect()
+        assert await client.ask(b"x") == b"x"
+        assert shell.lines == ["no connection can be taken now: Too many open files"]
+
+    run(test)
+
+
+def test_who_is_idle_is_closed_and_who_is_not_is_not() -> None:
+    async def test(shell: Shell) -> None:
+        idle, half, busy, waiting = [await shell.connect() for _ in range(4)]
+        await half.send(b"\0\0\0")
+        assert await idle.ask(b"x") == b"x"
+        shell.node.serve = silent
+        await waiting.send(framed(b"x"))
+        await shell.until(lambda: len(shell.node.frames) == 2)
+        shell.node.serve = lambda event: [SendResponse(event.connection, framed(b"ok"))]
+
+        async def keep_busy() -> None:
+            while True:
+                assert await busy.ask(b"x") == b"ok"
+                await asyncio.sleep(0.02)
+
+        task = asyncio.get_running_loop().create_task(keep_busy())
+        for client in (idle, half, waiting):
+            assert await client.is_closed()
+        assert shell.driver.connection_count == 1
+        task.cancel()
+        assert 1 <= len(shell.lines) <= 3
+        assert all("connections.max.idle.ms" in line for line in shell.lines)
+
+    run(test, Limits(max_idle_ms=400))
+
+
+def test_when_the_node_stops_nobody_is_let_in_and_nothing_is_said_of_each() -> None:
+    async def test(shell: Shell) -> None:
+        client = await shell.connect()
+        shell.node.serve = lambda event: [CloseConnection(event.connection, "the broker stops")]
+        await shell.until(lambda: shell.driver.connection_count == 1)
+        shell.driver.stop_listening()
+        with pytest.raises(OSError):
+            await shell.connect()
+        await client.send(framed(b"x"))
+        assert await client.is_closed()
+        assert shell.lines == []
+
+    run(test)
+
+
+def test_many_come_and_go() -> None:
+    """Connects and drops, in all ways: nothing is left behind, and one who stays is served all the while."""
+
+    async def test(shell: Shell) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        staying = await shell.connect()
+        for count in range(600):
+            client = await shell.connect()
+            if count % 3 == 1:
+                await client.send(b"\0\0\0\5hello"[: count % 9])
+            client.close(reset=count % 2 == 0)
+            if count % 50 == 0:
+                assert await staying.ask(b"here") == b"here"
+        staying.close()
+        await shell.until(lambda: shell.driver.gate.count == 0 and len(shell.node.of_kind(ConnectionClosed)) == 601)
+        await shell.turns()
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert not shell.driver.gate._by_host
+
+    run(test)
