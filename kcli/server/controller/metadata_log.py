@@ -14,8 +14,9 @@ The epoch of the last record is the log's, or the snapshot's where the log holds
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from kcli.format.checkpoint import decode_leader_epochs
 from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, metadata_snapshot_name, parse_file_name
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.limits import MAX_TEXT_FILE_BYTES
@@ -35,6 +36,9 @@ METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
 READ_BYTES = 256 * 1024
 # A batch of records has a little more than its records.
 _MAX_BATCH_BYTES = MAX_SNAPSHOT_BATCH_BYTES + 64 * 1024
+
+
+_LOG_SUFFIX = ".log"
 
 
 class MetadataLogError(Exception):
@@ -67,16 +71,31 @@ class MetadataLogConfig(NamedTuple):
         )
 
 
-def _write_partition_metadata(disk: LogDisk, directory: str) -> tuple[str, ...]:
-    """Write partition.metadata where it is missing, or torn by a crash that came before its flush -> what to flush."""
+def _write_partition_metadata(disk: LogDisk, directory: str) -> None:
+    """Write partition.metadata where it is missing, or torn by a power cut: it is not waited for."""
     path = f"{directory}/{FileKind.PARTITION_METADATA}"
     try:
         decode_partition_metadata(disk.read_file(path, MAX_TEXT_FILE_BYTES))
-        return ()
     except (FileNotFoundError, FormatError):
         # What it says of this log is known anyway.
         write_unflushed(disk, path, encode_partition_metadata(PartitionMetadata(0, METADATA_TOPIC_ID)))
-    return path, directory
+
+
+class _RecoveredDisk:
+    """The disk as the log itself gets it: the small files beside its segments are not waited for.
+
+    A metadata log is recovered whole at each start, and they with it; waiting for the device would only hold the node.
+    """
+
+    def __init__(self, disk: LogDisk) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a file whole, without a flush."""
+        write_unflushed(self._disk, path, data)
 
 
 class MetadataLog:
@@ -88,14 +107,18 @@ class MetadataLog:
         self.snapshots = snapshots
         self.config = config
         self.directory = log.directory
+        self._flushed_segment: str | None = None
+        self._unflushed_directories: list[str] = []
 
     @classmethod
     def open(cls, disk: LogDisk, files: FileCache, directory: str, config: MetadataLogConfig, now_ms: int) -> MetadataLog:
         """Open what is in `directory`, recover it, remove what was left half done. Raises as the loader does, and OSError."""
+        is_new = not disk.is_directory(directory)
         disk.make_directory(directory)
-        written = _write_partition_metadata(disk, directory)
-        log = open_log(disk, files, directory, METADATA_TOPIC, 0, config.log_config(), now_ms, topic_id=METADATA_TOPIC_ID)
-        log.add_unflushed(written)
+        _write_partition_metadata(disk, directory)
+        _remove_damaged_epochs(disk, directory)
+        own: Any = _RecoveredDisk(disk)
+        log = open_log(own, files, directory, METADATA_TOPIC, 0, config.log_config(), now_ms, topic_id=METADATA_TOPIC_ID)
         snapshots = []
         for name in disk.list_directory(directory):
             found = parse_file_name(name)
@@ -106,6 +129,8 @@ class MetadataLog:
             else:
                 disk.remove(f"{directory}/{name}")
         opened = cls(disk, log, sorted(snapshots), config)
+        if is_new:
+            opened._unflushed_directories.append(directory.rpartition("/")[0] or "/")
         if log.log_start_offset > 0 and not snapshots:
             raise MetadataLogError(
                 f"{directory}: the log begins at offset {log.log_start_offset} and there is no snapshot of what lies below; "
@@ -144,6 +169,15 @@ class MetadataLog:
         if epoch is not None:
             return epoch
         return self.snapshots[-1].epoch if self.snapshots else 0
+
+    def unflushed_paths(self) -> list[str]:
+        """What a flush must take for the records to last: the segments, and the directory where a new one was made."""
+        segments = [path for path in self.log.unflushed_paths() if path.endswith(_LOG_SUFFIX)]
+        if segments and segments[-1] != self._flushed_segment:
+            self._flushed_segment = segments[-1]
+            segments += (self.directory, *self._unflushed_directories)
+            self._unflushed_directories.clear()
+        return segments
 
     def append(self, batches: bytes, now_ms: int) -> None:
         """Append whole batches that have their offsets and epochs. Raises AppendError."""
@@ -219,6 +253,17 @@ class MetadataLog:
     def close(self) -> None:
         """Close the log, as a clean stop does."""
         self.log.close()
+
+
+def _remove_damaged_epochs(disk: LogDisk, directory: str) -> None:
+    """A power cut may leave leader-epoch-checkpoint half written; the recovery makes it anew."""
+    path = f"{directory}/{FileKind.LEADER_EPOCH_CHECKPOINT}"
+    try:
+        decode_leader_epochs(disk.read_file(path, MAX_TEXT_FILE_BYTES))
+    except FileNotFoundError:
+        return
+    except FormatError:
+        disk.remove(path)
 
 
 def _whole_batches(data: bytes) -> int:

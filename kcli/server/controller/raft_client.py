@@ -144,7 +144,7 @@ class RaftClient:
             self.deliver(now_ms)
             # What listeners append at once, as a new cluster's first records, goes with the first flush.
             stored = self.quorum.stored(self.history.kraft_version, tuple(self.history.voters))
-            paths = (*self._store.write(stored), self.config.directory)
+            paths = self._store.write(stored)
             self._is_flushing = False
             self._begin_flush(paths, self._publish_quorum_state)
         else:
@@ -261,7 +261,7 @@ class RaftClient:
                 then()
             self._flushed(end_offset, now_ms)
 
-        self._flush((*more_paths, *self.log.log.unflushed_paths()), flushed)
+        self._flush((*more_paths, *self.log.unflushed_paths()), flushed)
 
     def _flushed(self, end_offset: int, now_ms: int) -> None:
         self.log.log.mark_flushed(end_offset)
