@@ -6,7 +6,7 @@
     sizes of the segments                  at most 2**31 - 1 bytes
     the last entry of the last `.index`    there, not of a preallocated tail, and true
     headers from there to the end          whole batches up to the last byte: the log end offset
-    snapshots                              one at the log end (none where nothing was ever written)
+    snapshots                              a sound one at the log end (none where nothing was ever written)
 
 What the long way would then do to snapshots and leader epochs is done here, too. Nothing is read of other segments.
 """
@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kcli.format.file_names import FileKind
-from kcli.format.index_entries import OFFSET_INDEX_ENTRY
+from kcli.format import limits
+from kcli.format.file_names import FileKind, segment_file_name
+from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
 from kcli.log.live_segment import LiveSegment
+from kcli.log.log_directory import join_path
 from kcli.log.producer_state_manager import ProducerStateManager
 
 _OFFSET_DIGITS = 20
@@ -59,6 +62,8 @@ def open_clean(disk: Disk, directory: str, names: list[str], log_start_offset: i
     if end_offset is None or end_offset < log_start_offset or (snapshots[-1] if snapshots else 0) != end_offset:
         return None
     try:
+        if snapshots:
+            _check_snapshot(disk, directory, end_offset)
         epochs = load_leader_epochs(disk, directory)
         producers = ProducerStateManager(disk, directory, snapshot_offsets=snapshots)
     except FormatError:
@@ -67,11 +72,15 @@ def open_clean(disk: Disk, directory: str, names: list[str], log_start_offset: i
     if snapshots:
         producers.remove_stray_snapshots(bases, looked=True)
         producers.truncate_and_reload(start_offset, end_offset)
-        if producers.map_end_offset != end_offset:
-            return None
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(log_start_offset)
     return OpenedLog(segments, producers, epochs, start_offset, end_offset, end_offset)
+
+
+def _check_snapshot(disk: Disk, directory: str, offset: int) -> None:
+    """Raises FormatError where the snapshot of an offset is damaged: before anything has changed, the long way takes over."""
+    path = join_path(directory, segment_file_name(offset, FileKind.PRODUCER_SNAPSHOT))
+    decode_producer_snapshot(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES))
 
 
 def _sort(names: list[str]) -> dict[str, list[int]]:
@@ -109,7 +118,9 @@ def _end_offset(disk: Disk, segment: LiveSegment) -> int | None:
 
 
 def _last_entry(disk: Disk, segment: LiveSegment) -> tuple[int, int] | None:
-    """The last entry of a segment's `.index`, (0, 0) of an empty one; None where it cannot be right."""
+    """The last entry of a segment's `.index`, (0, 0) of an empty one; None where it or the `.timeindex` cannot be right."""
+    if disk.size(segment.path(FileKind.TIME_INDEX)) % TIME_INDEX_ENTRY.size:
+        return None
     file = disk.open_file(segment.path(FileKind.INDEX))
     try:
         size = file.size()
