@@ -28,6 +28,7 @@ from kcli.format.file_names import (
     DirectoryState,
     FileKind,
     PartitionDirectory,
+    parse_file_name,
     parse_partition_directory,
     partition_directory_name,
 )
@@ -36,11 +37,12 @@ from kcli.format.metadata_files import PartitionMetadata, decode_partition_metad
 from kcli.format.primitives import FormatError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
-from kcli.log.log_directory import join_path
+from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.slices import Slices
 from kcli.log.storage_errors import DuplicateLogError
+from kcli.log.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
     from kcli.log.log_manager import LogManager
@@ -92,9 +94,12 @@ class LogStartup:
                 manager.stray_directories.append(path)
             else:
                 topic_id = self._read_topic_id(path)
-                if topic_id is None or not self._is_hosted(topic_id, found.partition):
-                    self._set_stray(log_dir, path, found, topic_id)
-                else:
+                if topic_id is None:
+                    self._set_stray(log_dir.path, path, found, "it has no topic id")
+                elif not self._is_hosted(topic_id, found.partition):
+                    why = f"the metadata does not place topic id {topic_id} on this broker"
+                    self._set_stray(log_dir.path, path, found, why)
+                elif not self._is_second_and_empty(log_dir, path, found):
                     yield from self._open(log_dir, path, found, topic_id, checkpoints)
                 yield
 
@@ -123,22 +128,50 @@ class LogStartup:
         except FormatError as error:
             raise LogRefusedError(error.message, at) from error
 
-    def _set_stray(self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid | None) -> None:
+    def _set_stray(self, log_dir: str, path: str, found: PartitionDirectory, why: str) -> None:
         manager = self._manager
         name = partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, manager.unique_id())
-        target = join_path(log_dir.path, name)
-        why = "it has no topic id" if topic_id is None else f"the metadata does not place topic id {topic_id} on this broker"
+        target = join_path(log_dir, name)
         manager.report(f"{path}: {why}; renamed to {target}")
         self._disk.rename(path, target)
-        manager.flush_directory(log_dir.path)
+        manager.flush_directory(log_dir)
         manager.stray_directories.append(target)
+
+    def _is_second_and_empty(self, log_dir: LogDir, path: str, found: PartitionDirectory) -> bool:
+        """Whether an empty directory of a partition was set aside because it has another one, too.
+
+        A directory that fails while a log is made in it leaves an empty one, and the log is made in another directory.
+        """
+        logs = self._logs_of(found)
+        other = logs.get((found.topic, found.partition))
+        if other is None:
+            return False
+        if self._has_bytes(path):
+            if self._has_bytes(other.directory):
+                return False
+            del logs[found.topic, found.partition]
+            other.close_files()
+            self._set_stray(parent_path(other.directory), other.directory, found, f"it is empty, and {path} is not")
+            return False
+        self._set_stray(log_dir.path, path, found, f"it is empty, and there is {other.directory}")
+        return True
+
+    def _has_bytes(self, path: str) -> bool:
+        """Whether a log has records, or has had some."""
+        found = ((name, parse_file_name(name)) for name in self._disk.list_directory(path))
+        return any(
+            file.base_offset or self._disk.size(join_path(path, name)) for name, file in found if file.kind is FileKind.LOG
+        )
+
+    def _logs_of(self, found: PartitionDirectory) -> dict[TopicPartition, UnifiedLog]:
+        return self._manager.future_logs if found.state is DirectoryState.FUTURE else self._manager.logs
 
     def _open(
         self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid, checkpoints: _Checkpoints
     ) -> Slices[None]:
         manager = self._manager
         key = (found.topic, found.partition)
-        logs = manager.future_logs if found.state is DirectoryState.FUTURE else manager.logs
+        logs = self._logs_of(found)
         if key in logs:
             raise DuplicateLogError(
                 f"{found.topic}-{found.partition} lies twice, in {logs[key].directory} and in {path}: remove the one that is "

@@ -150,14 +150,28 @@ def test_what_is_no_partition_is_left_alone(node: Node, tmp_path: Path) -> None:
 
 
 def test_one_partition_in_two_places_is_refused(node: Node, tmp_path: Path) -> None:
-    manager = node.started()
-    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
-    stop(manager)
+    """Unless one of the two is empty, as a directory is that failed while the log was made in it: that one is set aside."""
     import shutil
 
-    shutil.copytree(log.directory, tmp_path / "b" / "t-0")
+    manager = node.started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
+    home, second = Path(log.directory), tmp_path / ("a" if "/b/" in log.directory else "b") / "t-0"
+    stop(manager)
+    shutil.copytree(home, tmp_path / "empty")
+    manager = node.started()
+    manager.logs["t", 0].append_as_leader(batch(), 0, NOW_MS)
+    stop(manager)
+    shutil.copytree(home, second)
     with pytest.raises(DuplicateLogError, match="t-0 lies twice"):
         node.started()
+    for empty, full in ((home, second), (second, home)):
+        shutil.rmtree(empty)
+        shutil.copytree(tmp_path / "empty", empty)
+        manager = node.started()
+        assert manager.logs["t", 0].directory == str(full) and manager.logs["t", 0].log_end_offset > 0
+        assert [Path(path).parent for path in manager.stray_directories] == [empty.parent]
+        stop(manager)
+        shutil.rmtree(manager.stray_directories[0])
 
 
 def test_deleting_renames_at_once_and_removes_later(node: Node) -> None:
