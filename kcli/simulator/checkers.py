@@ -56,7 +56,8 @@ class DiskChecker:
         device = self._disk.flushed_image()
         for partition in self._partitions():
             end = self._image(device, partition).end
-            if partition.facts.flushes_each:
+            # What a failed flush has lost is seen until the power goes; no program can tell, and a later flush succeeds.
+            if partition.facts.flushes_each and not self._disk.has_lost_writes:
                 end = max(end, partition.acknowledged_end)
             self._on_device[partition] = max(self._on_device.get(partition, 0), end)
 

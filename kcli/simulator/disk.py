@@ -102,6 +102,7 @@ class SimulatedDisk:
         self.generation = 0
         self.changes = 0  # how many calls have changed something: what `die_in` counts
         self.is_dead = False
+        self.has_lost_writes = False  # a failed flush has lost some, for good, though they may still be seen
         self._rng = rng
         self._now_ms = now_ms
         self._root = StoredDirectory(0)
@@ -213,7 +214,7 @@ class SimulatedDisk:
         try:
             self._change("flush", path, stored.flush)
         except OSError:
-            stored.fail_flush(self._rng)
+            self.has_lost_writes |= stored.fail_flush(self._rng)
             raise
 
     # ------------------------------------------------------------------------------------------------------------- paths

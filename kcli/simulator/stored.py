@@ -85,12 +85,14 @@ class StoredFile:
             _apply(self.durable, write)
         self.writes.clear()
 
-    def fail_flush(self, rng: Random) -> None:
+    def fail_flush(self, rng: Random) -> bool:
         """A flush that failed: what it should have written is seen on, but some of it will never reach the device.
 
-        So Linux has it: the pages are marked clean, and the next fsync succeeds without them.
+        So Linux has it: the pages are marked clean, and the next fsync succeeds without them. -> whether anything is lost.
         """
-        self.writes = [write for write in self.writes if rng.random() < 0.5]
+        kept = [write for write in self.writes if rng.random() < 0.5]
+        lost, self.writes = len(kept) < len(self.writes), kept
+        return lost
 
     def lose_power(self, rng: Random) -> None:
         """Keep what is on the device and what the dice add to it."""

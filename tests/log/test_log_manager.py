@@ -164,9 +164,11 @@ def test_one_partition_in_two_places_is_refused(node: Node, tmp_path: Path) -> N
     shutil.copytree(home, second)
     with pytest.raises(DuplicateLogError, match="t-0 lies twice"):
         node.started()
+    shutil.copytree(home, tmp_path / "full")
     for empty, full in ((home, second), (second, home)):
-        shutil.rmtree(empty)
-        shutil.copytree(tmp_path / "empty", empty)
+        for directory, source in ((empty, "empty"), (full, "full")):
+            shutil.rmtree(directory, ignore_errors=True)
+            shutil.copytree(tmp_path / source, directory)
         manager = node.started()
         assert manager.logs["t", 0].directory == str(full) and manager.logs["t", 0].log_end_offset > 0
         assert [Path(path).parent for path in manager.stray_directories] == [empty.parent]
