@@ -48,7 +48,8 @@ REST_MS = 100
 
 
 class ReplicaMover:
-    """The replicas of one manager that are moving. `on_caught_up(topic, partition)` is called once for each that could replace.
+    """The replicas of one manager that are moving. `on_caught_up(topic, partition, now_ms)` is called once for
+    each that could take its place.
 
     It may be called again for one that a restart or an offline directory interrupted.
     """
@@ -58,7 +59,7 @@ class ReplicaMover:
         self._told: set[TopicPartition] = set()
         self._turn: list[TopicPartition] = []
         self._wake: Callable[[int], None] = lambda at_ms: None
-        self.on_caught_up: Callable[[str, int], None] = lambda topic, partition: None
+        self.on_caught_up: Callable[[str, int, int], None] = lambda topic, partition, now_ms: None
 
     def on_work(self, wake: Callable[[int], None]) -> None:
         """Have `wake(at_ms)` called when there is something to move."""
@@ -144,7 +145,7 @@ class ReplicaMover:
             self.cancel(*key, now_ms)
             return 0
         if not data:
-            self._caught_up(key, current, future)
+            self._caught_up(key, current, future, now_ms)
         return len(data)
 
     def _read(self, current: UnifiedLog, future: UnifiedLog, now_ms: int) -> bytearray:
@@ -167,11 +168,11 @@ class ReplicaMover:
             gone = future.truncate_to(current.log_end_offset, now_ms)
         self._manager.deletions.add(gone, now_ms + delay_ms)
 
-    def _caught_up(self, key: TopicPartition, current: UnifiedLog, future: UnifiedLog) -> None:
+    def _caught_up(self, key: TopicPartition, current: UnifiedLog, future: UnifiedLog, now_ms: int) -> None:
         if key in self._told or future.log_end_offset != current.log_end_offset:
             return
         self._told.add(key)
-        self.on_caught_up(*key)
+        self.on_caught_up(*key, now_ms)
 
     # ------------------------------------------------------------------------------------------------------ replacing
 

@@ -47,6 +47,7 @@ from kcli.server.metadata_publisher import MetadataPublisher
 from kcli.server.metrics import BrokerMetrics
 from kcli.server.producer_ids import ProducerIds
 from kcli.server.purgatory import DelayedOperation, Purgatory
+from kcli.server.replica_moves import ReplicaMoves
 from kcli.server.replication.partition import Partition
 from kcli.server.request_router import RequestRouter
 from kcli.server.timing_wheel import Timer
@@ -105,6 +106,7 @@ class Broker:
         self.producer_ids = ProducerIds(self)
         self.client_metrics: Any = None
         self.assignments = DirectoryAssignments(self)
+        self.moves = ReplicaMoves(self)
         self._topic_creation = TopicCreation(self)
         self.lifecycle: BrokerLifecycle
         self.publisher: MetadataPublisher

@@ -126,11 +126,23 @@ class MetadataPublisher:
             self._broker.produce_purgatory.check(partition.key, now_ms)
             self._broker.fetch_purgatory.check(partition.key, now_ms)
 
+    def directory_of(self, topic_id: Uuid, index: int) -> Uuid | None:
+        """The id of the log directory that the metadata puts this broker's replica in, or None."""
+        topic = self.image.topics.get(topic_id)
+        if topic is None or index not in topic.partitions or self._broker.node_id not in topic.partitions[index].replicas:
+            return None
+        return _directory(topic, index, self._broker.node_id)
+
     def _compare_directory(self, topic: Topic, index: int, partition: Partition, now_ms: int) -> None:
-        """Tell the controller where the log really lies, if it believes otherwise."""
+        """Tell the controller where the log really lies, if it believes otherwise; a replica on its way there is put there."""
         if partition.log is not None:
             directory_id = self._broker.log_manager.directory_id_of(partition.log)
-            if directory_id is not None and directory_id != _directory(topic, index, self._broker.node_id):
+            registered = _directory(topic, index, self._broker.node_id)
+            if (
+                directory_id is not None
+                and directory_id != registered
+                and not self._broker.moves.follow(partition, registered, now_ms)
+            ):
                 self._broker.assignments.assign(topic.topic_id, index, directory_id, now_ms)
 
     def _open(self, topic_id: Uuid, index: int, now_ms: int) -> None:

@@ -37,7 +37,7 @@ def other_dir(node: Node, log: UnifiedLog) -> str:
 def copy_all(manager: LogManager) -> list[tuple[str, int]]:
     """Run the mover until all has been copied -> who has caught up."""
     told: list[tuple[str, int]] = []
-    manager.mover.on_caught_up = lambda topic, partition: told.append((topic, partition))
+    manager.mover.on_caught_up = lambda topic, partition, now_ms: told.append((topic, partition))
     for _ in range(200):
         if manager.mover.run(NOW_MS) > NOW_MS:
             return told

@@ -1,0 +1,62 @@
+"""Replicas that move between this broker's log directories: what the metadata must know before one takes the other's place.
+
+    step                                                     done by
+    -------------------------------------------------------  -----------------------------------------------------------
+    the future log is made and follows the log               kcli.log.replica_mover, when AlterReplicaLogDirs asks for it
+    it has caught up: the controller is told its directory   `caught_up`
+    the metadata puts the replica there                      `follow` lets it take the log's place, or waits for the
+                                                             records that came meanwhile
+
+Without directory ids (directories of older versions) nobody has to know, and the change is made at once. As the metadata is
+what decides, a broker that died on the way goes on from whichever step it was at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.log.storage_errors import KafkaStorageError
+from kcli.server.replication.partition import Partition
+
+
+class ReplicaMoves:
+    """The moves of one broker."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        broker.log_manager.mover.on_caught_up = self.caught_up
+
+    def caught_up(self, topic: str, index: int, now_ms: int) -> None:
+        """A future log has all that the log has."""
+        broker = self._broker
+        partition = broker.partition(topic, index)
+        registered = None if partition is None else broker.publisher.directory_of(partition.topic_id, index)
+        if partition is None or self.follow(partition, registered, now_ms):
+            return
+        future = broker.log_manager.get_log(topic, index, future=True)
+        directory_id = broker.log_manager.directory_id_of(future)
+        if directory_id is None:
+            self._replace(partition, now_ms)
+        else:
+            broker.assignments.assign(partition.topic_id, index, directory_id, now_ms)
+
+    def follow(self, partition: Partition, registered: Uuid | None, now_ms: int) -> bool:
+        """Let the future log take its place where the metadata has the replica in that directory -> whether it has."""
+        log_manager = self._broker.log_manager
+        future = log_manager.get_log(partition.topic, partition.index, future=True)
+        if future is None or registered is None or log_manager.directory_id_of(future) != registered:
+            return False
+        self._replace(partition, now_ms)
+        return True
+
+    def _replace(self, partition: Partition, now_ms: int) -> None:
+        broker = self._broker
+        try:
+            log = broker.log_manager.mover.replace(partition.topic, partition.index, now_ms)
+        except KafkaStorageError as error:
+            broker.tell(f"{partition.topic}-{partition.index} did not move: {error}")
+            return
+        if log is not None:
+            partition.log = log
+            broker.tell(f"{partition.topic}-{partition.index} has moved to {log.directory}")

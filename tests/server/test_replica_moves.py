@@ -1,0 +1,89 @@
+"""Protects AlterReplicaLogDirs from request to end: records served all the way, the metadata told, restarts survived."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.protocol.apis import ALTER_REPLICA_LOG_DIRS, API_KEYS, DESCRIBE_LOG_DIRS
+from tests.server.whole_node import WholeNode, batch, partitions_of
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "a", tmp_path / "b"
+
+
+def started(dirs: tuple[Path, Path]) -> WholeNode:
+    return WholeNode(dirs[0], f"log.dirs={dirs[0]},{dirs[1]}")
+
+
+def move(node: WholeNode, path: Path, topic: str = "t", index: int = 0) -> int:
+    """Ask for a move -> the error code."""
+    classes = API_KEYS[ALTER_REPLICA_LOG_DIRS].request.classes
+    asked = classes["AlterReplicaLogDirTopic"](name=topic, partitions=[index])
+    request = API_KEYS[ALTER_REPLICA_LOG_DIRS].request.new(dirs=[classes["AlterReplicaLogDir"](path=str(path), topics=[asked])])
+    answer = node.send(ALTER_REPLICA_LOG_DIRS, 2, request).result()
+    return int(answer.results[0].partitions[0].error_code)
+
+
+def where(node: WholeNode) -> dict[str, list[bool]]:
+    """What DescribeLogDirs says: for each directory, whether its replicas of `t` are future ones."""
+    request = API_KEYS[DESCRIBE_LOG_DIRS].request.new(topics=None)
+    answer = node.send(DESCRIBE_LOG_DIRS, 4, request).result()
+    return {
+        Path(found.log_dir).name: [part.is_future_key for topic in found.topics for part in topic.partitions]
+        for found in answer.results
+    }
+
+
+def values_at(node: WholeNode, end: int) -> bytes:
+    pending = node.fetch({("t", 0): 0})
+    part = partitions_of(pending.result())["t", 0]
+    assert (part.error_code, part.high_watermark) == (0, end)
+    return bytes(part.records)
+
+
+def test_a_replica_moves_and_the_metadata_knows(dirs: tuple[Path, Path]) -> None:
+    node = started(dirs)
+    topic_id = node.create_topic("t")
+    for number in range(5):
+        assert node.produce("t", 0, batch(b"%d" % number)).result().responses[0].partition_responses[0].error_code == 0
+    before = values_at(node, 5)
+    home = Path(node.broker.partition("t", 0).log.directory).parent  # type: ignore[union-attr]
+    target = next(path for path in dirs if path != home)
+    assert move(node, target) == 0
+    assert where(node) == {home.name: [False], target.name: [True]}
+    node.until(lambda: where(node) == {home.name: [], target.name: [False]})
+    log = node.broker.partition("t", 0).log  # type: ignore[union-attr]
+    assert log.directory == str(target / "t-0")
+    assert values_at(node, 5) == before
+    assert node.broker.publisher.directory_of(topic_id, 0) == node.broker.log_manager.directory_id_of(log)
+    assert node.produce("t", 0, batch(b"6")).result().responses[0].partition_responses[0].error_code == 0
+    node.stop()
+    again = started(dirs)
+    assert values_at(again, 6).startswith(before)
+    assert where(again) == {home.name: [], target.name: [False]}
+
+
+def test_moving_where_it_is_or_nowhere(dirs: tuple[Path, Path]) -> None:
+    node = started(dirs)
+    node.create_topic("t")
+    home = Path(node.broker.partition("t", 0).log.directory).parent  # type: ignore[union-attr]
+    assert move(node, home) == 0
+    assert move(node, home / "other") == 57
+    assert sorted(where(node).values()) == [[], [False]]
+
+
+def test_a_move_goes_on_after_a_restart(dirs: tuple[Path, Path]) -> None:
+    node = started(dirs)
+    node.create_topic("t")
+    node.produce("t", 0, batch(b"one"))
+    home = Path(node.broker.partition("t", 0).log.directory).parent  # type: ignore[union-attr]
+    target = next(path for path in dirs if path != home)
+    move(node, target)
+    node.stop()
+    again = started(dirs)
+    again.until(lambda: where(again) == {home.name: [], target.name: [False]})
+    assert b"one" in values_at(again, 1)
