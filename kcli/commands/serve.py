@@ -17,6 +17,14 @@ served yet refuses the start. Stop it with Ctrl-C or SIGTERM: it leaves its dire
 EPILOG = "Exit codes: 0 stopped in order; 2 could not start."
 
 
+def port(text: str) -> int:
+    """A port as text; 0 is any free one. Raises ValueError for what is none."""
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise ValueError(text)
+    return number
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("config", nargs="?", metavar="server.properties", help="the configuration, as Kafka's")
@@ -24,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--override", metavar="KEY=VALUE", action="append", default=[], help="set a key, over the file; can be repeated"
     )
     parser.add_argument("--strict-config", action="store_true", help="an unknown key in the file is an error")
-    parser.add_argument("--metrics-port", metavar="PORT", type=int, help="serve Kafka's metrics for Prometheus at this port")
+    parser.add_argument("--metrics-port", metavar="PORT", type=port, help="serve Kafka's metrics for Prometheus at this port")
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="the form of a line on stderr")
 
 
