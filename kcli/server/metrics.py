@@ -5,6 +5,8 @@ They are read when somebody asks for them (kcli.server.metrics_collector), and g
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from kcli.protocol.error_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE
 
 
@@ -34,10 +36,14 @@ class TopicMetrics:
         self.total_fetch_requests = 0
         self.total_produce_requests = 0
 
-    def add(self, other: TopicMetrics) -> None:
+    def counts(self) -> tuple[int, ...]:
+        """All of it, in the order of TOPIC_COUNTS."""
+        return _counts_of(self)
+
+    def add(self, counts: tuple[int, ...]) -> None:
         """Add what another one has counted."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, count in zip(TOPIC_COUNTS, counts):
+            setattr(self, name, getattr(self, name) + count)
 
     def append_refused(self, error_code: int, size_bytes: int) -> None:
         """A producer's batches of a partition were refused."""
@@ -46,6 +52,10 @@ class TopicMetrics:
             self.bytes_rejected += size_bytes
         elif error_code == CORRUPT_MESSAGE:
             self.invalid_message_crc_records += 1
+
+
+TOPIC_COUNTS = TopicMetrics.__slots__
+_counts_of = attrgetter(*TOPIC_COUNTS)
 
 
 class BrokerMetrics:
@@ -63,19 +73,16 @@ class BrokerMetrics:
             found = self.topics[name] = TopicMetrics()
         return found
 
-    def all_topics(self) -> TopicMetrics:
-        """The sums over all topics that there were since the start."""
-        total = TopicMetrics()
-        total.add(self._gone)
-        for topic in self.topics.values():
-            total.add(topic)
-        return total
+    @property
+    def gone(self) -> TopicMetrics:
+        """What was counted of topics that are no more."""
+        return self._gone
 
     def forget_topic(self, name: str) -> None:
         """A topic is gone, and what was counted of it, but not from the sums."""
         found = self.topics.pop(name, None)
         if found is not None:
-            self._gone.add(found)
+            self._gone.add(found.counts())
 
     def request(self, api_key: int, version: int) -> None:
         """Count a request."""

@@ -1,8 +1,9 @@
-"""Reads what a node counts and is, and gives it Kafka's names: samples first, text of the Prometheus exposition then.
+"""Reads what a node counts and is, and gives it Kafka's names: raw values first, text of the Prometheus exposition then.
 
 step      runs                    cost
 --------  ----------------------  -------------------------------------------------------------------------------------
-sample    in the node's loop      some microseconds a partition; nothing is formatted, nothing imported
+sample    in the node's loop, in  some microseconds a partition; nothing is formatted, nothing imported
+          slices
 expose    in a thread of its own  prometheus-client makes the text; it is imported when it is first asked for (59 ms)
 """
 
@@ -11,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from kcli.log.unified_log import UnifiedLog
 from kcli.protocol.apis import API_KEYS
 from kcli.server.broker import Broker
 from kcli.server.controller.controller_core import ControllerCore
 from kcli.server.metric_catalog import BY_NAME, METRICS, QUANTILES
-from kcli.server.metrics import BrokerMetrics, TopicMetrics
+from kcli.server.metrics import TOPIC_COUNTS, BrokerMetrics
 
-METADATA_TOPIC = "__cluster_metadata"
 # The processor of a listener's connections: there is one loop.
 ONLY_PROCESSOR = "0"
 
@@ -30,59 +31,81 @@ class TimesOfRequests(NamedTuple):
     sum_ms: float
 
 
+class PartitionSample(NamedTuple):
+    """A partition that this broker leads; `last_stable_lag` is None where its log is offline."""
+
+    topic: str
+    partition: int
+    replicas: int
+    in_sync: int
+    min_isr: int
+    last_stable_lag: int | None
+
+
+class LogSample(NamedTuple):
+    """A log."""
+
+    topic: str
+    partition: int
+    size: int
+    logstartoffset: int
+    logendoffset: int
+    numlogsegments: int
+
+
+class RawSamples:
+    """What was read of a node; `values` are the metrics with one value, or few."""
+
+    def __init__(self) -> None:
+        self.values: list[tuple[str, tuple[str, ...], float]] = []
+        self.topics: list[tuple[str | None, tuple[int, ...]]] = []
+        self.partitions: list[PartitionSample] = []
+        self.logs: list[LogSample] = []
+
+    def tell(self, name: str, value: float, *labels: str) -> None:
+        """Note a value of a metric."""
+        self.values.append((name, labels, value))
+
+
 Sample = tuple[tuple[str, ...], float]
 Samples = dict[str, list[Sample]]
 Summaries = Mapping[str, TimesOfRequests]
-
-_TOPIC_COUNTERS = {
-    "messagesin": "messages_in",
-    "bytesin": "bytes_in",
-    "bytesout": "bytes_out",
-    "bytesrejected": "bytes_rejected",
-    "totalproducerequests": "total_produce_requests",
-    "failedproducerequests": "failed_produce_requests",
-    "totalfetchrequests": "total_fetch_requests",
-    "failedfetchrequests": "failed_fetch_requests",
-    "invalidmessagecrcrecords": "invalid_message_crc_records",
-}
-
-
-def sample(broker: Broker | None, controller: ControllerCore | None, connections: Mapping[str, int]) -> Samples:
-    """The samples of a node now, by metric; `connections` is by listener."""
-    samples: Samples = {}
-
-    def tell(name: str, value: float, *labels: str) -> None:
-        samples.setdefault(name, []).append((labels, value))
-
-    for listener, count in connections.items():
-        tell("kafka_server_socket_server_metrics_connection_count", count, listener, ONLY_PROCESSOR)
-    if broker is not None:
-        tell("kafka_network_requestchannel_requestqueuesize", 0)
-        _sample_counters(broker.metrics, tell)
-        _sample_broker(broker, tell)
-        _sample_partitions(broker, tell)
-        _sample_logs(broker.log_manager, tell)
-    if controller is not None:
-        _sample_controller(controller, tell)
-    return samples
-
-
 Tell = Callable[..., None]
 
+# So many partitions or topics are read before others have their turn.
+READ_PER_STEP = 500
+# Of TOPIC_COUNTS, those that Kafka has of all topics only.
+_OF_ALL_TOPICS_ONLY = frozenset(("invalid_message_crc_records",))
 
-def _sample_counters(metrics: BrokerMetrics, tell: Tell) -> None:
-    def tell_topic(topic: TopicMetrics, *labels: str) -> None:
-        for name, field in _TOPIC_COUNTERS.items():
-            tell(f"kafka_server_brokertopicmetrics_{name}_total", getattr(topic, field), *labels)
 
-    tell_topic(metrics.all_topics())
-    for name, topic in metrics.topics.items():
-        tell_topic(topic, name)
+def sample(
+    raw: RawSamples, broker: Broker | None, controller: ControllerCore | None, connections: Mapping[str, int]
+) -> Iterator[None]:
+    """Read a node, a slice of work a step; `connections` is by listener."""
+    for listener, count in connections.items():
+        raw.tell("kafka_server_socket_server_metrics_connection_count", count, listener, ONLY_PROCESSOR)
+    if broker is not None:
+        _sample_broker(broker, raw.tell)
+        yield from _sample_topics(broker.metrics, raw)
+        yield from _sample_partitions(broker, raw)
+        yield from _sample_logs(broker.log_manager, raw)
+    if controller is not None:
+        yield
+        _sample_controller(controller, raw)
+
+
+def _sample_topics(metrics: BrokerMetrics, raw: RawSamples) -> Iterator[None]:
     for (key, version), count in metrics.requests.items():
-        tell("kafka_network_requestmetrics_requests_total", count, API_KEYS[key].name, str(version))
+        raw.tell("kafka_network_requestmetrics_requests_total", count, API_KEYS[key].name, str(version))
+    raw.topics.append((None, metrics.gone.counts()))
+    for number, (name, topic) in enumerate(list(metrics.topics.items()), 1):
+        raw.topics.append((name, topic.counts()))
+        if number % READ_PER_STEP == 0:
+            yield
 
 
 def _sample_broker(broker: Broker, tell: Tell) -> None:
+    tell("kafka_network_requestchannel_requestqueuesize", 0)
     for kind, purgatory in (("Produce", broker.produce_purgatory), ("Fetch", broker.fetch_purgatory)):
         tell("kafka_server_delayedoperationpurgatory_purgatorysize", purgatory.size, kind)
         tell("kafka_server_delayedoperationpurgatory_numdelayedoperations", purgatory.size, kind)
@@ -95,62 +118,52 @@ def _sample_broker(broker: Broker, tell: Tell) -> None:
     tell("kafka_server_metadataloader_currentmetadataversion", broker.image.features.get("metadata.version", 0))
     leader_id = broker.image.leader_id
     tell("kafka_server_metadataloader_currentcontrollerid", -1 if leader_id is None else leader_id)
+    tell("kafka_server_replicamanager_partitioncount", len(broker.partitions))
 
 
-def _sample_partitions(broker: Broker, tell: Tell) -> None:
-    leaders = under_replicated = under_min = at_min = offline = 0
-    for (topic, index), partition in broker.partitions.items():
+def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
+    offline = 0
+    for number, ((topic, index), partition) in enumerate(list(broker.partitions.items()), 1):
         log = partition.log
         offline += log is None
-        if not partition.is_leader:
-            continue
-        leaders += 1
-        in_sync, replicas = len(partition.isr), len(partition.replicas)
-        min_isr = 1 if log is None else log.config.min_insync_replicas
-        labels = (topic, str(index))
-        tell("kafka_cluster_partition_replicascount", replicas, *labels)
-        tell("kafka_cluster_partition_insyncreplicascount", in_sync, *labels)
-        tell("kafka_cluster_partition_underreplicated", in_sync < replicas, *labels)
-        tell("kafka_cluster_partition_underminisr", in_sync < min_isr, *labels)
-        tell("kafka_cluster_partition_atminisr", in_sync == min_isr, *labels)
-        if log is not None:
-            tell("kafka_cluster_partition_laststableoffsetlag", log.high_watermark - log.last_stable_offset, *labels)
-        under_replicated += in_sync < replicas
-        under_min += in_sync < min_isr
-        at_min += in_sync == min_isr
-    tell("kafka_server_replicamanager_partitioncount", len(broker.partitions))
-    tell("kafka_server_replicamanager_leadercount", leaders)
-    tell("kafka_server_replicamanager_underreplicatedpartitions", under_replicated)
-    tell("kafka_server_replicamanager_underminisrpartitioncount", under_min)
-    tell("kafka_server_replicamanager_atminisrpartitioncount", at_min)
-    tell("kafka_server_replicamanager_offlinereplicacount", offline)
+        if partition.is_leader:
+            in_sync, replicas = len(partition.isr), len(partition.replicas)
+            if log is None:
+                found = PartitionSample(topic, index, replicas, in_sync, 1, None)
+            else:
+                lag = log.high_watermark - log.last_stable_offset
+                found = PartitionSample(topic, index, replicas, in_sync, log.config.min_insync_replicas, lag)
+            raw.partitions.append(found)
+        if number % READ_PER_STEP == 0:
+            yield
+    raw.tell("kafka_server_replicamanager_offlinereplicacount", offline)
 
 
-def _sample_logs(log_manager: Any, tell: Tell) -> None:
+def _sample_logs(log_manager: Any, raw: RawSamples) -> Iterator[None]:
     producers = 0
-    for (topic, index), log in log_manager.logs.items():
-        _sample_log(log, tell, topic, str(index))
+    for number, log in enumerate(list(log_manager.logs.values()), 1):
+        raw.logs.append(_log_sample(log))
         producers += len(log.producers.producers)
-    tell("kafka_server_replicamanager_produceridcount", producers)
+        if number % READ_PER_STEP == 0:
+            yield
+    raw.tell("kafka_server_replicamanager_produceridcount", producers)
     offline = {path: log_dir.offline_reason is not None for path, log_dir in log_manager.dirs.items()}
-    tell("kafka_log_logmanager_offlinelogdirectorycount", sum(offline.values()))
+    raw.tell("kafka_log_logmanager_offlinelogdirectorycount", sum(offline.values()))
     for path, is_offline in offline.items():
-        tell("kafka_log_logmanager_logdirectoryoffline", is_offline, path)
+        raw.tell("kafka_log_logmanager_logdirectoryoffline", is_offline, path)
 
 
-def _sample_log(log: Any, tell: Tell, topic: str, index: str) -> None:
-    tell("kafka_log_log_size", log.size_bytes, topic, index)
-    tell("kafka_log_log_logstartoffset", log.log_start_offset, topic, index)
-    tell("kafka_log_log_logendoffset", log.log_end_offset, topic, index)
-    tell("kafka_log_log_numlogsegments", log.segment_count, topic, index)
+def _log_sample(log: UnifiedLog) -> LogSample:
+    return LogSample(log.topic, log.partition, log.size_bytes, log.log_start_offset, log.log_end_offset, log.segment_count)
 
 
-def _sample_controller(controller: ControllerCore, tell: Tell) -> None:
-    raft, image = controller.raft, controller.state.image
-    _sample_log(raft.log.log, tell, METADATA_TOPIC, "0")
+def _sample_controller(controller: ControllerCore, raw: RawSamples) -> None:
+    raft, image, tell = controller.raft, controller.state.image, raw.tell
+    raw.logs.append(_log_sample(raft.log.log))
+    fenced = sum(broker.is_fenced for broker in image.brokers.values())
     tell("kafka_controller_kafkacontroller_activecontrollercount", raft.is_leader)
-    tell("kafka_controller_kafkacontroller_activebrokercount", sum(not broker.is_fenced for broker in image.brokers.values()))
-    tell("kafka_controller_kafkacontroller_fencedbrokercount", sum(broker.is_fenced for broker in image.brokers.values()))
+    tell("kafka_controller_kafkacontroller_activebrokercount", len(image.brokers) - fenced)
+    tell("kafka_controller_kafkacontroller_fencedbrokercount", fenced)
     partitions = offline = imbalanced = 0
     for topic in image.topics.values():
         partitions += len(topic.partitions)
@@ -169,6 +182,54 @@ def _sample_controller(controller: ControllerCore, tell: Tell) -> None:
     tell("kafka_server_raft_metrics_log_end_offset", raft.log.end_offset)
 
 
+# ------------------------------------------------------------------------------------------------------ raw values, named
+
+
+def named(raw: RawSamples) -> Samples:
+    """The samples by metric."""
+    samples: Samples = {}
+    for name, labels, value in raw.values:
+        samples.setdefault(name, []).append((labels, value))
+    _name_topics(raw, samples)
+    _name_partitions(raw, samples)
+    for log in raw.logs:
+        labels = (log.topic, str(log.partition))
+        for field in LogSample._fields[2:]:
+            samples.setdefault(f"kafka_log_log_{field}", []).append((labels, getattr(log, field)))
+    return samples
+
+
+def _name_topics(raw: RawSamples, samples: Samples) -> None:
+    if not raw.topics:
+        return
+    for index, count_name in enumerate(TOPIC_COUNTS):
+        name = f"kafka_server_brokertopicmetrics_{count_name.replace('_', '')}_total"
+        found: list[Sample] = [((), sum(counts[index] for _, counts in raw.topics))]
+        if count_name not in _OF_ALL_TOPICS_ONLY:
+            found += [((topic,), counts[index]) for topic, counts in raw.topics if topic is not None]
+        samples[name] = found
+
+
+def _name_partitions(raw: RawSamples, samples: Samples) -> None:
+    def tell(name: str, value: float, *labels: str) -> None:
+        samples.setdefault(name, []).append((labels, value))
+
+    for one in raw.partitions:
+        labels = (one.topic, str(one.partition))
+        tell("kafka_cluster_partition_replicascount", one.replicas, *labels)
+        tell("kafka_cluster_partition_insyncreplicascount", one.in_sync, *labels)
+        tell("kafka_cluster_partition_underreplicated", one.in_sync < one.replicas, *labels)
+        tell("kafka_cluster_partition_underminisr", one.in_sync < one.min_isr, *labels)
+        tell("kafka_cluster_partition_atminisr", one.in_sync == one.min_isr, *labels)
+        if one.last_stable_lag is not None:
+            tell("kafka_cluster_partition_laststableoffsetlag", one.last_stable_lag, *labels)
+    manager = "kafka_server_replicamanager_"
+    tell(f"{manager}leadercount", len(raw.partitions))
+    tell(f"{manager}underreplicatedpartitions", sum(one.in_sync < one.replicas for one in raw.partitions))
+    tell(f"{manager}underminisrpartitioncount", sum(one.in_sync < one.min_isr for one in raw.partitions))
+    tell(f"{manager}atminisrpartitioncount", sum(one.in_sync == one.min_isr for one in raw.partitions))
+
+
 # -------------------------------------------------------------------------------------------------------------------- text
 
 
@@ -183,10 +244,12 @@ class _Collected:
         yield from self._families
 
 
-def expose(samples: Samples, summaries: Summaries) -> bytes:
+def expose(raw: RawSamples, summaries: Summaries) -> bytes:
     """The text of the exposition; prometheus-client adds the process itself: memory, time of the CPU, open files."""
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     from prometheus_client.core import Metric as Family
+
+    samples = named(raw)
 
     def families() -> Iterator[Family]:
         for metric in METRICS:

@@ -13,43 +13,52 @@ It listens on the hosts of the listeners. A request may have MAX_REQUEST_BYTES a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
 from kcli.server.controller.controller_core import ControllerCore
-from kcli.server.metrics_collector import expose, sample
+from kcli.server.metrics_collector import RawSamples, expose, sample
 from kcli.server.node import Node
 from kcli.server.shell.driver import Driver
 
 MAX_REQUEST_BYTES = 16 * 1024
 REQUEST_SECONDS = 10
+SWITCH_SECONDS = 0.0005
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 
 
-def sampler(node: Node, driver: Driver, listeners: Iterable[str]) -> Callable[[], Callable[[], bytes]]:
+Sampler = Callable[[], Awaitable[Callable[[], bytes]]]
+
+
+def sampler(node: Node, driver: Driver, listeners: Iterable[str]) -> Sampler:
     """What a MetricsServer samples a node with; `listeners` are the names of those that clients use."""
     none_connected = dict.fromkeys(listeners, 0)
 
-    def take() -> Callable[[], bytes]:
+    async def take() -> Callable[[], bytes]:
         controller = node.controller if isinstance(node.controller, ControllerCore) else None
-        samples = sample(node.broker, controller, {**none_connected, **driver.connection_counts()})
+        raw = RawSamples()
+        for _ in sample(raw, node.broker, controller, {**none_connected, **driver.connection_counts()}):
+            await asyncio.sleep(0)
         summaries = {} if driver.request_times is None else driver.request_times.take()
-        return partial(expose, samples, summaries)
+        return partial(expose, raw, summaries)
 
     return take
 
 
 class MetricsServer:
-    """The HTTP server; `sample()` is called in the loop and gives what makes the text in a thread."""
+    """The HTTP server; `sample()` is awaited in the loop and gives what makes the text in a thread."""
 
-    def __init__(self, sample: Callable[[], Callable[[], bytes]]) -> None:
+    def __init__(self, sample: Sampler) -> None:
         self._sample = sample
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """Begin to serve -> the port, which is a free one for 0. Raises OSError."""
+        # While a thread makes the text, the node's loop is to get the interpreter at once, not after 5 ms.
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._server = await asyncio.start_server(self._serve, host or None, port, limit=MAX_REQUEST_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -81,5 +90,5 @@ class MetricsServer:
             return 405, b"GET is served\n"
         if words[1].partition(b"?")[0] not in (b"/metrics", b"/"):
             return 404, b"/metrics is served\n"
-        expose = self._sample()
+        expose = await self._sample()
         return 200, await asyncio.get_running_loop().run_in_executor(None, expose)
