@@ -199,8 +199,13 @@ def read_varlong(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
     raise FormatError(f"a varlong has more than {MAX_VARLONG_BYTES} bytes", position)
 
 
+_SHORT_VARINTS = [bytes((value,)) for value in range(0x80)]
+
+
 def write_unsigned_varint(value: int) -> bytes:
     """Encode an unsigned integer of at most 64 bits -> 1 to 10 bytes. Raises ValueError for a negative one."""
+    if 0 <= value < 0x80:
+        return _SHORT_VARINTS[value]
     if value < 0:
         raise ValueError(f"an unsigned varint cannot hold {value}")
     out = bytearray()

@@ -14,6 +14,7 @@ broker that is not fenced a whole session to be heard from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
@@ -50,6 +51,15 @@ class Session:
         self.controlled_shutdown_offset = -1
 
 
+class _ElectionSettings(NamedTuple):
+    """What the elections of a topic's partitions go by; `min_isr` is at most the replication factor."""
+
+    metadata_version: int
+    is_elr_enabled: bool
+    min_isr: int
+    is_unclean_allowed: bool
+
+
 class ControllerState:
     """The image and the sessions; `dynamic` is this node's configuration, which follows the image.
 
@@ -67,6 +77,8 @@ class ControllerState:
         self.image = MetadataImage()
         self.sessions: dict[int, Session] = {}
         self.registration_offsets: dict[int, int] = {}
+        self._settings_key: tuple[Uuid, int] | None = None
+        self._settings = _ElectionSettings(0, False, 1, False)
 
     # ------------------------------------------------------------------------------------------------------- features
 
@@ -144,15 +156,25 @@ class ControllerState:
         own = self.image.configs.get(ConfigResource("TOPIC", topic), {}).get(key)
         return self.setting(key) if own is None else own
 
-    def min_isr(self, topic: Topic) -> int:
-        """The topic's min.insync.replicas, at most its replication factor."""
-        text = self.topic_setting(topic.name, "min.insync.replicas")
-        first = topic.partitions.get(0)
-        return min(int(text), len(first.replicas) if first is not None else 1)
+    def _election_settings(self, topic: Topic) -> _ElectionSettings:
+        """What elections of a topic go by; kept until a record is written, since many partitions may change at once."""
+        key = (topic.topic_id, self.next_offset())
+        if self._settings_key != key:
+            first = topic.partitions.get(0)
+            min_isr = int(self.topic_setting(topic.name, "min.insync.replicas"))
+            is_unclean = self.topic_setting(topic.name, "unclean.leader.election.enable").lower() == "true"
+            self._settings_key = key
+            self._settings = _ElectionSettings(
+                self.metadata_version,
+                self.is_elr_enabled,
+                min(min_isr, len(first.replicas) if first is not None else 1),
+                is_unclean,
+            )
+        return self._settings
 
     def is_unclean_allowed(self, topic: Topic) -> bool:
         """True where the topic's unclean.leader.election.enable is."""
-        return self.topic_setting(topic.name, "unclean.leader.election.enable").lower() == "true"
+        return self._election_settings(topic).is_unclean_allowed
 
     def partitions(self) -> Iterator[tuple[Topic, int, Partition]]:
         """Every partition with its topic and number."""
@@ -171,16 +193,17 @@ class ControllerState:
         """A change of one partition, to be filled in; without more said, active brokers may lead, as the topic allows."""
         partition = topic.partitions[index]
         accepted = self.is_active if may_lead is None else may_lead
+        settings = self._election_settings(topic)
         if election is None:
-            election = Election.UNCLEAN if self.is_unclean_allowed(topic) else Election.ONLINE
+            election = Election.UNCLEAN if settings.is_unclean_allowed else Election.ONLINE
         return PartitionChange(
             topic.topic_id,
             index,
             partition,
             lambda broker_id: accepted(broker_id) and self.has_online_directory(partition, broker_id),
-            metadata_version=self.metadata_version,
-            min_isr=self.min_isr(topic),
-            is_elr_enabled=self.is_elr_enabled,
+            metadata_version=settings.metadata_version,
+            min_isr=settings.min_isr,
+            is_elr_enabled=settings.is_elr_enabled,
             default_directory=self.default_directory,
             election=election,
         )

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from kcli.format.checkpoint import decode_leader_epochs
 from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, metadata_snapshot_name, parse_file_name
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.limits import MAX_TEXT_FILE_BYTES
@@ -116,7 +115,7 @@ class MetadataLog:
         is_new = not disk.is_directory(directory)
         disk.make_directory(directory)
         _write_partition_metadata(disk, directory)
-        _remove_damaged_epochs(disk, directory)
+        _forget_epochs(disk, directory)
         own: Any = _RecoveredDisk(disk)
         log = open_log(own, files, directory, METADATA_TOPIC, 0, config.log_config(), now_ms, topic_id=METADATA_TOPIC_ID)
         snapshots = []
@@ -255,14 +254,10 @@ class MetadataLog:
         self.log.close()
 
 
-def _remove_damaged_epochs(disk: LogDisk, directory: str) -> None:
-    """A power cut may leave leader-epoch-checkpoint half written; the recovery makes it anew."""
+def _forget_epochs(disk: LogDisk, directory: str) -> None:
+    """Have the recovery make leader-epoch-checkpoint anew: a power cut may leave it torn, and torn it may still read well."""
     path = f"{directory}/{FileKind.LEADER_EPOCH_CHECKPOINT}"
-    try:
-        decode_leader_epochs(disk.read_file(path, MAX_TEXT_FILE_BYTES))
-    except FileNotFoundError:
-        return
-    except FormatError:
+    if disk.exists(path):
         disk.remove(path)
 
 

@@ -106,8 +106,7 @@ class PartitionChange:
         self._set_assignment(record)
         if self.target_recovery_state != number_of(LEADER_RECOVERY_STATES, partition.leader_recovery_state):
             record.leader_recovery_state = self.target_recovery_state
-        unchanged = new_record("PartitionChangeRecord", topic_id=self._topic_id, partition_id=self._index)
-        return None if record == unchanged else record
+        return record if _says_anything(record) else None
 
     def _complete_reassignment(self) -> None:
         if not self.target_removing and not self.target_adding:
@@ -199,3 +198,15 @@ class PartitionChange:
             record.removing_replicas = self.target_removing
         if self.target_adding != partition.adding_replicas:
             record.adding_replicas = self.target_adding
+
+
+def _says_anything(record: Message) -> bool:
+    """False for a PartitionChangeRecord that changes nothing."""
+    lists = (record.isr, record.replicas, record.removing_replicas, record.adding_replicas, record.directories)
+    return (
+        record.leader != NO_LEADER_CHANGE
+        or record.leader_recovery_state >= 0
+        or any(changed is not None for changed in lists)
+        or record.eligible_leader_replicas is not None
+        or record.last_known_elr is not None
+    )

@@ -144,6 +144,25 @@ def test_a_quorum_state_that_was_not_renamed_does_not_count(tmp_path: Path) -> N
     raft.close()
 
 
+def test_leader_epochs_come_from_the_log(tmp_path: Path) -> None:
+    """leader-epoch-checkpoint is not waited for, so a power cut may leave any prefix of it: the recovery makes it anew."""
+    directory = formatted(tmp_path / "data")
+    for _ in range(3):
+        around = Surroundings()
+        raft = started_raft(directory, around)
+        around.run()
+        raft.append(no_op(), around.now_ms)
+        around.run()
+        raft.close()
+    entries = raft.log.log.leader_epochs.entries
+    path = directory / "__cluster_metadata-0" / "leader-epoch-checkpoint"
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        raft = started_raft(directory, Surroundings())
+        assert raft.log.log.leader_epochs.entries[: len(entries)] == entries
+
+
 def test_a_static_quorum_keeps_its_form(tmp_path: Path) -> None:
     """Voters by configuration: kraft.version 0, quorum-state of version 0, no voters in the log."""
     directory = formatted(tmp_path / "data")
