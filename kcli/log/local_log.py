@@ -96,6 +96,7 @@ class LocalLog:
 
     @config.setter
     def config(self, config: LogConfig) -> None:
+        """Go by other settings from now on."""
         self._config = config
         self.rules = rules_of(config)
 

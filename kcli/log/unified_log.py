@@ -143,6 +143,7 @@ class UnifiedLog:
 
     @config.setter
     def config(self, config: LogConfig) -> None:
+        """Go by other settings from now on."""
         self._local.config = config
 
     @property
