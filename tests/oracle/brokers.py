@@ -1,13 +1,21 @@
-"""Real brokers for tests: one that runs on a copy of a given log directory and leaves it as old as it is."""
+"""Real brokers for tests: one that runs on a copy of a given log directory and leaves it as old as it is; and kcli's own."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import socket
+import struct
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
+from tests.conftest import ROOT
 from tests.oracle.peer import Peer, free_ports
 
 TOOL_SECONDS = 120
@@ -89,3 +97,90 @@ def ask(script: str, bootstrap: str, tool: str, *arguments: str) -> str:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
+
+
+class KcliBroker:
+    """`kcli serve` on home/data as a process; it can be stopped as a person does, killed, and started again on the same port.
+
+    `settings` are KEY=VALUE; `properties` is a server.properties to start from, in place of nothing at all.
+    """
+
+    START_SECONDS = 60
+    STOP_SECONDS = 30
+
+    def __init__(self, home: Path, *settings: str, properties: Path | None = None, data: Path | None = None) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.home = home
+        self.data = data or home / "data"
+        self.port = free_ports()
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self.log = home / "broker.log"
+        own = [f"listeners=PLAINTEXT://{self.bootstrap}", f"log.dirs={self.data}"]
+        overrides = [word for setting in (*own, *settings) for word in ("--override", setting)]
+        self._command = [sys.executable, "-m", "kcli", "serve", *([str(properties)] if properties else []), *overrides]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> KcliBroker:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The process that serves."""
+        assert self._process is not None
+        return self._process.pid
+
+    def said(self) -> str:
+        """What it has told on stderr and stdout so far."""
+        return self.log.read_text(errors="replace")
+
+    def start(self) -> None:
+        """Start and wait until it answers. Raises AssertionError with its last words where it does not."""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=self.home, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        until = time.monotonic() + self.START_SECONDS
+        while not answers(self.port):
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                raise AssertionError(f"kcli serve does not answer: {self.said()[-3000:]}")
+
+    def stop(self) -> None:
+        """End it by SIGTERM. Raises AssertionError where that takes long, or ends in another way than by exit code 0."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(self.STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"kcli serve did not end within {self.STOP_SECONDS} s: {self.said()[-3000:]}") from None
+        self._process = None
+        assert code == 0, f"kcli serve ended with {code}: {self.said()[-3000:]}"
+
+    def kill(self) -> None:
+        """End it by SIGKILL, as a machine may."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def answers(port: int) -> bool:
+    """Whether a broker answers ApiVersions version 0 on a port of this machine; waits a moment where none does."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+            connection.settimeout(2)
+            connection.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+            return len(connection.recv(4)) == 4
+    except OSError:
+        time.sleep(0.02)  # a poll of another process, which gives no other sign
+        return False

@@ -1,10 +1,16 @@
-"""Fixtures of the tests that the real Kafka judges."""
+"""Fixtures of the tests that the real Kafka judges, and of those that a real Kafka and kcli both stand."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
 import pytest
 
+from kcli.commands.app import COMMANDS
 from tests.conftest import missing
+from tests.oracle.brokers import KcliBroker, new_broker
 from tests.oracle.peer import Peer, PeerMissingError
 
 
@@ -25,3 +31,35 @@ def kafka_peer(tmp_path_factory: pytest.TempPathFactory) -> Peer:
         return Peer(tmp_path_factory.mktemp("kafka-peer"))
     except PeerMissingError as error:
         missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def kcli_serves() -> None:
+    """The test is skipped as long as kcli has no broker."""
+    if "serve" not in COMMANDS:
+        pytest.skip("kcli serve is not there yet")
+
+
+class Served(NamedTuple):
+    """A broker that answers: which one it is, where, and where its log directory lies."""
+
+    kind: str
+    bootstrap: str
+    data: Path
+
+
+@pytest.fixture(scope="module", params=["kcli", pytest.param("kafka", marks=pytest.mark.slow)])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A new broker for the tests of a module, with the settings that its BROKER_SETTINGS lists: kcli, which counts.
+
+    In the slow tier Apache Kafka too, which shows that what is asked of kcli is what Kafka does.
+    """
+    settings = getattr(request.module, "BROKER_SETTINGS", ())
+    home = tmp_path_factory.mktemp(f"broker-{request.param}")
+    if request.param == "kafka":
+        with new_broker(request.getfixturevalue("kafka_peer"), home, *settings) as bootstrap:
+            yield Served("kafka", bootstrap, home / "data")
+    else:
+        request.getfixturevalue("kcli_serves")
+        with KcliBroker(home, *settings) as broker:
+            yield Served("kcli", broker.bootstrap, broker.data)

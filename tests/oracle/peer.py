@@ -6,6 +6,8 @@
     LoadLog.java      what does a broker make of this partition directory at its start
     DumpMany.java     what does the dump tool print for these many argument lists, in one JVM
     JavaText.java     how does Java decode these bytes as UTF-8; how does Jackson write this number or text
+    RunTools.java     what do Kafka's tools print and end with, one after the other, in one JVM
+    JavaClient.java   the Java clients as a driver of clients/plan.py
     ================  ======================================================================================
 
 The script that stands for Kafka is `../shared/apache-kafka/kafka` beside the checkout, or the file that the environment
@@ -75,6 +77,14 @@ class LoadCase(NamedTuple):
     config: dict[str, str] = {}  # noqa: RUF012  (never changed; a NamedTuple cannot hold a factory)
 
 
+class ToolCase(NamedTuple):
+    """A run of one of Kafka's tools: its class, its arguments and what it reads."""
+
+    class_name: str
+    args: tuple[str, ...]
+    stdin: str = ""
+
+
 def find_peer() -> Path | None:
     """Return the script that stands for Kafka, or None where there is none."""
     named = os.environ.get("KCLI_KAFKA_PEER")
@@ -116,11 +126,14 @@ class Peer:
 
         Raises PeerFailedError when it does not compile or takes longer than `timeout_seconds`.
         """
+        return self._run(self.java_command(program, args), cwd, stdin, timeout_seconds)
+
+    def java_command(self, program: str, args: Sequence[str] = ()) -> list[str]:
+        """The words that run `program`, compiled on first use. Raises PeerFailedError when it does not compile."""
         classes_dir = self._compile(program)
         class_path = f"{classes_dir}{os.pathsep}{self.libs_dir}/*"
         # The script gives a -cp of its own first; java heeds the last one.
-        command = [str(self.script), "java", "-cp", class_path, program, *args]
-        return self._run(command, cwd, stdin, timeout_seconds)
+        return [str(self.script), "java", "-cp", class_path, program, *args]
 
     def dump_log(self, args: Sequence[str], cwd: Path | None = None) -> Outcome:
         """Run Kafka's dump tool as a process of its own, in `cwd`, so that paths in `args` may be relative to it."""
@@ -145,6 +158,26 @@ class Peer:
             if not answered or (len(answered) < len(rest) and answered[-1].exit_code != _EXIT_HUNG):
                 raise PeerFailedError(f"DumpMany ended after {len(answered)} of {len(rest)} cases: {ran.stderr[-2000:]}")
             outcomes += answered
+        return outcomes
+
+    def run_tools(self, cases: Sequence[ToolCase], limit_seconds: float = DUMP_SECONDS) -> list[Outcome]:
+        """Run these tools one after the other in one JVM -> their Outcomes in order.
+
+        Raises PeerFailedError where one took longer than `limit_seconds`, or ended the JVM.
+        """
+        lines = "".join(json.dumps([case.stdin, case.class_name, *case.args]) + "\n" for case in cases)
+        with tempfile.NamedTemporaryFile("w", dir=self.work_dir, suffix=".cases", encoding="utf-8") as listed:
+            listed.write(lines)
+            listed.flush()
+            ran = self.run_java("RunTools", [listed.name, str(int(limit_seconds * 1000))])
+        outcomes = _read_frames(ran.stdout)
+        hung = [outcome for outcome in outcomes if outcome.exit_code == _EXIT_HUNG]
+        if hung or len(outcomes) < len(cases):
+            at = cases[len(outcomes) - 1 if hung else len(outcomes)]
+            last = hung[0] if hung else ran
+            raise PeerFailedError(
+                f"{at.class_name} {' '.join(at.args)} did not end: {last.stdout[-1000:]!r} {last.stderr[-2000:]}"
+            )
         return outcomes
 
     def load_logs(self, cases: Iterable[LoadCase], options: Sequence[str] = ()) -> list[dict[str, Any]]:
