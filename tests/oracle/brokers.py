@@ -102,22 +102,28 @@ def ask(script: str, bootstrap: str, tool: str, *arguments: str) -> str:
 class KcliBroker:
     """`kcli serve` on home/data as a process; it can be stopped as a person does, killed, and started again on the same port.
 
-    `settings` are KEY=VALUE; `properties` is a server.properties to start from, in place of nothing at all.
+    `settings` are KEY=VALUE over the defaults. Where `properties` is given, it is the text of a server.properties in which
+    {port}, {controller} and {data} are filled in; `data` is the log directory, home/data without it.
     """
 
     START_SECONDS = 60
     STOP_SECONDS = 30
 
-    def __init__(self, home: Path, *settings: str, properties: Path | None = None, data: Path | None = None) -> None:
+    def __init__(self, home: Path, *settings: str, properties: str | None = None, data: Path | None = None) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.data = data or home / "data"
         self.port = free_ports()
         self.bootstrap = f"127.0.0.1:{self.port}"
         self.log = home / "broker.log"
-        own = [f"listeners=PLAINTEXT://{self.bootstrap}", f"log.dirs={self.data}"]
-        overrides = [word for setting in (*own, *settings) for word in ("--override", setting)]
-        self._command = [sys.executable, "-m", "kcli", "serve", *([str(properties)] if properties else []), *overrides]
+        own: tuple[str, ...] = (f"listeners=PLAINTEXT://{self.bootstrap}", f"log.dirs={self.data}")
+        self._command = [sys.executable, "-m", "kcli", "serve"]
+        if properties is not None:
+            file = home / "server.properties"
+            file.write_text(properties.format(port=self.port, controller=self.port + 1, data=self.data))
+            self._command.append(str(file))
+            own = ()
+        self._command += [word for setting in (*own, *settings) for word in ("--override", setting)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> KcliBroker:

@@ -31,6 +31,8 @@ from typing import Any, NamedTuple
 
 ORACLE_DIR = Path(__file__).resolve().parent
 RUN_SECONDS = 600
+# For programs that live some seconds: they take half the CPU time so.
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # A dump of one (damaged) file that takes longer than this counts as hung; the others go on in a new JVM.
 DUMP_SECONDS = 60
 _EXIT_HUNG = -1
@@ -56,7 +58,8 @@ def free_ports() -> int:
     """A port for a broker such that it and the next one, the controller's, are free; test processes look apart."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = 21000 + 500 * (worker % 20)
-    for port in range(first, first + 500, 2):
+    begin = first + 2 * (os.getpid() % 250)  # so that two checkouts tested at the same time seldom meet
+    for port in [*range(begin, first + 500, 2), *range(first, begin, 2)]:
         with socket.socket() as one, socket.socket() as other:
             try:
                 one.bind(("127.0.0.1", port))
@@ -133,7 +136,7 @@ class Peer:
         classes_dir = self._compile(program)
         class_path = f"{classes_dir}{os.pathsep}{self.libs_dir}/*"
         # The script gives a -cp of its own first; java heeds the last one.
-        return [str(self.script), "java", "-cp", class_path, program, *args]
+        return [str(self.script), "java", *QUICK_START, "-cp", class_path, program, *args]
 
     def dump_log(self, args: Sequence[str], cwd: Path | None = None) -> Outcome:
         """Run Kafka's dump tool as a process of its own, in `cwd`, so that paths in `args` may be relative to it."""
@@ -163,7 +166,7 @@ class Peer:
     def run_tools(self, cases: Sequence[ToolCase], limit_seconds: float = DUMP_SECONDS) -> list[Outcome]:
         """Run these tools one after the other in one JVM -> their Outcomes in order.
 
-        Raises PeerFailedError where one took longer than `limit_seconds`, or ended the JVM.
+        One that takes longer than `limit_seconds` has the exit code -1, and so have those behind it, which do not run.
         """
         lines = "".join(json.dumps([case.stdin, case.class_name, *case.args]) + "\n" for case in cases)
         with tempfile.NamedTemporaryFile("w", dir=self.work_dir, suffix=".cases", encoding="utf-8") as listed:
@@ -171,14 +174,7 @@ class Peer:
             listed.flush()
             ran = self.run_java("RunTools", [listed.name, str(int(limit_seconds * 1000))])
         outcomes = _read_frames(ran.stdout)
-        hung = [outcome for outcome in outcomes if outcome.exit_code == _EXIT_HUNG]
-        if hung or len(outcomes) < len(cases):
-            at = cases[len(outcomes) - 1 if hung else len(outcomes)]
-            last = hung[0] if hung else ran
-            raise PeerFailedError(
-                f"{at.class_name} {' '.join(at.args)} did not end: {last.stdout[-1000:]!r} {last.stderr[-2000:]}"
-            )
-        return outcomes
+        return outcomes + [Outcome(b"", f"not run: {ran.stderr[-500:]}", _EXIT_HUNG)] * (len(cases) - len(outcomes))
 
     def load_logs(self, cases: Iterable[LoadCase], options: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Let Kafka load each partition directory, in one JVM, CHANGING its files as a broker's start would.
