@@ -19,6 +19,7 @@ from tests.conftest import ROOT
 from tests.oracle.peer import Peer, free_ports
 
 TOOL_SECONDS = 120
+CLUSTER_ID = "kcliKcliKcliKcliKcliKg"  # of all that the peer formats
 # Nothing expires, no members either, nothing is cleaned or deleted, and no transaction is aborted for its age.
 _CONFIG = """
 process.roles=broker,controller
@@ -71,11 +72,30 @@ def running_broker(peer: Peer, home: Path, data: Path) -> Iterator[str]:
 
 
 @contextmanager
-def new_broker(peer: Peer, home: Path, *settings: str) -> Iterator[str]:
-    """Runs a new broker, whose log directory is home/data; `settings` are KEY=VALUE -> its address. It stops cleanly."""
+def new_broker(peer: Peer, home: Path, *settings: str, properties: str | None = None) -> Iterator[str]:
+    """Runs a new broker, whose log directory is home/data; `settings` are KEY=VALUE -> its address. It stops cleanly.
+
+    Where `properties` is given, it is the text of a server.properties in which {port}, {controller} and {data} are filled in,
+    and the quorum is a dynamic one.
+    """
     port = free_ports()
     command = [str(peer.script), "format", str(home), str(port), *settings]
+    if properties is not None:
+        file = home / "server.properties"
+        file.write_text(properties.format(port=port, controller=port + 1, data=home / "data"))
+        formatting = ["format", "--standalone", "-t", CLUSTER_ID, "-c", str(file)]
+        command = [str(peer.script), "java", "kafka.tools.StorageTool", *formatting]
     subprocess.run(command, check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
+    with started_broker(peer, home):
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def broker_at(peer: Peer, home: Path, properties: str, data: Path) -> Iterator[str]:
+    """Runs a broker on a directory that is formatted; `properties` as of new_broker -> its address. It stops cleanly."""
+    home.mkdir(parents=True, exist_ok=True)
+    port = free_ports()
+    (home / "server.properties").write_text(properties.format(port=port, controller=port + 1, data=data))
     with started_broker(peer, home):
         yield f"127.0.0.1:{port}"
 

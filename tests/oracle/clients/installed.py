@@ -59,7 +59,7 @@ CLIENTS = {
         Client("java"),
         Client("franz-go"),
         Client("kcat", sets_timestamps=False, tells_offsets=False),
-        Client("kafkajs", codecs=("none", "gzip", "snappy"), reads=False),
+        Client("kafkajs", codecs=("none", "gzip", "snappy"), reads=False, sends_null_headers=False),
     )
 }
 

@@ -75,7 +75,7 @@ func produce(ctx context.Context, bootstrap string, s step) (any, error) {
 		kgo.RequiredAcks(acks[s.Acks]),
 		kgo.ProducerBatchMaxBytes(maxRequestBytes),
 		kgo.ProducerLinger(20 * time.Millisecond),
-		kgo.RecordDeliveryTimeout(time.Duration(s.Seconds) * time.Second),
+		kgo.RecordRetries(3),
 		kgo.UnknownTopicRetries(2),
 	}
 	if !s.Idempotent {
@@ -172,8 +172,6 @@ func answer(bootstrap string, s step) any {
 	switch {
 	case errors.As(err, &known):
 		name = known.Message
-	case errors.Is(err, kgo.ErrRecordTimeout):
-		name = "ErrRecordTimeout"
 	case errors.Is(err, context.DeadlineExceeded):
 		name = "DeadlineExceeded"
 	}
