@@ -1,0 +1,127 @@
+"""A whole broker judges the start of our log manager: one broken log directory, started and stopped by Apache Kafka and by us.
+
+tests/oracle/test_log_recovery.py tries every kind of damage on Kafka's loader alone; here a broker starts on a directory of
+many partitions, as a crash left it: no mark of a clean stop, recovery points somewhere, a different damage in each partition.
+
+    copy      what is done                                  what must hold
+    --------  --------------------------------------------  ------------------------------------------------------------
+    kafka     a broker starts, tells its offsets, stops
+    own       our manager starts and stops, then            the same log start and log end offsets, the same sizes of
+              `kcli verify`                                 .log files, no finding but those that Kafka's copy has
+    own       then a broker starts, tells its offsets       the same, and it takes our mark of a clean stop: it recovers
+                                                            nothing
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.inspect.verification.finding_kinds import INFO
+from kcli.log.disk import OsDisk
+from kcli.log.file_cache import FileCache
+from kcli.log.log_config import LogConfig
+from kcli.log.log_manager import LogManager
+from tests.damage import DAMAGES
+from tests.inspect.verified import verify
+from tests.oracle.brokers import ask, copy_of_given, running_broker
+from tests.oracle.peer import Peer
+from tests.oracle.test_broker_start import offsets
+
+pytestmark = [pytest.mark.oracle, pytest.mark.ci]
+
+DAMAGED = {
+    "codec-zstd-0": "flip_compressed_payload",
+    "codec-lz4-0": "torn_tail_in_header",
+    "codec-gzip-0": "lost_last_snapshot",
+    "codec-none-0": "zero_tail",
+    "many-segments-0": "torn_tail_in_records",
+    "many-segments-1": "snapshot_flipped",
+    "transactions-0": "lost_all_indexes",
+    "compacted-0": "clean_half_swap",
+    "append-time-0": "active_indexes_preallocated",
+    "odd-records-0": "roll_with_snapshot",
+    "orders-1": "garbage_tail",
+    "compacted-txn-0": "index_zeroed_last",
+}
+# Above these the partitions are read again; of those not named all is.
+RECOVERY_POINTS = {"many-segments-0": 7126, "orders-1": 1 << 40, "transactions-0": 10}
+
+
+def damaged_copy(source: Path, data: Path) -> Path:
+    """A copy as a crash left it."""
+    copy_of_given(source, data)
+    for name, kind in DAMAGED.items():
+        DAMAGES[kind](data / name, random.Random(5))
+    (data / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    lines = "".join(f"{name.rpartition('-')[0]} {name.rpartition('-')[2]} {at}\n" for name, at in RECOVERY_POINTS.items())
+    (data / "recovery-point-offset-checkpoint").write_text(f"0\n{len(RECOVERY_POINTS)}\n{lines}")
+    return data
+
+
+def settings_of(topic: str) -> LogConfig:
+    """The settings of the given topics that a load depends on, as its metadata log has them."""
+    return LogConfig(index_interval_bytes=1024 if topic == "many-segments" else 4096)
+
+
+def start_and_stop(data: Path) -> dict[str, tuple[int, int]]:
+    """Start and stop our manager -> (log start offset, log end offset) by partition."""
+    disk = OsDisk()
+    reports: list[str] = []
+    manager = LogManager(disk, FileCache(disk), {str(data): Uuid(b"directory-of-us.")}, random.Random(1), report=reports.append)
+    for _ in manager.start(settings_of, lambda topic_id, partition: True, 0):
+        pass
+    found = {
+        f"{topic}-{partition}": (log.log_start_offset, log.log_end_offset) for (topic, partition), log in manager.logs.items()
+    }
+    for _ in manager.shutdown(3):
+        pass
+    assert reports == []
+    return found
+
+
+def told_by_a_broker(peer: Peer, home: Path, data: Path) -> dict[str, tuple[int, int]]:
+    """Start a broker, ask it for the first and the last offsets, stop it."""
+    with running_broker(peer, home, data) as bootstrap:
+        tool = (str(peer.script), bootstrap, "org.apache.kafka.tools.GetOffsetShell", "--time")
+        starts, ends = offsets(ask(*tool, "-2")), offsets(ask(*tool, "-1"))
+    return {name: (starts[name], ends[name]) for name in starts}
+
+
+def log_sizes(data: Path) -> dict[str, int]:
+    """The bytes of every .log, but for those of the metadata log, which a broker goes on writing."""
+    logs = [path for path in sorted(data.glob("*/*.log")) if not path.parent.name.startswith("__cluster_metadata")]
+    return {str(path.relative_to(data)): path.stat().st_size for path in logs}
+
+
+def findings(data: Path) -> set[tuple[str, str]]:
+    """What a verifier warns of: (code, partition)."""
+    return {
+        (finding.code, str(Path(finding.file).relative_to(data).parent))
+        for finding in verify(data).findings
+        if finding.severity != INFO and "__cluster_metadata" not in finding.file
+    }
+
+
+def test_a_broken_directory_comes_up_as_in_kafka(kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:
+    given = shared / "kafka-logs" / "data"
+    homes = {use: tmp_path / use for use in ("kafka", "own")}
+    for home in homes.values():
+        home.mkdir()
+        damaged_copy(given, home / "data")
+    theirs = told_by_a_broker(kafka_peer, homes["kafka"], homes["kafka"] / "data")
+    ours = start_and_stop(homes["own"] / "data")
+    assert {name: ours[name] for name in theirs} == theirs
+    assert log_sizes(homes["own"] / "data") == log_sizes(homes["kafka"] / "data")
+    assert findings(homes["own"] / "data") <= findings(homes["kafka"] / "data")
+    after = tmp_path / "after"
+    shutil.copytree(homes["own"], after)
+    assert told_by_a_broker(kafka_peer, after, after / "data") == theirs
+    log = (after / "broker.log").read_text()
+    recovered = [line for line in log.splitlines() if "Recovering" in line and "__cluster_metadata" not in line]
+    assert "Skipping recovery of" in log and recovered == []
+    assert log_sizes(after / "data") == log_sizes(homes["own"] / "data")
