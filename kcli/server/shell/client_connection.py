@@ -36,6 +36,9 @@ _SIZE = struct.Struct(">i")
 _NO_BUFFER = bytearray(0)
 # Less room than this in a receive buffer is not worth a call of the system.
 LEAST_ROOM_BYTES = 1024
+# Small answers to requests that came together go together: so large at most, and so many.
+GATHERED_BYTES = 1024
+GATHERED_ANSWERS = 32
 # How much is sent to one connection before the others get their turn.
 SEND_SLICE_BYTES = 4 * 1024 * 1024
 # How many requests of one connection are served before the others get their turn.
@@ -110,10 +113,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_buffer",
         "_can_send_files",
         "_end",
+        "_gathered",
         "_is_answering",
         "_is_closed",
         "_is_parsing",
         "_is_paused",
+        "_is_sending",
         "_is_waiting",
         "_loop",
         "_make",
@@ -141,6 +146,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._end = 0
         self._is_answering = False
         self._is_paused = False
+        self._is_sending = False  # an answer that the socket did not take whole
+        self._gathered: list[Buffer] = []  # answers to requests that came together
         self._is_closed = False
         self._is_parsing = False
         self._is_waiting = False  # for a large buffer
@@ -200,7 +207,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The transport's buffer is empty: the answer is sent whole."""
         self.active_round = self._server.idle_round
-        if self._is_answering and not self._parts:
+        if self._parts:
+            self._send_some()
+        elif self._is_sending:
+            self._is_sending = False
             self.answered()
 
     # --------------------------------------------------------------------------------------------------- requests
@@ -234,6 +244,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._server.request_received(self.connection, self._view[begin : begin + size])
         finally:
             self._is_parsing = False
+            self._write_gathered()
         if self._start == self._end:
             self._drop_buffer()
         if self._is_paused and not (self._is_answering or self._is_waiting or is_turn_over) and self._may_read():
@@ -321,12 +332,34 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ----------------------------------------------------------------------------------------------------- answers
 
     def send(self, frame: Buffer) -> None:
-        """Send an answer."""
+        """Send an answer; those to requests that came together go together, by one call of the system."""
         if self._is_closed:
             return
+        if self._is_parsing:
+            self._gathered.append(frame)
+            if len(frame) <= GATHERED_BYTES and len(self._gathered) < GATHERED_ANSWERS:
+                self.answered()
+                return
+            frame = self._take_gathered()
         self.transport.write(frame)
-        if not self.transport.get_write_buffer_size():
+        if self.transport.get_write_buffer_size():
+            self._is_sending = True
+        else:
             self.answered()
+
+    def _take_gathered(self) -> Buffer:
+        gathered = self._gathered
+        data = gathered[0] if len(gathered) == 1 else b"".join(gathered)
+        gathered.clear()
+        return data
+
+    def _write_gathered(self) -> None:
+        """Send the answers that were gathered; what the socket does not take at once must be gone before more requests."""
+        if not self._gathered or self._is_closed:
+            return
+        self.transport.write(self._take_gathered())
+        if self.transport.get_write_buffer_size() and not self._is_answering:
+            self._is_answering = self._is_sending = True
 
     def send_parts(self, parts: Sequence[Buffer | FileRegion]) -> None:
         """Send an answer that has regions of files in it."""
@@ -338,12 +371,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             except OSError as error:
                 self.close(f"its answer cannot be read: {error.strerror or error}")
             return
-        self._parts = list(parts)
-        if self._socket is None:
-            raw = self.transport.get_extra_info("socket")
-            self._socket = socket.socket(raw.family, raw.type, raw.proto, fileno=raw.fileno())
-            # What a new object takes itself for; its duplicates would else make the transport's socket a blocking one.
-            self._socket.setblocking(False)
+        self._parts = [self._take_gathered(), *parts] if self._gathered else list(parts)
+        if self.transport.get_write_buffer_size():
+            return  # earlier answers first: resume_writing goes on
         self._send_some()
 
     def answered(self) -> None:
@@ -361,9 +391,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _send_some(self) -> None:
         """Send parts until all are sent, the socket takes no more, or others should have their turn."""
-        raw = self._socket
-        if self._is_closed or raw is None:
+        if self._is_closed:
             return
+        raw = self._own_socket()
         self.active_round = self._server.idle_round
         budget = SEND_SLICE_BYTES
         try:
@@ -385,6 +415,15 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self.close(f"its answer cannot be kept for later: {error.strerror or error}")
                 return
             self._loop.add_writer(self._watched, self._send_some)
+
+    def _own_socket(self) -> socket.socket:
+        """The transport's socket, for calls that it does not have."""
+        if self._socket is None:
+            raw = self.transport.get_extra_info("socket")
+            self._socket = socket.socket(raw.family, raw.type, raw.proto, fileno=raw.fileno())
+            # What a new object takes itself for; its duplicates would else make the transport's socket a blocking one.
+            self._socket.setblocking(False)
+        return self._socket
 
     def _send_part(self, raw: socket.socket) -> int:
         part = self._parts[0]
@@ -431,6 +470,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Close the connection from this side."""
         if not self._is_closed:
             self._server.log_closing(self.connection, reason)
+            self._write_gathered()
             self.abort()
 
     def abort(self) -> None:
