@@ -12,6 +12,8 @@ bootstrap.checkpoint is read only in the first case. Without its footer it was n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kcli.format.file_names import FileKind
 from kcli.log.disk import LogDisk
 from kcli.protocol.control_records import SNAPSHOT_FOOTER
@@ -19,6 +21,8 @@ from kcli.protocol.message import Message
 from kcli.server.controller.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
+    FeatureError,
+    check_finalized,
     initial_features,
 )
 from kcli.server.controller.metadata_batches import bootstrap_records, new_record
@@ -44,7 +48,18 @@ def read_bootstrap(disk: LogDisk, directory: str) -> list[Message]:
             f"{path} is not whole; format the directory again (kcli format), or remove the file: then the cluster begins "
             "with the newest features"
         )
+    check_features(path, records)
     return records
+
+
+def check_features(path: str, records: Iterable[Message]) -> None:
+    """Check that this node knows the features that records of `path` set. Raises MetadataLogError."""
+    for record in records:
+        if record.STRUCT.name == "FeatureLevelRecord":
+            try:
+                check_finalized(record.name, record.feature_level)
+            except FeatureError as error:
+                raise MetadataLogError(f"{path}: {error}") from error
 
 
 def _level_of(record: Message, feature: str) -> int:

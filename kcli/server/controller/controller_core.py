@@ -55,7 +55,7 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.controller.formatting import METADATA_PARTITION
 from kcli.server.controller.metadata_batches import MetadataBatch
-from kcli.server.controller.metadata_log import MetadataLogConfig, MetadataLogError, SnapshotId
+from kcli.server.controller.metadata_log import MetadataLogConfig, SnapshotId
 from kcli.server.controller.quorum_controller import ControllerTimes, Handler, QuorumController
 from kcli.server.controller.raft_client import RaftClient, RaftConfig
 from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTimes
@@ -230,14 +230,10 @@ class ControllerCore:
     # -------------------------------------------------------------------------------------------------------- activation
 
     def _activate(self, now_ms: int) -> None:
-        """Write what a leader begins with, and register this controller."""
+        """Write what a leader begins with, and register this controller. Raises MetadataLogError, which ends the node."""
         directory = self._config.metadata_log_dir
-        try:
-            records = activation_records(self.state.image, self._disk, directory, self.state.setting("min.insync.replicas"))
-        except MetadataLogError as error:
-            self._tell(str(error))
-            self.controller.is_active = False
-            return
+        min_isr = self.state.setting("min.insync.replicas")
+        records = activation_records(self.state.image, self._disk, directory, min_isr)
         if records:
             self.controller.write(records, now_ms)
         if self.state.metadata_version >= CONTROLLER_REGISTRATION_SINCE:

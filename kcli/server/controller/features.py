@@ -128,6 +128,18 @@ def check_level(name: str, level: int) -> None:
         raise FeatureError(f"{name} has the levels {lowest} to {highest}, not {level}")
 
 
+def check_finalized(name: str, level: int) -> None:
+    """Check that this node can live with a level that a cluster has. Raises FeatureError."""
+    lowest, highest = supported_features().get(name, (0, 0))
+    if level and name != KRAFT_VERSION and not lowest <= level <= highest:
+        known = f"{lowest} to {highest}" if highest else "not at all"
+        label = f" ({metadata_version_name(level)})" if name == METADATA_VERSION else ""
+        raise FeatureError(
+            f"the cluster's {name} is {level}{label}, which this kcli does not know (it knows {known}): "
+            "run the version of kcli or Kafka that wrote it, or a newer one"
+        )
+
+
 def check_dependencies(name: str, level: int, metadata_version: int) -> None:
     """Check that a feature's level can stand beside a metadata.version. Raises FeatureError."""
     if name != METADATA_VERSION and level > 0 and metadata_version < FEATURES[name].needs:

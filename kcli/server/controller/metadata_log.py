@@ -27,6 +27,7 @@ from kcli.log.file_cache import FileCache
 from kcli.log.flush_request import write_unflushed
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
+from kcli.log.log_segment import LogRefusedError
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.controller.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
 
@@ -111,13 +112,20 @@ class MetadataLog:
 
     @classmethod
     def open(cls, disk: LogDisk, files: FileCache, directory: str, config: MetadataLogConfig, now_ms: int) -> MetadataLog:
-        """Open what is in `directory`, recover it, remove what was left half done. Raises as the loader does, and OSError."""
+        """Open what is in `directory`, recover it, remove what was left half done.
+
+        Raises MetadataLogError for what cannot be opened, and OSError.
+        """
         is_new = not disk.is_directory(directory)
         disk.make_directory(directory)
         _write_partition_metadata(disk, directory)
         _forget_epochs(disk, directory)
         own: Any = _RecoveredDisk(disk)
-        log = open_log(own, files, directory, METADATA_TOPIC, 0, config.log_config(), now_ms, topic_id=METADATA_TOPIC_ID)
+        settings = config.log_config()
+        try:
+            log = open_log(own, files, directory, METADATA_TOPIC, 0, settings, now_ms, topic_id=METADATA_TOPIC_ID)
+        except LogRefusedError as error:
+            raise MetadataLogError(f"{error.path}: {error.message}; `kcli verify --repair` tells what can be done") from error
         snapshots = []
         for name in disk.list_directory(directory):
             found = parse_file_name(name)

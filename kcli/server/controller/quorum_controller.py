@@ -21,6 +21,7 @@ from kcli.format.primitives import FormatError
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
+from kcli.server.controller.activation import check_features
 from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
 from kcli.server.controller.broker_registrations import expired_brokers, fence_records
 from kcli.server.controller.controller_state import ControllerState
@@ -73,10 +74,14 @@ class QuorumController:
         self.state.registration_offsets.clear()
 
     def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
-        """Apply what others wrote; answer for what this controller wrote."""
+        """Apply what others wrote; answer for what this controller wrote.
+
+        Raises MetadataLogError for features that this node does not know: it must not go on.
+        """
         for control in batch.control_records:
             self.state.image.apply_control(control)
         if not self.is_active:
+            check_features(self._raft.config.directory, batch.records)
             for delta, record in enumerate(batch.records):
                 self.state.apply(record, min(batch.base_offset + delta, batch.last_offset), now_ms)
         while self._waiting and self._waiting[0][0] <= batch.last_offset:

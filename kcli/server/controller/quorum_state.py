@@ -29,6 +29,7 @@ from kcli.format.metadata_files import QuorumState as QuorumStateFile
 from kcli.format.metadata_files import decode_quorum_state, encode_quorum_state
 from kcli.format.primitives import FormatError
 from kcli.log.disk import Disk
+from kcli.server.controller.metadata_log import MetadataLogError
 
 NO_NODE = -1
 
@@ -53,7 +54,7 @@ _TRANSITIONS = {
 
 
 class QuorumStateError(Exception):
-    """A step that the election does not allow, or a quorum-state file that cannot be read; the message is a sentence."""
+    """A step that the election does not allow; the message is a sentence."""
 
 
 class QuorumState:
@@ -145,13 +146,13 @@ class QuorumStateStore:
         self._temporary = f"{self.path}.tmp"
 
     def read(self) -> QuorumStateFile | None:
-        """What the file holds, None where it is missing. Raises QuorumStateError where it cannot be read."""
+        """What the file holds, None where it is missing. Raises MetadataLogError where it cannot be read."""
         try:
             return decode_quorum_state(self._disk.read_file(self.path, MAX_TEXT_FILE_BYTES))
         except FileNotFoundError:
             return None
         except FormatError as error:
-            raise QuorumStateError(
+            raise MetadataLogError(
                 f"{self.path} cannot be read: {error.message}; without it this node may vote twice in an epoch. Restore it "
                 "from a copy, or remove it where this node is the only voter"
             ) from error

@@ -119,7 +119,7 @@ class RaftClient:
     def start(self, now_ms: int) -> None:
         """Open the log, take up where this node stopped, and lead where it is the only voter.
 
-        Raises MetadataLogError, QuorumStateError, LogRefusedError for what cannot be read, OSError as the disk does.
+        Raises MetadataLogError for what cannot be read, OSError as the disk does.
         """
         config = self.config
         self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, now_ms)

@@ -122,7 +122,10 @@ class Server:
         self._take_signals()
         self._on_ready: Callable[[], None] | None = lambda: on_ready(ports)
         self._sockets = sockets
-        self.driver.execute(self.node.start(self.driver.clock.now_ms()))
+        try:
+            self.driver.execute(self.node.start(self.driver.clock.now_ms()))
+        except MetadataLogError as error:
+            raise ServerError(str(error)) from error
         self._look()
         await self._stopped.wait()
         self.driver.close()

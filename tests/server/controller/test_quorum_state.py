@@ -9,6 +9,7 @@ import pytest
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import QuorumState as QuorumStateFile
 from kcli.log.disk import OsDisk
+from kcli.server.controller.metadata_log import MetadataLogError
 from kcli.server.controller.quorum_state import QuorumState, QuorumStateError, QuorumStateStore, Role
 
 DIRECTORY = Uuid(b"\1" * 16)
@@ -85,5 +86,5 @@ def test_the_file_has_the_form_of_the_kraft_version(tmp_path: Path) -> None:
     store.publish()
     assert store.read() == state.stored(1, (1,))
     (tmp_path / "quorum-state").write_text("{")
-    with pytest.raises(QuorumStateError, match="cannot be read"):
+    with pytest.raises(MetadataLogError, match="cannot be read"):
         store.read()
