@@ -47,13 +47,24 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
     """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
     unflushed: tuple[str, ...] = ()
+    metas: dict[str, MetaProperties | None] = {}
     try:
-        metas = {path: read_meta_properties(disk, path) for path in directories}
+        for path in directories:
+            try:
+                metas[path] = read_meta_properties(disk, path)
+            except OSError as error:
+                if path == config.metadata_log_dir:
+                    raise
+                # The log manager takes it offline, and serves the others.
+                tell(f"{path}: {error.strerror or error}: the log directory cannot be read")
         empty = [path for path, meta in metas.items() if meta is None]
         if len(empty) == len(directories):
             metas = _format_all(config, disk, rng, now_ms, directories)
             unflushed = written_paths(directories, directories[0])
             tell(f"formatted {', '.join(directories)} for a new cluster")
+        elif len(empty) == len(metas):
+            unread = [path for path in directories if path not in metas]
+            raise NodeError(f"{', '.join(unread)} cannot be read, and no other log directory is formatted")
         elif empty:
             raise NodeError(
                 f"{', '.join(empty)} is not formatted, while other log directories are: format it with "
@@ -61,7 +72,8 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
             )
     except FormattingError as error:
         raise NodeError(str(error)) from error
-    return _check(config, metas)._replace(unflushed=unflushed)
+    identity = _check(config, metas)
+    return identity._replace(unflushed=unflushed, directory_ids=dict.fromkeys(directories) | identity.directory_ids)
 
 
 def _format_all(

@@ -38,12 +38,12 @@ class Chaos:
         self._next_is_power_loss = False
         self._is_faulty = rng.random() < FAULTY_SHARE
         self._pace_ms = rng.choice((100, 300, 1000)) * world.pace
-        self._ready_of_start = 0
+        self._is_stopping = False
+        self._dead: Fault | None = None  # a directory that is gone for more than one life
         machine = world.machine
         machine.on_death = self._died
         machine.on_ready = self._ready
         machine.on_halt = self._halted
-        self._is_stopping = False
 
     def run(self) -> Steps:
         """Let things happen until the simulation ends."""
@@ -63,7 +63,11 @@ class Chaos:
             elif die < 0.8 and machine.is_ready:
                 yield from self._stop_in_order()
             elif die < 0.9 and self._is_faulty and machine.is_ready:
-                yield from self._break_disk()
+                world.faults_allowed = True
+                if len(self._directories) > 1 and rng.random() < 0.4:
+                    yield from self._lose_directory()
+                else:
+                    yield from self._break_disk()
 
     # -------------------------------------------------------------------------------------------------- deaths and starts
 
@@ -74,15 +78,23 @@ class Chaos:
         self.deaths += 1
         disk.faults.clear()
         disk.capacity_bytes = None
+        world.machine.may_end = False
         disk.kill()
+        self._settle_death()
+        if self._dead is not None:
+            disk.faults.append(self._dead)
+        self._checker.dead_directory = None if self._dead is None else self._dead.path
+        self._next_is_power_loss = rng.random() < 0.5
+        world.scheduler.after(rng.randrange(1000), self.start)
+
+    def _settle_death(self) -> None:
+        world, rng, disk = self._world, self._rng, self._world.machine.disk
         if self._next_is_power_loss:
             self._checker.power_lost()
             disk.lose_power(rng)
         else:
             self._checker.process_died()
         world.trace.add("disk", "lost power" if self._next_is_power_loss else "still up")
-        self._next_is_power_loss = rng.random() < 0.5
-        world.scheduler.after(rng.randrange(1000), self.start)
 
     def start(self) -> None:
         """Start a process, and see that it gets ready. Raises SimulationFailure where it does not."""
@@ -108,7 +120,7 @@ class Chaos:
         if self._is_stopping:
             self._world.machine.disk.kill()
             self._checker.stopped()
-        elif self._world.faults_allowed:
+        elif self._world.machine.may_end:
             self._died()
         else:
             raise SimulationFailure("the node has ended by itself")
@@ -141,7 +153,7 @@ class Chaos:
     def _break_disk(self) -> Steps:
         """A disk that fails for a while; then the process ends, and the next one finds it sound."""
         world, rng, disk = self._world, self._rng, self._world.machine.disk
-        world.faults_allowed = True
+        world.machine.may_end = True
         fault: Fault | None = None
         if rng.random() < 0.4:
             disk.capacity_bytes = disk.used_bytes() + rng.randrange(3000)
@@ -158,3 +170,18 @@ class Chaos:
         self._next_is_power_loss = rng.random() < 0.3
         if world.machine.is_up:
             world.machine.die_now()
+
+    def _lose_directory(self) -> Steps:
+        """The last log directory fails, and is still gone at the next start; the one after that has it again."""
+        world, rng, machine = self._world, self._rng, self._world.machine
+        self._dead = Fault("", self._directories[-1], errno.EIO, count=-1)
+        machine.disk.faults.append(self._dead)
+        world.trace.add("disk", f"{self._dead.path} is gone")
+        yield rng.randrange(2000)
+        if machine.is_up:
+            machine.die_now()
+        yield 1000 + rng.randrange(3000)
+        self._dead = None
+        world.trace.add("disk", f"{self._directories[-1]} is back")
+        if machine.is_up:
+            machine.die_now()

@@ -14,7 +14,7 @@ import re
 
 from kcli.inspect.verification.finding_kinds import ERROR
 from kcli.inspect.verification.verifier import Verifier
-from kcli.log.log_directory import resolve_paths
+from kcli.log.log_directory import parent_path, resolve_paths
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.ledger import Ledger, PartitionLedger, SimulationFailure
 from kcli.simulator.log_image import LogImage, read_log_image
@@ -33,6 +33,7 @@ class DiskChecker:
         self._must_reach: dict[PartitionLedger, int] = {}
         self._on_device: dict[PartitionLedger, int] = {}
         self.checked_records = 0
+        self.dead_directory: str | None = None  # which the running node cannot read
 
     def process_died(self) -> None:
         """Only the process: what it wrote is there."""
@@ -62,15 +63,25 @@ class DiskChecker:
             self._on_device[partition] = max(self._on_device.get(partition, 0), end)
 
     def started(self) -> None:
-        """A node has started and has not served anybody yet. Raises SimulationFailure."""
+        """A node has started and has not served anybody yet. Raises SimulationFailure.
+
+        What lies in a directory that the node cannot read is looked at after a later start; until then it must not be made
+        anew elsewhere.
+        """
+        with self._disk.without_faults():
+            self._check_start()
+
+    def _check_start(self) -> None:
         for partition in self._partitions():
+            path = self._path(self._disk, partition)
+            if path is not None and self.dead_directory == parent_path(path):
+                continue
             image = self._image(self._disk, partition)
             if not image.is_whole:
                 partition.fail(f"after the start, something stands behind offset {image.end} that is not part of its log")
-            partition.restarted(image.start, image.end, self._must_reach.get(partition, 0))
+            partition.restarted(image.start, image.end, self._must_reach.pop(partition, 0))
+            self._on_device.pop(partition, None)
             self._check_records(partition, image, "stands on the disk after the start")
-        self._must_reach.clear()
-        self._on_device.clear()
         self.verify()
 
     def finished(self) -> None:
@@ -89,7 +100,8 @@ class DiskChecker:
 
     def verify(self) -> None:
         """Run `kcli verify` on all directories. Raises SimulationFailure for an error that it finds."""
-        targets, problems = resolve_paths(self._disk, self._directories)
+        directories = [path for path in self._directories if path != self.dead_directory]
+        targets, problems = resolve_paths(self._disk, directories)
         if problems:
             raise SimulationFailure(f"verify cannot read the disk: {problems[0].message}")
         findings = Verifier(self._disk, targets).run().findings
@@ -100,10 +112,12 @@ class DiskChecker:
     def _partitions(self) -> list[PartitionLedger]:
         return [partition for topic in self._ledger.live_topics() for partition in topic.partitions]
 
+    def _path(self, disk: SimulatedDisk, partition: PartitionLedger) -> str | None:
+        """Where a partition lies, or None."""
+        paths = (f"{directory}/{partition}" for directory in self._directories)
+        return next((path for path in paths if disk.is_directory(path)), None)
+
     def _image(self, disk: SimulatedDisk, partition: PartitionLedger) -> LogImage:
-        """The log of a partition, in whichever directory it lies; an empty one where it lies in none."""
-        for directory in self._directories:
-            path = f"{directory}/{partition}"
-            if disk.is_dead or disk.is_directory(path):
-                return read_log_image(disk, path)
-        return LogImage(0, 0, [], True)
+        """The log of a partition; an empty one where it lies nowhere."""
+        path = self._path(disk, partition)
+        return LogImage(0, 0, [], True) if path is None else read_log_image(disk, path)

@@ -20,7 +20,8 @@ Paths are as POSIX has them, without links and `..`; the working directory is th
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import NoReturn
 
@@ -134,10 +135,14 @@ class SimulatedDisk:
         """Take `die_in` back."""
         self._dies_in = None
 
-    @property
-    def is_faulty(self) -> bool:
-        """True while calls are to fail, or the disk may be full."""
-        return bool(self.faults) or self.capacity_bytes is not None
+    @contextmanager
+    def without_faults(self) -> Iterator[None]:
+        """For who looks at the disk from outside: nothing fails meanwhile."""
+        faults, self.faults = self.faults, []
+        try:
+            yield
+        finally:
+            self.faults = faults
 
     def flushed_image(self) -> SimulatedDisk:
         """Another disk that holds what is on the device now, and nothing else."""

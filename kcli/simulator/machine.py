@@ -129,6 +129,7 @@ class Machine:
         self.start_count = 0
         self.is_ready = False
         self.is_halted = False  # the last process ended by itself
+        self.may_end = False  # the disk is so bad that a process may end, by an exception as well
         self._scheduler = scheduler
         self._network = network
         self._rng = rng
@@ -197,7 +198,7 @@ class Machine:
             self._forget()
             self.on_death()
         except Exception as error:
-            if not self.disk.is_faulty:
+            if not self.may_end:
                 raise
             # With no disk to work on, the process may end.
             self._trace.add("machine", f"ended: {type(error).__name__}: {error}")
