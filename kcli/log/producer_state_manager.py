@@ -243,7 +243,9 @@ class ProducerStateManager:
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the oldest transaction begins that is not decided below the high watermark; None: there is none."""
-        return min((*self._open, *self._unreplicated), default=None)
+        if not self._open and not self._unreplicated:
+            return None
+        return min((*self._open, *self._unreplicated))
 
     def first_undecided_offset(self) -> int | None:
         """Where the oldest open transaction begins; None: there is none."""

@@ -324,10 +324,18 @@ class UnifiedLog:
 
     # ---------------------------------------------------------------------------------------------------------- flushing
 
-    def needs_flush(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms of the topic want a flush now."""
+    def needs_flush(self, now_ms: int, *, by_time: bool = True) -> bool:
+        """Whether flush.messages or flush.ms of the topic want a flush now; the time counts from here on when they do.
+
+        An append looks at the messages alone, as in Kafka: the time is for who looks from time to time.
+        """
         config, unflushed = self._local.config, self.log_end_offset - self.recovery_point
-        return unflushed >= config.flush_messages or (unflushed > 0 and now_ms - self._flushed_ms >= config.flush_ms)
+        if unflushed >= config.flush_messages:
+            return True
+        if not by_time or unflushed <= 0 or now_ms - self._flushed_ms < config.flush_ms:
+            return False
+        self._flushed_ms = now_ms
+        return True
 
     def unflushed_paths(self) -> list[str]:
         """The files with bytes at or behind the recovery point, then files and directories that are new."""
@@ -341,12 +349,10 @@ class UnifiedLog:
         """Have the next flush see these paths, too: what the log's directory needs besides to be found after a crash."""
         self._local.new_paths.update(dict.fromkeys(paths, self.log_end_offset))
 
-    def mark_flushed(self, offset: int, now_ms: int | None = None) -> None:
+    def mark_flushed(self, offset: int) -> None:
         """What `unflushed_paths` gave when `offset` was the log end is on the device: the recovery point moves there."""
         self._local.flushed(offset)
         self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
-        if now_ms is not None:
-            self._flushed_ms = now_ms
 
     # ---------------------------------------------------------------------------------------------------------- shrinking
 

@@ -266,12 +266,16 @@ def test_topics_may_want_flushes(live: LiveLog) -> None:
     assert not live.log.needs_flush(NOW_MS)
     live.append(new_batch())
     assert live.log.needs_flush(NOW_MS)
-    live.log.mark_flushed(6, NOW_MS)
+    live.log.mark_flushed(6)
     assert not live.log.needs_flush(NOW_MS)
     live.log.config = LogConfig(flush_ms=1000)
+    assert not live.log.needs_flush(NOW_MS + 10**12)
     live.append(new_batch())
     assert not live.log.needs_flush(NOW_MS + 999)
+    assert not live.log.needs_flush(NOW_MS + 1000, by_time=False)
     assert live.log.needs_flush(NOW_MS + 1000)
+    assert not live.log.needs_flush(NOW_MS + 1999)
+    assert live.log.needs_flush(NOW_MS + 2000)
 
 
 # ----------------------------------------------------------------------------------------------------------- followers

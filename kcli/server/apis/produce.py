@@ -169,7 +169,7 @@ class ProduceHandler:
             waiting.append((partition, info.last_offset + 1, answer))
         elif not info.duplicate:
             broker.fetch_purgatory.check(partition.key, context.now_ms)
-        if log.needs_flush(context.now_ms):
+        if log.needs_flush(context.now_ms, by_time=False):
             to_flush.append((log, answer))
 
     def _wait_for_flushes(
