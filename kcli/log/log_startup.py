@@ -102,6 +102,18 @@ class LogStartup:
                 elif not self._is_second_and_empty(log_dir, path, found):
                     yield from self._open(log_dir, path, found, topic_id, checkpoints)
                 yield
+        self._forget_the_gone(log_dir, checkpoints)
+
+    def _forget_the_gone(self, log_dir: LogDir, checkpoints: _Checkpoints) -> None:
+        """Take out of the checkpoints what they say of partitions that are not here any more.
+
+        A log that is made anew under such a name must not be cut, or believed, by the offsets of the old one.
+        """
+        logs = {(log.topic, log.partition) for log in self._manager.all_logs() if parent_path(log.directory) == log_dir.path}
+        for kind, checkpoint in log_dir.checkpoints.items():
+            kept = {key: offset for key, offset in checkpoints[kind].items() if key in logs}
+            if len(kept) < len(checkpoints[kind]):
+                checkpoint.write_now(kept)
 
     def _partition_of(self, log_dir: LogDir, name: str) -> PartitionDirectory | None:
         """What a name in a log directory says of a partition's directory; None for anything else."""

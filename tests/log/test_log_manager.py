@@ -286,3 +286,19 @@ def test_malformed_checkpoints_are_told_and_passed_over(node: Node, tmp_path: Pa
     found = again.get_log("t", 0)
     assert found is not None and found.log_end_offset == 3
     assert any(f"{kind}-offset-checkpoint" in report for report in node.reports)
+
+
+def test_checkpoints_forget_what_is_gone(node: Node, tmp_path: Path) -> None:
+    """Before anybody is served: a log made anew under the name would else be cut at its next start, or not recovered."""
+    manager = node.started()
+    manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
+    stop(manager)
+    paths = [
+        Path(directory) / f"{kind}-checkpoint"
+        for directory in node.dirs
+        for kind in ("recovery-point-offset", "log-start-offset")
+    ]
+    for path in paths:
+        path.write_text("0\n2\ngone 0 7\nt 0 0\n")
+    node.started()
+    assert not any("gone" in path.read_text() for path in paths)
