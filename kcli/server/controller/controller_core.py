@@ -63,7 +63,8 @@ from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
 from kcli.server.timing_wheel import Timer
-from kcli.state.metadata_values import SECURITY_PROTOCOLS, Voter
+from kcli.state.image_records import controller_record
+from kcli.state.metadata_values import ControllerRegistration, Endpoint, Voter
 
 Respond = Callable[[bytes | None], None]
 
@@ -96,7 +97,6 @@ def load_handler(key: int) -> Handler:
 
 
 SERVED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS, *HANDLERS))
-_PROTOCOL_NUMBERS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
 
 class MetadataListener(Protocol):
@@ -237,31 +237,16 @@ class ControllerCore:
         if records:
             self.controller.write(records, now_ms)
         if self.state.metadata_version >= CONTROLLER_REGISTRATION_SINCE:
-            info = RequestInfo(0, "User:ANONYMOUS", now_ms)
-            self.controller.submit(CONTROLLER_REGISTRATION, self._own_registration(), info, lambda response: None)
+            self.controller.write([controller_record(self._own_registration())], now_ms)
 
-    def _own_registration(self) -> Message:
-        request = API_KEYS[CONTROLLER_REGISTRATION].request
-        classes = request.classes
-        listeners = self._config.advertised_controller_listeners
-        return request.new(
-            controller_id=self._config.node_id,
-            incarnation_id=random_uuid(self._rng.randbytes),
-            zk_migration_ready=False,
-            listeners=[
-                classes["Listener"](
-                    name=at.name,
-                    host=at.host or "localhost",
-                    port=at.port,
-                    security_protocol=_PROTOCOL_NUMBERS.get(at.security_protocol, 0),
-                )
-                for at in listeners
-            ],
-            features=[
-                classes["Feature"](name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest)
-                for name, levels in supported_features().items()
-            ],
-        )
+    def _own_registration(self) -> ControllerRegistration:
+        """What a ControllerRegistration of this node would say; it need not ask itself."""
+        endpoints = {
+            at.name: Endpoint(at.host or "localhost", at.port, at.security_protocol)
+            for at in self._config.advertised_controller_listeners
+        }
+        incarnation_id = random_uuid(self._rng.randbytes)
+        return ControllerRegistration(self._config.node_id, incarnation_id, False, endpoints, supported_features())
 
 
 def raft_config(config: ServerConfig, directory_ids: Mapping[str, Uuid | None]) -> RaftConfig:
