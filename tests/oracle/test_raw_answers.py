@@ -373,6 +373,31 @@ def test_api_versions_of_an_unknown_version(pair: Pair, version: int) -> None:
     assert answers[0].error_code == error_codes.UNSUPPORTED_VERSION
 
 
+@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize(("producer_id", "producer_epoch"), [(-1, -1), (5, 3), (5, -1), (-1, 3), (-1, 0), (0, 0), (-5, -5)])
+def test_init_producer_id_without_a_transaction(pair: Pair, version: int, producer_id: int, producer_epoch: int) -> None:
+    """The ids are each broker's own; that there is one says that it is not -1."""
+    fields = {"producer_id": producer_id, "producer_epoch": producer_epoch} if version >= 3 else {}
+    answers = []
+    for client in (pair.kcli, pair.kafka):
+        # Kafka says so until it has its first block of ids; it is asked again, as clients do.
+        for _ in range(10_000):
+            answer = client.ask(apis.INIT_PRODUCER_ID, version, transactional_id=None, transaction_timeout_ms=7, **fields)
+            if answer.error_code != error_codes.COORDINATOR_LOAD_IN_PROGRESS:
+                break
+        answers.append((answer.error_code, answer.producer_id >= 0, answer.producer_epoch))
+    assert answers[0] == answers[1]
+
+
+def test_producer_ids_are_given_once(pair: Pair) -> None:
+    """More than a block of them, and more than one was asked for at a time."""
+    given = [
+        pair.kcli.ask(apis.INIT_PRODUCER_ID, 5, transactional_id=None, transaction_timeout_ms=1000).producer_id
+        for _ in range(2_500)
+    ]
+    assert len(set(given)) == len(given)
+
+
 def test_delete_records(pair: Pair) -> None:
     """The last test, for it changes what the others see."""
 

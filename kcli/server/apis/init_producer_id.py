@@ -14,6 +14,8 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 
+_NO_EPOCH = -1
+
 
 def handle_init_producer_id(context: RequestContext, request: Message) -> Message | None:
     """Answer an InitProducerIdRequest, once there is an id."""
@@ -21,12 +23,12 @@ def handle_init_producer_id(context: RequestContext, request: Message) -> Messag
     transactional_id = request.transactional_id
     if transactional_id is not None:
         if not context.is_allowed("WRITE", "TRANSACTIONAL_ID", transactional_id):
-            return make(error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return make(error_code=error_codes.INVALID_REQUEST)
+            return make(error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_epoch=_NO_EPOCH)
+        return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NO_EPOCH)
     if (request.producer_id < 0) != (request.producer_epoch < 0):
-        return make(error_code=error_codes.INVALID_REQUEST)
+        return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NO_EPOCH)
     if not context.is_allowed("IDEMPOTENT_WRITE", "CLUSTER"):
-        return make(error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED)
+        return make(error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED, producer_epoch=_NO_EPOCH)
 
     def given(producer_id: int, now_ms: int) -> None:
         context.respond(make(error_code=error_codes.NONE, producer_id=producer_id, producer_epoch=0))
