@@ -20,6 +20,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -41,6 +42,8 @@ MAX_OPEN_SEGMENTS = 4096
 # As that of a command that cannot run; kcli.commands is above this room.
 EXIT_CANNOT_GO_ON = 2
 COLLECT_AFTER_ALLOCATIONS = 20_000
+# A signal that follows another so soon is the same one.
+SAME_SIGNAL_S = 0.5
 Tell = Callable[[str], None]
 
 
@@ -96,7 +99,7 @@ class Server:
         self.metrics_port = metrics_port
         self.tell = tell
         self._stopped = asyncio.Event()
-        self._is_stopping = False
+        self._stopping_since: float | None = None
         self.driver: Driver
         self.node: Node
 
@@ -175,11 +178,13 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
 
     def stop(self, why: str = "stop") -> None:
-        """Leave in order; at the second call at once."""
-        if self._is_stopping:
+        """Leave in order; at a second call at once. One signal may come twice: to the process and to its group."""
+        if self._stopping_since is not None:
+            if time.monotonic() - self._stopping_since < SAME_SIGNAL_S:
+                return
             self.tell(f"{why} again: ending at once; the next start recovers the logs")
             os._exit(1)
-        self._is_stopping = True
+        self._stopping_since = time.monotonic()
         self.tell(f"{why}: stopping")
         self.driver.stop_listening()
         self.driver.execute(self.node.stop(self.driver.clock.now_ms()))
