@@ -7,7 +7,6 @@ import os
 import time
 
 from kcli.commands.output import EXIT_OK, CannotRun, print_text
-from kcli.format.limits import MAX_TEXT_FILE_BYTES
 from kcli.log.disk import OsDisk
 
 ARGUMENTS = "--config FILE"
@@ -24,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the node's server.properties")
     parser.add_argument(
         "-t", "--cluster-id", metavar="ID", help="the cluster's id, 22 characters; without it a new one is made"
+    )
+    parser.add_argument(
+        "--override", metavar="KEY=VALUE", action="append", default=[], help="a key as if it stood at the end of the file"
     )
     voters = parser.add_mutually_exclusive_group()
     voters.add_argument("-s", "--standalone", action="store_true", help="this controller is the only voter of a dynamic quorum")
@@ -52,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Format what the configuration names -> exit code. Raises CannotRun where that cannot be."""
+    from kcli.server.config import ConfigError, load_config
     from kcli.server.controller.features import METADATA_VERSION, metadata_version_name
     from kcli.server.controller.format_settings import FormatOptions, plan_format
     from kcli.server.controller.formatting import FormattingError, format_directories
@@ -66,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
         scram=args.add_scram,
         ignore_formatted=args.ignore_formatted,
     )
-    disk = OsDisk()
     try:
-        plan = plan_format(_properties(disk, args.config), options, os.urandom)
-        made = format_directories(disk, plan, os.urandom, time.time_ns() // 1_000_000)
-    except FormattingError as error:
+        config = load_config(args.config, args.override, serving=False)
+        plan = plan_format(config, options, os.urandom)
+        made = format_directories(OsDisk(), plan, os.urandom, time.time_ns() // 1_000_000)
+    except (ConfigError, FormattingError) as error:
         raise CannotRun(str(error)) from None
     release = metadata_version_name(plan.features[METADATA_VERSION])
     for path, meta in made.items():
@@ -78,14 +81,3 @@ def run(args: argparse.Namespace) -> int:
     if not made:
         print_text("all of the log directories are formatted already; nothing was done")
     return EXIT_OK
-
-
-def _properties(disk: OsDisk, path: str) -> dict[str, str]:
-    """The keys of a configuration. Raises CannotRun where it cannot be read."""
-    from javaproperties import InvalidUEscapeError, loads
-
-    try:
-        found: dict[str, str] = loads(str(disk.read_file(path, MAX_TEXT_FILE_BYTES), "iso-8859-1"))
-    except InvalidUEscapeError as error:
-        raise CannotRun(f"{path}: a malformed escape: {error}") from None
-    return found

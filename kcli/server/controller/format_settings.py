@@ -1,4 +1,4 @@
-"""What formatting takes from a server.properties, and how the options of `kcli format` complete it.
+"""What formatting takes from a node's configuration, and how the options of `kcli format` complete it.
 
 key                                   says
 ------------------------------------  --------------------------------------------------------------------------
@@ -12,11 +12,12 @@ controller.quorum.voters              a static quorum; then no option may name v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kcli.format.java_integers import parse_integer
 from kcli.format.kafka_uuid import random_uuid
+from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import (
     METADATA_VERSION,
     SCRAM_SINCE,
@@ -26,9 +27,7 @@ from kcli.server.controller.features import (
 )
 from kcli.server.controller.formatting import FormatPlan, FormattingError
 from kcli.server.controller.scram import ScramError, parse_scram
-from kcli.server.controller.voters import VoterAddress, VoterError, parse_dynamic_voters, parse_static_voters
-
-DEFAULT_LOG_DIR = "/tmp/kafka-logs"
+from kcli.server.controller.voters import VoterAddress, VoterError, parse_dynamic_voters
 
 
 class FormatOptions(NamedTuple):
@@ -44,20 +43,12 @@ class FormatOptions(NamedTuple):
     ignore_formatted: bool = False
 
 
-def plan_format(properties: Mapping[str, str], options: FormatOptions, random_bytes: Callable[[int], bytes]) -> FormatPlan:
+def plan_format(config: ServerConfig, options: FormatOptions, random_bytes: Callable[[int], bytes]) -> FormatPlan:
     """What is to be formatted, by a configuration and the options. Raises FormattingError where they do not go together."""
-    node_id = parse_integer(properties.get("node.id", properties.get("broker.id", "")).strip(), 32)
-    if node_id is None or node_id < 0:
-        raise FormattingError("node.id is missing in the configuration, or is no number from 0 on")
-    directories = _list(properties, "log.dirs") or _list(properties, "log.dir") or [DEFAULT_LOG_DIR]
-    metadata_directory = properties.get("metadata.log.dir", "").strip() or directories[0]
-    if metadata_directory not in directories:
-        directories.append(metadata_directory)
-    listener = (_list(properties, "controller.listener.names") or ["CONTROLLER"])[0]
+    is_static = bool(config.quorum_voters)
     try:
-        static = parse_static_voters(properties.get("controller.quorum.voters", ""))
-        voters = _initial_voters(properties, options, node_id, listener, bool(static), random_bytes)
-        features = initial_features(_asked_features(options.features), options.release, is_dynamic_quorum=not static)
+        voters = _initial_voters(config, options, random_bytes)
+        features = initial_features(_asked_features(options.features), options.release, is_dynamic_quorum=not is_static)
         records = [parse_scram(text, random_bytes) for text in options.scram]
     except (VoterError, FeatureError, ScramError) as error:
         raise FormattingError(str(error)) from None
@@ -68,19 +59,15 @@ def plan_format(properties: Mapping[str, str], options: FormatOptions, random_by
         )
     return FormatPlan(
         cluster_id=options.cluster_id if options.cluster_id is not None else str(random_uuid(random_bytes)),
-        node_id=node_id,
-        directories=tuple(dict.fromkeys(directories)),
-        metadata_directory=metadata_directory,
+        node_id=config.node_id,
+        directories=tuple(dict.fromkeys([*config.log_dirs, config.metadata_log_dir])),
+        metadata_directory=config.metadata_log_dir,
         features=features,
         voters=voters,
-        controller_listener=listener,
+        controller_listener=config.controller_listener_names[0],
         more_records=records,
         ignore_formatted=options.ignore_formatted,
     )
-
-
-def _list(properties: Mapping[str, str], key: str) -> list[str]:
-    return [part.strip() for part in properties.get(key, "").split(",") if part.strip()]
 
 
 def _asked_features(texts: Sequence[str]) -> dict[str, int]:
@@ -95,43 +82,28 @@ def _asked_features(texts: Sequence[str]) -> dict[str, int]:
 
 
 def _initial_voters(
-    properties: Mapping[str, str],
-    options: FormatOptions,
-    node_id: int,
-    listener: str,
-    is_static: bool,
-    random_bytes: Callable[[int], bytes],
+    config: ServerConfig, options: FormatOptions, random_bytes: Callable[[int], bytes]
 ) -> list[VoterAddress] | None:
     """The voters that a dynamic quorum begins with; None where this directory tells none."""
     choices = (options.is_standalone, options.has_no_initial_controllers, options.initial_controllers is not None)
-    if is_static and any(choices):
+    if config.quorum_voters and any(choices):
         raise FormattingError(
             "controller.quorum.voters makes the quorum static: leave --standalone, --initial-controllers and "
             "--no-initial-controllers out, or the key"
         )
-    is_controller = "controller" in _list(properties, "process.roles")
     if options.initial_controllers is not None:
         return parse_dynamic_voters(options.initial_controllers)
     if options.is_standalone:
-        if not is_controller:
+        if not config.is_controller:
             raise FormattingError("--standalone is for a controller; process.roles does not name that role")
-        host, port = _controller_address(properties, listener)
-        return [VoterAddress(node_id, host, port, random_uuid(random_bytes))]
-    if is_controller and not is_static and not options.has_no_initial_controllers:
+        if not config.advertised_controller_listeners:
+            names = ", ".join(config.controller_listener_names)
+            raise FormattingError(f"listeners has none of controller.listener.names ({names}), where the voter would be")
+        listener = config.advertised_controller_listeners[0]
+        return [VoterAddress(config.node_id, listener.host or "localhost", listener.port, random_uuid(random_bytes))]
+    if config.is_controller and not config.quorum_voters and not options.has_no_initial_controllers:
         raise FormattingError(
             "this controller has no controller.quorum.voters, so say who votes: --standalone, --initial-controllers "
             "or --no-initial-controllers"
         )
     return None
-
-
-def _controller_address(properties: Mapping[str, str], listener: str) -> tuple[str, int]:
-    """Where the controller's listener is reached. Raises FormattingError where no listener has that name."""
-    for key in ("advertised.listeners", "listeners"):
-        for entry in _list(properties, key):
-            name, _, address = entry.partition("://")
-            host, _, port_text = address.rpartition(":")
-            port = parse_integer(port_text, 32)
-            if name.upper() == listener.upper() and port is not None:
-                return host.removeprefix("[").removesuffix("]") or "localhost", port
-    raise FormattingError(f"neither advertised.listeners nor listeners has a listener {listener!r}, where the voter would be")

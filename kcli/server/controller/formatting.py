@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, FileKind, metadata_snapshot_name, partition_directory_name
-from kcli.format.kafka_uuid import ZERO_UUID, random_uuid
+from kcli.format.kafka_uuid import random_uuid
 from kcli.format.limits import MAX_TEXT_FILE_BYTES
 from kcli.format.metadata_files import MetaProperties, decode_meta_properties, encode_meta_properties
 from kcli.format.primitives import FormatError
@@ -189,7 +189,7 @@ def _bootstrap_checkpoint(records: Sequence[Message], now_ms: int) -> bytes:
 def _first_snapshot(plan: FormatPlan, now_ms: int) -> bytes:
     """The snapshot at offset 0 that tells who votes."""
     voters = [
-        voter_of_self(voter.node_id, voter.directory_id or ZERO_UUID, plan.controller_listener, voter.host, voter.port)
+        voter_of_self(voter.node_id, voter.directory_id, plan.controller_listener, voter.host, voter.port)
         for voter in plan.voters or ()
     ]
     snapshot = SnapshotBatches(leader_epoch=0, now_ms=now_ms)

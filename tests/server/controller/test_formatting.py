@@ -14,12 +14,14 @@ from kcli.commands.app import main as kcli
 from kcli.format.metadata_files import decode_meta_properties, encode_meta_properties
 from kcli.log.disk import OsDisk
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
+from kcli.server.config.loading import configure
+from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import FeatureError, initial_features, metadata_version_of
 from kcli.server.controller.format_settings import FormatOptions, plan_format
 from kcli.server.controller.formatting import FormattingError, format_directories, java_date, written_paths
 from kcli.server.controller.metadata_log import read_snapshot_file
 from kcli.server.controller.scram import ScramError, parse_scram
-from kcli.server.controller.voters import VoterError, parse_dynamic_voters, parse_static_voters
+from kcli.server.controller.voters import VoterError, parse_dynamic_voters
 from tests.server.controller.nodes import START_MS, formatted
 
 DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFg"
@@ -33,6 +35,11 @@ CONTROLLER = {
 
 def dice(seed: int = 1) -> random.Random:
     return random.Random(seed)
+
+
+def config_of(properties: dict[str, str]) -> ServerConfig:
+    text = "".join(f"{key}={value}\n" for key, value in properties.items())
+    return configure(text.encode(), "server.properties", serving=False)
 
 
 def levels(directory: Path) -> dict[str, int]:
@@ -69,7 +76,8 @@ def test_a_new_directory_has_kafkas_files(tmp_path: Path) -> None:
 def test_a_directory_without_its_flushes_is_the_same(tmp_path: Path) -> None:
     """A server that starts flushes later: what is written is the same, and `written_paths` names every file of it."""
     for name, flush in (("one", True), ("other", False)):
-        plan = plan_format(CONTROLLER | {"log.dirs": str(tmp_path / name)}, FormatOptions(is_standalone=True), dice().randbytes)
+        config = config_of(CONTROLLER | {"log.dirs": str(tmp_path / name)})
+        plan = plan_format(config, FormatOptions(is_standalone=True), dice().randbytes)
         format_directories(OsDisk(), plan, dice().randbytes, START_MS, flush=flush)
     files = {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()}
     assert files == {path.relative_to(tmp_path / "other") for path in (tmp_path / "other").rglob("*") if path.is_file()}
@@ -91,28 +99,27 @@ def test_formatted_directories_are_refused_or_ignored(tmp_path: Path) -> None:
     """A second format is refused; with --ignore-formatted it formats what is new; another cluster or node is refused."""
     settings = CONTROLLER | {"log.dirs": str(tmp_path / "a")}
     options = FormatOptions(cluster_id="one", is_standalone=True)
-    made = format_directories(OsDisk(), plan_format(settings, options, dice().randbytes), dice().randbytes, START_MS)
+    made = format_directories(OsDisk(), plan_format(config_of(settings), options, dice().randbytes), dice().randbytes, START_MS)
     assert list(made) == [str(tmp_path / "a")]
     with pytest.raises(FormattingError, match="formatted already"):
-        format_directories(OsDisk(), plan_format(settings, options, dice().randbytes), dice().randbytes, START_MS)
+        format_directories(OsDisk(), plan_format(config_of(settings), options, dice().randbytes), dice().randbytes, START_MS)
     both = settings | {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
     ignoring = options._replace(ignore_formatted=True)
-    made = format_directories(OsDisk(), plan_format(both, ignoring, dice().randbytes), dice().randbytes, START_MS)
+    made = format_directories(OsDisk(), plan_format(config_of(both), ignoring, dice().randbytes), dice().randbytes, START_MS)
     assert list(made) == [str(tmp_path / "b")]
     for changed, sentence in ((ignoring._replace(cluster_id="two"), "belongs to cluster one"), (ignoring, "belongs to node 1")):
         other = both | ({} if "cluster" in sentence else {"node.id": "2"})
         with pytest.raises(FormattingError, match=sentence):
-            format_directories(OsDisk(), plan_format(other, changed, dice().randbytes), dice().randbytes, START_MS)
+            format_directories(OsDisk(), plan_format(config_of(other), changed, dice().randbytes), dice().randbytes, START_MS)
 
 
 @pytest.mark.parametrize(
     ("properties", "options", "sentence"),
     [
         ({}, FormatOptions(), "say who votes"),
-        ({"process.roles": "broker"}, FormatOptions(is_standalone=True), "for a controller"),
+        ({"process.roles": "broker", "listeners": "PLAINTEXT://:9092"}, FormatOptions(is_standalone=True), "for a controller"),
         ({"controller.quorum.voters": "1@a:1"}, FormatOptions(is_standalone=True), "makes the quorum static"),
-        ({"node.id": ""}, FormatOptions(is_standalone=True), "node.id is missing"),
-        ({"listeners": "PLAINTEXT://:9092"}, FormatOptions(is_standalone=True), "has a listener 'CONTROLLER'"),
+        ({"listeners": "PLAINTEXT://:9092"}, FormatOptions(is_standalone=True), "has none of controller.listener.names"),
         ({}, FormatOptions(is_standalone=True, release="9.9"), "no release"),
         ({}, FormatOptions(is_standalone=True, features=["group.version"]), "NAME=LEVEL"),
         ({}, FormatOptions(is_standalone=True, features=["group.version=7"]), "levels 0 to 1"),
@@ -130,7 +137,7 @@ def test_formatted_directories_are_refused_or_ignored(tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused(properties: dict[str, str], options: FormatOptions, sentence: str) -> None:
     """Each refusal is a sentence that names the key or the option."""
     with pytest.raises(FormattingError, match=sentence):
-        plan_format(CONTROLLER | properties, options, dice().randbytes)
+        plan_format(config_of(CONTROLLER | properties), options, dice().randbytes)
 
 
 def test_releases_and_features() -> None:
@@ -152,10 +159,10 @@ def test_releases_and_features() -> None:
 
 
 def test_voters_are_read_as_kafka_reads_them() -> None:
-    """Static and dynamic forms, IPv6 in brackets; what is none is quoted in the refusal."""
-    assert parse_static_voters("1@a:9093, 2@[::1]:9094")[1][:3] == (2, "::1", 9094)
-    voters = parse_dynamic_voters(f"0@example.com:8082:{DIRECTORY_ID}")
+    """IPv6 in brackets; what is none is quoted in the refusal."""
+    voters = parse_dynamic_voters(f"0@example.com:8082:{DIRECTORY_ID}, 2@[::1]:9094:{DIRECTORY_ID[::-1][:21]}A")
     assert str(voters[0].directory_id) == DIRECTORY_ID
+    assert voters[1][:3] == (2, "::1", 9094)
     for text in ("", "a@b:1:" + DIRECTORY_ID, "1@:1:" + DIRECTORY_ID, "1@b:70000:" + DIRECTORY_ID, "1@b:1:short"):
         with pytest.raises(VoterError):
             parse_dynamic_voters(text)
