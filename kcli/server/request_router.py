@@ -58,23 +58,28 @@ class RequestRouter:
             api = API_KEYS[key]
             if version > self.highest_version(key) and key != API_VERSIONS:
                 raise MessageError(f"a request {api.name} of version {version}, which is not stable")
-            context = RequestContext(self._broker, connection, api, version, correlation_id, client_id, now_ms)
-            self._broker.metrics.request(key, version)
-            if key in FORWARDED:
-                self._broker.forward(context, frame)
-                return
+        except MessageError as error:
+            self._effects.append(CloseConnection(connection, error.message))
+            return
+        try:
             if key == API_VERSIONS and not api.lowest_version <= version <= api.highest_version:
                 request = api.request.new()
             else:
                 request, _ = api.request.decode(frame, version, position)
         except MessageError as error:
-            self._effects.append(CloseConnection(connection, error.message))
+            self._effects.append(CloseConnection(connection, f"its {api.name} of version {version}: {error.message}"))
             return
         except Exception as error:
-            self._broker.fault("reading a request", error)
-            self._effects.append(CloseConnection(connection, "its request met a fault"))
+            self._broker.fault(f"reading {api.name} of version {version}", error)
+            self._effects.append(CloseConnection(connection, f"its {api.name} met a fault"))
             return
-        self._serve(context, request)
+        self._broker.metrics.request(key, version)
+        context = RequestContext(self._broker, connection, api, version, correlation_id, client_id, now_ms)
+        if key in FORWARDED:
+            # It goes on as it came; it was read so that what does not decode ends here, with its reason.
+            self._broker.forward(context, frame)
+        else:
+            self._serve(context, request)
 
     def _serve(self, context: RequestContext, request: Message) -> None:
         key = context.api.key
