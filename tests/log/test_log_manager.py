@@ -302,3 +302,31 @@ def test_checkpoints_forget_what_is_gone(node: Node, tmp_path: Path) -> None:
         path.write_text("0\n2\ngone 0 7\nt 0 0\n")
     node.started()
     assert not any("gone" in path.read_text() for path in paths)
+
+
+def test_a_stop_flushes_what_is_dirty_before_it_says_that_it_was_clean(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = node.started()
+    logs = [manager.get_or_create_log("t", at, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True) for at in range(30)]
+    for log in logs:
+        log.append_as_leader(batch(), 0, NOW_MS)
+    flushed: list[str] = []
+    write_file, flush_path = manager.disk.write_file, manager.disk.flush
+
+    def write(path: str, data: bytes) -> None:
+        flushed.append(path)
+        write_file(path, data)
+
+    def note(path: str) -> None:
+        flushed.append(path)
+        flush_path(path)
+
+    monkeypatch.setattr(manager.disk, "write_file", write)
+    monkeypatch.setattr(manager.disk, "flush", note)
+    stop(manager)
+    for log in logs:
+        home = str(Path(log.directory).parent)
+        before = flushed[: flushed.index(f"{home}/.kafka_cleanshutdown")]
+        for name in (f"{0:020}.log", f"{0:020}.index", f"{0:020}.timeindex", f"{3:020}.snapshot", "", "partition.metadata"):
+            assert f"{log.directory}/{name}".rstrip("/") in before
+        assert home in before and f"{home}/recovery-point-offset-checkpoint" in before
+    assert (Path(logs[0].directory).parent / "recovery-point-offset-checkpoint").read_text().count(" 3\n") == 15
