@@ -45,12 +45,12 @@ def append_carefully(
     size = whole_batch(records)
     if not size:
         raise InvalidRecordsError("the records hold no whole batch")
+    if len(records) > size and whole_batch(records, size):
+        raise InvalidRecordsError("the records hold more than one batch")
     local, config = log.local_log(), log.config
     batch = check_batch(records, size, config, origin)
     if origin is AppendOrigin.RAFT_LEADER and batch.leader_epoch != leader_epoch:
         raise InvalidRecordsError(f"the batch has leader epoch {batch.leader_epoch}; the leader's is {leader_epoch}")
-    if len(records) > size and whole_batch(records, size):
-        raise InvalidRecordsError("the records hold more than one batch")
     validate_records(batch, config, now_ms)
     size, data = batch.size_bytes, batch.data
     _check_segment_bytes(log, size)

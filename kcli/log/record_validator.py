@@ -182,6 +182,7 @@ def _check_timestamps(batch: ValidBatch, config: LogConfig, now_ms: int) -> int:
         largest > now_ms + config.message_timestamp_after_max_ms
         or smallest < now_ms - config.message_timestamp_before_max_ms
         or largest > INT64_MAX
+        or (largest == NO_TIMESTAMP and batch.attributes & LOG_APPEND_TIME_FLAG)
     ):
         _raise_record_errors(batch, config, now_ms)
     return max(largest, NO_TIMESTAMP)

@@ -79,7 +79,7 @@ def test_headers_that_cannot_be_are_refused(live: LiveLog) -> None:
         (patched(16, b"\3", seal=False), CorruptMessageError, "magic"),
         (patched(16, b"\1", seal=False), InvalidRecordsError, "format 1"),
         (patched(8, (13).to_bytes(4, "big"), seal=False), CorruptMessageError, "size of 13"),
-        (patched(8, (48).to_bytes(4, "big"), seal=False), CorruptMessageError, "shorter than its header"),
+        (patched(8, (48).to_bytes(4, "big"), seal=False)[:60], CorruptMessageError, "shorter than its header"),
         (patched(8, (2**31 - 1).to_bytes(4, "big"), seal=False), InvalidRecordsError, "no whole batch"),
         (memoryview(bytearray()), InvalidRecordsError, "no whole batch"),
         (memoryview(bytearray(16)), InvalidRecordsError, "no whole batch"),
@@ -159,6 +159,8 @@ def test_timestamps_have_bounds(live: LiveLog) -> None:
     error = live.refused(new_batch([b"a", b"b"], timestamps=[NOW_MS - 1001, NOW_MS - 1000]))
     assert [found.batch_index for found in error.record_errors] == [0]
     live.append(new_batch([b"a", b"b"], timestamps=[-1, NOW_MS - 1000]))
+    with_config(live)
+    assert type(live.refused(new_batch([b"a"], timestamps=[-1], attributes=8))) is InvalidTimestampError
 
 
 def test_log_append_time_is_the_brokers(live: LiveLog) -> None:
