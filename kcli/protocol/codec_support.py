@@ -208,15 +208,16 @@ class SplicedBuffer(bytearray):
 
     __slots__ = ("splices",)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.splices: list[tuple[int, Sized]] = []
+    splices: list[tuple[int, Sized]]  # set by who makes it: a Python __init__ would cost more than the buffer
+
+
+_PLAIN_BYTES = frozenset((bytes, bytearray, memoryview))
 
 
 def put_records(out: bytearray, records: Sized) -> None:
     """Append records to a message under way, or note where they go in where they are no bytes (a region of a file)."""
-    if isinstance(records, bytes | bytearray | memoryview):
-        out += records
+    if type(records) in _PLAIN_BYTES:
+        out += records  # type: ignore[arg-type]
     else:
         out.splices.append((len(out), records))  # type: ignore[attr-defined]
 

@@ -121,23 +121,23 @@ def encode_response_parts(correlation_id: int, api: Api, version: int, message: 
 
     Raises as encode_response does.
     """
-    out = codec_support.SplicedBuffer()
-    out += bytes(8 if version < api.flexible_from or api.key == API_VERSIONS else 9)
+    out = codec_support.SplicedBuffer(8 if version < api.flexible_from or api.key == API_VERSIONS else 9)
+    splices = out.splices = []
     api.response.encode_into(out, message, version)
-    splices = out.splices
     if not splices:
         _RESPONSE_HEAD.pack_into(out, 0, len(out) - SIZE_BYTES, correlation_id)
         return [out]
     _RESPONSE_HEAD.pack_into(out, 0, len(out) - SIZE_BYTES + sum(len(value) for _, value in splices), correlation_id)
+    view = memoryview(out)
     parts: list[Any] = []
     start = 0
     for position, value in splices:
         if position > start:
-            parts.append(bytes(memoryview(out)[start:position]))
+            parts.append(bytes(view[start:position]))
         parts.append(value)
         start = position
     if start < len(out):
-        parts.append(bytes(memoryview(out)[start:]))
+        parts.append(bytes(view[start:]))
     return parts
 
 
