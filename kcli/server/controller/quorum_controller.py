@@ -3,7 +3,8 @@
     step      does
     --------  --------------------------------------------------------------------------------------------------------
     decide    a handler looks at the state and gives records and a response, or refuses; it changes nothing in the image
-    append    the records go to the metadata log in one batch, and are applied to the controller's own image
+    append    the records go to the metadata log in one batch, and are applied to the controller's own image; what an
+              administrator asks for is refused above MAX_RECORDS_PER_APPEND, what follows of a broker's stop is split
     commit    the raft client hands them to everybody who follows the log; then the response leaves
     nothing   a decision without records waits too, if others before it are not committed: it may have seen their records
 
@@ -19,19 +20,21 @@ from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS
+from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
 from kcli.protocol.message import Message
 from kcli.server.controller.activation import check_features
 from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
 from kcli.server.controller.broker_registrations import expired_brokers, fence_records
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
-from kcli.server.controller.metadata_batches import MetadataBatch, new_record
+from kcli.server.controller.metadata_batches import MAX_RECORDS_PER_APPEND, MetadataBatch, new_record
 from kcli.server.controller.metadata_log import SnapshotId
 from kcli.server.controller.raft_client import NotLeaderError, RaftClient
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 
+# What follows of a broker's coming and going may be more than one batch: it is as right in parts, the registration last.
+_IN_PARTS = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER))
 Handler = Callable[[ControllerState, Message, RequestInfo], Decision]
 Respond = Callable[[Message], None]
 
@@ -116,6 +119,10 @@ class QuorumController:
             return
         try:
             decision = self._handler_of(api_key)(self.state, request, info)
+            if len(decision.records) > MAX_RECORDS_PER_APPEND and api_key not in _IN_PARTS:
+                count = len(decision.records)
+                text = f"the request makes {count} records; {MAX_RECORDS_PER_APPEND} can be written at once, so send several"
+                raise ApiError(error_codes.POLICY_VIOLATION, text)
             self._commit(decision.records, info.now_ms, lambda: self._answer(refuse, respond, decision.response))
         except ApiError as error:
             refuse(error.code, error.message)
@@ -138,13 +145,14 @@ class QuorumController:
         self._commit(records, now_ms, None)
 
     def _commit(self, records: list[Message], now_ms: int, answer: Callable[[], None] | None) -> None:
-        """Append and apply; the answer waits for the commit."""
+        """Append and apply, in parts where it is much; the answer waits for the commit of the last."""
         last_offset = self._raft.next_offset - 1
-        if records:
+        for start in range(0, len(records), MAX_RECORDS_PER_APPEND):
+            part = records[start : start + MAX_RECORDS_PER_APPEND]
             base_offset = self._raft.next_offset
-            last_offset = self._raft.append(records, now_ms)
+            last_offset = self._raft.append(part, now_ms)
             self._last_append_ms = now_ms
-            for offset, record in enumerate(records, base_offset):
+            for offset, record in enumerate(part, base_offset):
                 self._apply(record, offset, now_ms)
         if answer is None:
             return

@@ -19,6 +19,7 @@ from kcli.protocol.apis import (
     CONTROLLER_REGISTRATION,
     UNREGISTER_BROKER,
 )
+from kcli.server.controller import quorum_controller
 from kcli.state.metadata_values import Partition
 from tests.server.controller.controllers import ControllerNode
 from tests.server.controller.nodes import formatted
@@ -253,3 +254,15 @@ def test_the_isr_follows_its_leader(node: ControllerNode) -> None:
     node.beat(leader)
     assert node.broker.image.brokers[other].is_fenced
     assert alter(node, partition(node), [1, 2], leader).error_code == error_codes.INELIGIBLE_REPLICA
+
+
+def test_a_fence_of_many_partitions_is_written_in_parts(node: ControllerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More changes than a batch holds: each batch is as right as all, the fencing comes last."""
+    monkeypatch.setattr(quorum_controller, "MAX_RECORDS_PER_APPEND", 100)
+    node.create_topic("orders", 90)
+    node.create_topic("more", 90)
+    node.run(12_000)
+    assert node.broker.image.brokers[1].is_fenced
+    for name in ("orders", "more"):
+        assert all(partition(node, name, index).leader == -1 for index in range(90))
+    assert node.broker.seen[-1].STRUCT.name in ("BrokerRegistrationChangeRecord", "NoOpRecord")

@@ -221,3 +221,12 @@ def test_deleting_by_older_versions_and_where_it_is_disabled(tmp_path: Path) -> 
     for version, code in ((1, error_codes.INVALID_REQUEST), (5, error_codes.TOPIC_DELETION_DISABLED)):
         response = node.ask(DELETE_TOPICS, DELETE.new(topic_names=["a"]), version)
         assert response.responses[0].error_code == code
+
+
+def test_too_many_records_at_once(node: ControllerNode) -> None:
+    """Topics with their configurations beyond the records of one batch are refused whole, and nothing of them is written."""
+    before = node.core.raft.next_offset
+    configs = [("retention.ms", "1"), ("segment.ms", "1000")]
+    results = create(node, *(topic(f"topic-{index}", 2, configs=configs) for index in range(2_100)), version=4)
+    assert {result.error_code for result in results} == {error_codes.POLICY_VIOLATION}
+    assert (len(results), node.core.raft.next_offset) == (2_100, before)
