@@ -41,6 +41,7 @@ class Client(NamedTuple):
     tells_offsets: bool = True
     sends_nothing: bool = True  # a record that has neither key nor value
     sends_null_headers: bool = True
+    creates_topics: bool = True
 
     def sendable(self, records: Sequence[Record]) -> list[Record]:
         """These records, less what the client cannot send: some, and headers without value."""
@@ -58,7 +59,7 @@ CLIENTS = {
         Client("aiokafka", sends_nothing=False),
         Client("java"),
         Client("franz-go"),
-        Client("kcat", sets_timestamps=False, tells_offsets=False),
+        Client("kcat", sets_timestamps=False, tells_offsets=False, creates_topics=False),
         Client("kafkajs", codecs=("none", "gzip", "snappy"), reads=False, sends_null_headers=False),
     )
 }

@@ -127,6 +127,16 @@ def refusals(client: Client, now_ms: int) -> list[Step]:
         produce("timestamp-too-late", BOUNDED, late),
         produce("timestamp-too-early", BOUNDED, early),
     )
+    creations = (
+        create("create-invalid-name", "not/valid"),
+        create("create-invalid-codec", f"new-{client.name}", compression_type="brotli"),
+        create("create-unknown-config", f"new-{client.name}", no_such_key="1"),
+        create("create-twice", SMALL),
+        create("create-no-partitions", f"new-{client.name}", partitions=0),
+        create("create-too-many-replicas", f"new-{client.name}", replication_factor=3),
+        create("create", f"new-{client.name}", partitions=2, compression_type="lz4"),
+        produce("produce to the created", f"new-{client.name}", good, partition=1),
+    )
     steps: Sequence[Step] = (
         produce("too-large", SMALL, large),
         produce("too-large-idempotent", SMALL, large, idempotent=True),
@@ -141,14 +151,7 @@ def refusals(client: Client, now_ms: int) -> list[Step]:
         produce("invalid-name", "not/valid", good, seconds=SHORT_SECONDS),
         consume("read-unknown-topic", ABSENT, 1, seconds=SHORT_SECONDS),
         consume("offset-too-high", BOUNDED, 1, offset=1_000_000),
-        create("create-invalid-name", "not/valid"),
-        create("create-invalid-codec", f"new-{client.name}", compression_type="brotli"),
-        create("create-unknown-config", f"new-{client.name}", no_such_key="1"),
-        create("create-twice", SMALL),
-        create("create-no-partitions", f"new-{client.name}", partitions=0),
-        create("create-too-many-replicas", f"new-{client.name}", replication_factor=3),
-        create("create", f"new-{client.name}", partitions=2, compression_type="lz4"),
-        produce("produce to the created", f"new-{client.name}", good, partition=1),
+        *(creations if client.creates_topics else ()),
     )
     return list(steps)
 
