@@ -104,6 +104,7 @@ public class JavaClient {
     settings.put("bootstrap.servers", bootstrap);
     settings.put("auto.offset.reset", "none");
     settings.put("enable.auto.commit", false);
+    settings.put("fetch.max.wait.ms", 100); // its close waits for the last fetch
     ArrayNode records = MAPPER.createArrayNode();
     try (KafkaConsumer<byte[], byte[]> consumer =
         new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {

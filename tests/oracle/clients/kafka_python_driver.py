@@ -45,7 +45,9 @@ def produce(step: Step) -> Answer:
 
 
 def consume(step: Step) -> Answer:
-    consumer = KafkaConsumer(bootstrap_servers=BOOTSTRAP, auto_offset_reset="none", enable_auto_commit=False)
+    consumer = KafkaConsumer(
+        bootstrap_servers=BOOTSTRAP, auto_offset_reset="none", enable_auto_commit=False, fetch_max_wait_ms=100
+    )
     try:
         partition = TopicPartition(step["topic"], step["partition"])
         consumer.assign([partition])
