@@ -123,13 +123,21 @@ class KcliBroker:
     """`kcli serve` on home/data as a process; it can be stopped as a person does, killed, and started again on the same port.
 
     `settings` are KEY=VALUE over the defaults. Where `properties` is given, it is the text of a server.properties in which
-    {port}, {controller} and {data} are filled in; `data` is the log directory, home/data without it.
+    {port}, {controller} and {data} are filled in; `data` is the log directory, home/data without it. `advertised` sets
+    advertised.listeners, too, to the same address.
     """
 
     START_SECONDS = 60
     STOP_SECONDS = 30
 
-    def __init__(self, home: Path, *settings: str, properties: str | None = None, data: Path | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *settings: str,
+        properties: str | None = None,
+        data: Path | None = None,
+        advertised: bool = False,
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.data = data or home / "data"
@@ -143,6 +151,8 @@ class KcliBroker:
             file.write_text(properties.format(port=self.port, controller=self.port + 1, data=self.data))
             self._command.append(str(file))
             own = ()
+        if advertised:
+            own = (*own, f"advertised.listeners=PLAINTEXT://{self.bootstrap}")
         self._command += [word for setting in (*own, *settings) for word in ("--override", setting)]
         self._process: subprocess.Popen[bytes] | None = None
 

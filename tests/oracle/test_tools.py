@@ -234,7 +234,7 @@ def neutral(printed: str, place: Place) -> str:
     text = re.sub(r"(TopicId: |Cluster ID: |ClusterId: +|\"?directoryId\"?: )\"?[\w-]{22}\"?", r"\1ID", text)
     text = re.sub(r"\[(\d{4}-\d\d-\d\d [\d:,]+)\]", "[TIME]", text)
     text = re.sub(NUMBERS, r"\1N", text)
-    text = re.sub(r"(?m)^(\d+ +)[\w-]{22}\t\d+ +\t", r"\1ID\tN\t", re.sub(r"\b1[5-9]\d{11}\b", "TIME_MS", text))
+    text = re.sub(r"(?m)^(\d+ +\t)[\w-]{22}\t\d+ +\t", r"\1ID\tN\t", re.sub(r"\b1[5-9]\d{11}\b", "TIME_MS", text))
     return re.sub(SENTENCES, r"\1 SAID", text)
 
 
