@@ -60,6 +60,7 @@ class BrokerLifecycle:
         self._interval_ms: int = broker.config["broker.heartbeat.interval.ms"]
         self._task: TimerTask | None = None
         self._is_asking = False
+        self._told_refusal = error_codes.NONE
         self._has_news = False  # metadata that the last heartbeat did not tell of
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
@@ -75,8 +76,10 @@ class BrokerLifecycle:
 
     def _registered(self, response: Message | None, now_ms: int) -> None:
         if response is None or response.error_code:
-            if response is not None and response.error_code != error_codes.NOT_CONTROLLER:
-                self._broker.tell(f"the controller refuses the registration: {error_codes.NAMES.get(response.error_code)}")
+            code = error_codes.NOT_CONTROLLER if response is None else response.error_code
+            if code not in (error_codes.NOT_CONTROLLER, self._told_refusal):
+                self._told_refusal = code
+                self._broker.tell(f"the controller refuses the registration: {error_codes.NAMES.get(code)}; asking again")
             self._again(RETRY_MS, now_ms, self.start)
             return
         self.broker_epoch = response.broker_epoch
