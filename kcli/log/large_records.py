@@ -7,8 +7,10 @@ the layout is that of kcli.format.record_scan, the faults have its words.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from kcli.format.primitives import (
+    INT32_MAX,
     INT64_MAX,
     MAX_VARINT_BYTES,
     MAX_VARLONG_BYTES,
@@ -20,7 +22,6 @@ from kcli.format.primitives import (
     read_varint,
     zigzag_decode,
 )
-from kcli.format.record_batch import RecordBatch
 from kcli.format.record_scan import (
     BAD_HEADER_KEY,
     BAD_HEADERS,
@@ -101,8 +102,27 @@ class PieceReader:
         raise InvalidRecordError(STATUS_TEXT[BAD_VARINT])
 
 
-def scan_large_record(batch: RecordBatch, source: PieceReader, columns: RecordColumns) -> None:
-    """Walk over one record of `batch` -> row 0 of `columns`, with sizes but no positions. Raises InvalidRecordError."""
+class TimesAndOffsets(Protocol):
+    """What records' times and offsets count from."""
+
+    @property
+    def base_offset(self) -> int:
+        """The batch's base offset."""
+        ...
+
+    @property
+    def base_timestamp(self) -> int:
+        """The batch's base timestamp."""
+        ...
+
+
+def scan_large_record(
+    batch: TimesAndOffsets, source: PieceReader, columns: RecordColumns, most_headers: int = INT32_MAX
+) -> None:
+    """Walk over one record of `batch` -> row 0 of `columns`, with sizes but no positions.
+
+    Raises InvalidRecordError, also for more than `most_headers` headers: each is a step of Python.
+    """
     source.taken = 0
     size = source.zigzag(MAX_VARINT_BYTES)
     end = source.taken + size
@@ -117,7 +137,7 @@ def scan_large_record(batch: RecordBatch, source: PieceReader, columns: RecordCo
     columns.key_size[0] = _skip_bytes(source, end)
     columns.value_size[0] = _skip_bytes(source, end)
     headers = source.zigzag(MAX_VARINT_BYTES)
-    if headers < 0 or headers > end - source.taken:
+    if headers < 0 or headers > min(end - source.taken, most_headers):
         raise InvalidRecordError(STATUS_TEXT[BAD_HEADERS])
     for _ in range(headers):
         if _skip_bytes(source, end) < 0:

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from kcli.format import limits
 from kcli.format.append_scan import COUNTED, END, LARGEST, NULL_KEYS, RENUMBERED, SMALLEST, check_records, new_counters
 from kcli.format.compression import CODECS, codec_id, deflate, inflate, inflate_stream
-from kcli.format.primitives import INT64_MAX, InflationError, InflationLimitError, crc32c
+from kcli.format.primitives import INT64_MAX, InflationError, InflationLimitError, InvalidRecordError, crc32c
 from kcli.format.record_batch import (
     CODEC_MASK,
     CRC_START,
@@ -39,7 +39,7 @@ from kcli.format.record_batch import (
     TRANSACTIONAL_FLAG,
     NewRecordBatch,
 )
-from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT
+from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT, RecordColumns
 from kcli.format.records import Record, encode_records, read_record, read_records
 from kcli.log.append_errors import (
     InvalidRecordsError,
@@ -49,6 +49,7 @@ from kcli.log.append_errors import (
     UnreadableCompressionError,
     UnsupportedCompressionError,
 )
+from kcli.log.large_records import PieceReader, record_end, scan_large_record
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_validator import ValidBatch
 
@@ -56,7 +57,10 @@ from kcli.log.log_validator import ValidBatch
 MAX_RECORD_ERRORS = 1000
 # What is inflated in one piece.
 _ONE_PIECE_BYTES = 8 * 1024 * 1024
+# A record that is not held whole is walked over in Python, header by header.
+MAX_LARGE_RECORD_HEADERS = 10_000
 _COUNTERS = new_counters()
+_LARGE = RecordColumns(1)
 _SCRATCH = array("q", (0, 0))
 _KNOWN_ATTRIBUTES = 0x7F
 _ATTRIBUTES_AT = HEADER.offset_of("attributes")
@@ -127,18 +131,46 @@ def _check_compressed(batch: ValidBatch, codec: int, *, keep: bool) -> bytes | N
 
 
 def _check_in_windows(batch: ValidBatch, codec: int) -> None:
+    """Inflate and walk over the records a window at a time; one that is larger than a window is never held whole."""
     _COUNTERS[COUNTED] = 0
+    windows = _windows(batch, codec)
     rest = b""
     status = NEED_MORE
-    for window in _windows(batch, codec):
+    for window in windows:
         piece = rest + window
         status = check_records(piece, 0, len(piece), batch.record_count, _COUNTERS, _SCRATCH)
+        end = record_end(piece, _COUNTERS[END])
+        if status == NEED_MORE and end is not None and end - _COUNTERS[END] > limits.INFLATE_WINDOW_BYTES:
+            rest = _check_large_record(batch, PieceReader(piece, _COUNTERS[END], windows))
+            status = COMPLETE if _COUNTERS[COUNTED] == batch.record_count else NEED_MORE
+            _COUNTERS[END] = 0
+            continue
         if status == COMPLETE:
             _check_outcome(batch, status, len(piece))
         elif status != NEED_MORE:
             break
         rest = piece[_COUNTERS[END] :]
+    if status == NEED_MORE and rest:
+        status = check_records(rest, 0, len(rest), batch.record_count, _COUNTERS, _SCRATCH)
+        rest = rest[_COUNTERS[END] :]
     _check_outcome(batch, status, _COUNTERS[END] + len(rest))
+
+
+def _check_large_record(batch: ValidBatch, source: PieceReader) -> bytes:
+    """Walk over one record and count it -> what came behind it."""
+    try:
+        scan_large_record(batch, source, _LARGE, MAX_LARGE_RECORD_HEADERS)
+    except InvalidRecordError as error:
+        raise InvalidRecordsError(f"record {_COUNTERS[COUNTED]} of {batch.record_count} cannot be: {error.message}") from error
+    delta = _LARGE.timestamp[0] - batch.base_timestamp
+    is_first = not _COUNTERS[COUNTED]
+    _COUNTERS[SMALLEST] = delta if is_first else min(_COUNTERS[SMALLEST], delta)
+    _COUNTERS[LARGEST] = delta if is_first else max(_COUNTERS[LARGEST], delta)
+    _COUNTERS[NULL_KEYS] = (0 if is_first else _COUNTERS[NULL_KEYS]) + (_LARGE.key_size[0] < 0)
+    is_renumbered = _LARGE.offset[0] - batch.base_offset != _COUNTERS[COUNTED]
+    _COUNTERS[RENUMBERED] = (0 if is_first else _COUNTERS[RENUMBERED]) + is_renumbered
+    _COUNTERS[COUNTED] += 1
+    return source.rest[source.position :]
 
 
 def _windows(batch: ValidBatch, codec: int) -> Iterator[bytes]:
