@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from kcli.log.log_manager import LogManager
 
 LOGS_PER_STEP = 256
-# Retention may rename the files of many segments of a log: about a millisecond for ten of them.
-RETENTION_LOGS_PER_STEP = 16
+# Retention renames the files of segments: about a millisecond for ten of them.
+RETENTION_LOGS_PER_STEP = 8
+SEGMENTS_PER_VISIT = 8
 
 
 class Cancellable(Protocol):
@@ -48,12 +49,15 @@ Schedule = Callable[[int, Callable[[int], None]], Cancellable]
 
 
 class Sweep:
-    """A visit to every log each `interval_ms`; `finish` is called behind the last."""
+    """A visit to every log each `interval_ms`; `finish` is called behind the last.
+
+    A visit that returns True is not through with its log, which is then visited again.
+    """
 
     def __init__(
         self,
         manager: LogManager,
-        visit: Callable[[UnifiedLog, int], None],
+        visit: Callable[[UnifiedLog, int], bool | None],
         interval_ms: int,
         logs_per_step: int = LOGS_PER_STEP,
         finish: Callable[[], None] = lambda: None,
@@ -71,8 +75,8 @@ class Sweep:
             self._left = self._manager.all_logs()[::-1]
         for _ in range(min(self._logs_per_step, len(self._left))):
             log = self._left.pop()
-            if self._manager.is_live(log):
-                self._visit(log, now_ms)
+            if self._manager.is_live(log) and self._visit(log, now_ms):
+                self._left.append(log)
         if self._left:
             return now_ms
         self._left = None
@@ -113,14 +117,15 @@ class LogSweeps:
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
 
-    def apply_retention(self, log: UnifiedLog, now_ms: int) -> None:
-        """Take out the segments that retention wants gone."""
+    def apply_retention(self, log: UnifiedLog, now_ms: int) -> bool:
+        """Take out some of the segments that retention wants gone -> whether there were any."""
         try:
-            renamed = log.delete_old_segments(now_ms)
+            renamed = log.delete_old_segments(now_ms, SEGMENTS_PER_VISIT)
         except OSError as error:
             self._manager.take_offline(log.directory, error)
-            return
+            return False
         self._manager.deletions.add(renamed, now_ms + log.config.file_delete_delay_ms)
+        return bool(renamed)
 
     def flush_by_time(self, log: UnifiedLog, now_ms: int) -> None:
         """Flush a log whose flush.ms is over."""

@@ -13,6 +13,7 @@ stays; where all go, a new one is begun first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from kcli.log.live_segment import LiveSegment
 from kcli.log.local_log import LocalLog
@@ -21,13 +22,16 @@ from kcli.log.time_lookup import largest_timestamp
 Predicate = Callable[[LiveSegment, LiveSegment | None], bool]
 
 
-def breached_segments(local: LocalLog, high_watermark: int, log_start_offset: int, now_ms: int) -> list[LiveSegment]:
-    """The segments that go now, the oldest first. Raises OSError."""
-    most: list[LiveSegment] = []
+def breached_segments(
+    local: LocalLog, high_watermark: int, log_start_offset: int, now_ms: int, most: int | None = None
+) -> list[LiveSegment]:
+    """The segments that go now, the oldest first, at most so many. Raises OSError."""
+    found: list[LiveSegment] = []
     for predicate in _predicates(local, log_start_offset, now_ms):
         # One reason after the other, each from where the one before has stopped.
-        most += _deletable(local, high_watermark, predicate, len(most))
-    return most
+        left = None if most is None else most - len(found)
+        found += islice(_deletable(local, high_watermark, predicate, len(found)), left)
+    return found
 
 
 def _predicates(local: LocalLog, log_start_offset: int, now_ms: int) -> Iterator[Predicate]:

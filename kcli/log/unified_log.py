@@ -370,10 +370,13 @@ class UnifiedLog:
         self.producers.on_log_start(offset)
         return True
 
-    def delete_old_segments(self, now_ms: int) -> list[str]:
-        """Apply retention: take segments out, rename their files to `*.deleted` -> the new paths, to be removed later."""
+    def delete_old_segments(self, now_ms: int, most: int | None = None) -> list[str]:
+        """Apply retention: take segments out, at most so many, rename their files to `*.deleted` -> the new paths.
+
+        They are to be removed later. None are left where there is nothing more to take out.
+        """
         local = self._local
-        doomed = breached_segments(local, self.high_watermark, self.log_start_offset, now_ms)
+        doomed = breached_segments(local, self.high_watermark, self.log_start_offset, now_ms, most)
         if not doomed:
             return []
         if len(doomed) == len(local.segments):

@@ -72,6 +72,26 @@ def test_retention_takes_segments_out_and_removes_their_files_later(node: Node) 
     assert not [name for name in names(log) if name.endswith(".deleted")]
 
 
+def test_retention_of_many_segments_comes_in_slices(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(node, retention_check_interval_ms=100_000, initial_task_delay_ms=20_000)
+    log = running.make(batches=60)
+    count = log.segment_count
+    assert count > 3 * log_tasks.SEGMENTS_PER_VISIT
+    taken: list[int] = []
+    delete = UnifiedLog.delete_old_segments
+
+    def counted(self: UnifiedLog, now_ms: int, most: int | None = None) -> list[str]:
+        before = self.segment_count
+        renamed = delete(self, now_ms, most)
+        taken.append(before - self.segment_count)
+        return renamed
+
+    monkeypatch.setattr(UnifiedLog, "delete_old_segments", counted)
+    running.until(NOW_MS + 20_000)
+    assert log.log_start_offset == log.log_end_offset and log.segment_count == 1
+    assert len(taken) > 3 and max(taken) <= log_tasks.SEGMENTS_PER_VISIT
+
+
 def test_checkpoints_are_written_in_their_time(node: Node, tmp_path: Path) -> None:
     running = Running(
         node,
