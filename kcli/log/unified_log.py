@@ -338,12 +338,15 @@ class UnifiedLog:
         return True
 
     def unflushed_paths(self) -> list[str]:
-        """The files with bytes at or behind the recovery point, then files and directories that are new."""
+        """Files and directories that are new, then the files with bytes at or behind the recovery point.
+
+        In this order records that are on the device can be found after a crash: with their names, and the topic's id.
+        """
         local = self._local
         if self.recovery_point >= self.log_end_offset and not local.new_paths:
             return []
         paths = [segment.log_path for segment in local.segments[local.floor(self.recovery_point) :]]
-        return [*paths, *(path for path in local.new_paths if path not in paths)]
+        return [*(path for path in local.new_paths if path not in paths), *paths]
 
     def add_unflushed(self, paths: Iterable[str]) -> None:
         """Have the next flush see these paths, too: what the log's directory needs besides to be found after a crash."""

@@ -33,11 +33,15 @@ class DiskChecker:
         self._must_reach: dict[PartitionLedger, int] = {}
         self._on_device: dict[PartitionLedger, int] = {}
         self.checked_records = 0
+        self._was_ready = False  # the process that dies next had begun to serve; before that it promises nothing new
         self.dead_directory: str | None = None  # which the running node cannot read
 
     def process_died(self) -> None:
         """Only the process: what it wrote is there."""
         self._note_device()
+        if not self._was_ready:
+            return
+        self._was_ready = False
         for partition in self._partitions():
             end = self._image(self._disk, partition).end
             self._must_reach[partition] = max(self._must_reach.get(partition, 0), end)
@@ -45,15 +49,19 @@ class DiskChecker:
     def power_lost(self) -> None:
         """To be called before the disk loses anything."""
         self._note_device()
+        self._was_ready = False
         self._must_reach = dict(self._on_device)
 
     def stopped(self) -> None:
         """The node has stopped in order."""
+        self._was_ready = False
         for partition in self._partitions():
             end = self._image(self._disk, partition).end
             self._must_reach[partition] = self._on_device[partition] = end
 
     def _note_device(self) -> None:
+        if not self._was_ready:
+            return
         device = self._disk.flushed_image()
         for partition in self._partitions():
             end = self._image(device, partition).end
@@ -68,6 +76,7 @@ class DiskChecker:
         What lies in a directory that the node cannot read is looked at after a later start; until then it must not be made
         anew elsewhere.
         """
+        self._was_ready = True
         with self._disk.without_faults():
             self._check_start()
 
