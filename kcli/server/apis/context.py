@@ -29,6 +29,7 @@ class BrokerPort(Protocol):
     router: Any  # kcli.server.request_router's RequestRouter
     producer_ids: Any  # kcli.server.producer_ids' ProducerIds
     rng: Any  # kcli.server.dice's Dice
+    timer: Any  # kcli.server.timing_wheel's Timer
     client_metrics: Any  # kcli.server.client_metrics' ClientMetrics, or None before a client asks
 
     def auto_create_topics(self, names: list[str]) -> None:
@@ -45,6 +46,10 @@ class BrokerPort(Protocol):
 
     def respond(self, context: RequestContext, response: Message) -> None:
         """Answer a request, once."""
+        ...
+
+    def fault(self, what: str, error: Exception) -> None:
+        """Say in the log that this program has a fault."""
         ...
 
 

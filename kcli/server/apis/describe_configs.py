@@ -13,9 +13,12 @@ as a whole, as in Kafka. Documentation is not held here: null where it is asked 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.slices import answer_in_slices
 from kcli.server.config.describe_configs import ConfigEntry, describe
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.request_errors import ConfigRequestError
@@ -26,14 +29,20 @@ _GUARDS = {
     "TOPIC": ("TOPIC", error_codes.TOPIC_AUTHORIZATION_FAILED),
     "GROUP": ("GROUP", error_codes.GROUP_AUTHORIZATION_FAILED),
 }
+# A resource costs some 0.6 ms.
+RESOURCES_A_SLICE = 10
 
 
-def handle_describe_configs(context: RequestContext, request: Message) -> Message:
-    """Answer a DescribeConfigsRequest."""
+def handle_describe_configs(context: RequestContext, request: Message) -> Message | None:
+    """Answer a DescribeConfigsRequest, after a while where it asks for many resources."""
+    response = context.new("DescribeConfigsResponse")
+    return answer_in_slices(context, _describe_all(context, request, response.results), response)
+
+
+def _describe_all(context: RequestContext, request: Message, results: list[Message]) -> Iterator[None]:
     unknown = [item.resource_type for item in request.resources if item.resource_type not in CONFIG_RESOURCE_TYPES]
     dynamic = context.broker.config
-    results = []
-    for item in request.resources:
+    for index, item in enumerate(request.resources, 1):
         result = context.new(
             "DescribeConfigsResult", error_message="", resource_type=item.resource_type, resource_name=item.resource_name
         )
@@ -43,7 +52,8 @@ def handle_describe_configs(context: RequestContext, request: Message) -> Messag
             result.error_message = f"{unknown[0]} is no type of resource that has configurations"
         else:
             _answer(context, request, item, dynamic, result)
-    return context.new("DescribeConfigsResponse", results=results)
+            if index % RESOURCES_A_SLICE == 0:
+                yield
 
 
 def _answer(context: RequestContext, request: Message, item: Message, dynamic: DynamicConfig, result: Message) -> None:

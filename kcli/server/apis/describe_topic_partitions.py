@@ -19,8 +19,8 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.authorized_operations import authorized_operations
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.replica_state import offline_replicas
-from kcli.state.metadata_values import NO_LEADER, Partition, Topic
+from kcli.server.apis.replica_state import ReplicaStates
+from kcli.state.metadata_values import NO_LEADER, Topic
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 _TOPIC = "DescribeTopicPartitionsResponseTopic"
@@ -53,6 +53,7 @@ def _refuse(context: RequestContext, request: Message) -> Message:
 
 def _fill_page(context: RequestContext, request: Message, response: Message, names: list[str]) -> None:
     image, cursor = context.broker.image, request.cursor
+    states = ReplicaStates(image.brokers, context.connection.listener)
     room = max(1, min(request.response_partition_limit, context.broker.config["max.request.partition.size.limit"]))
     for name in names:
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
@@ -66,7 +67,7 @@ def _fill_page(context: RequestContext, request: Message, response: Message, nam
             response.topics.append(_failed(context, name, code))
             continue
         indexes = [index for index in sorted(topic.partitions) if index >= first]
-        response.topics.append(_found(context, topic, indexes[:room]))
+        response.topics.append(_found(context, states, topic, indexes[:room]))
         if len(indexes) > room:
             response.next_cursor = context.new("Cursor", topic_name=name, partition_index=indexes[room])
             return
@@ -80,29 +81,28 @@ def _failed(context: RequestContext, name: str, code: int) -> Message:
     )
 
 
-def _found(context: RequestContext, topic: Topic, indexes: list[int]) -> Message:
+def _found(context: RequestContext, states: ReplicaStates, topic: Topic, indexes: list[int]) -> Message:
+    make = context.api.response.classes["DescribeTopicPartitionsResponsePartition"]
+    partitions = []
+    for index in indexes:
+        partition = topic.partitions[index]
+        partitions.append(
+            make(
+                partition_index=index,
+                leader_id=partition.leader if partition.leader in states.reached else NO_LEADER,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+                eligible_leader_replicas=partition.eligible_leader_replicas,
+                last_known_elr=partition.last_known_elr,
+                offline_replicas=states.offline(partition),
+            )
+        )
     return context.new(
         _TOPIC,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(context, index, topic.partitions[index]) for index in indexes],
+        partitions=partitions,
         topic_authorized_operations=authorized_operations(context, "TOPIC", topic.name),
-    )
-
-
-def _partition(context: RequestContext, index: int, partition: Partition) -> Message:
-    brokers, listener = context.broker.image.brokers, context.connection.listener
-    leader = brokers.get(partition.leader)
-    is_reached = leader is not None and not leader.is_fenced and listener in leader.endpoints
-    return context.new(
-        "DescribeTopicPartitionsResponsePartition",
-        partition_index=index,
-        leader_id=partition.leader if is_reached else NO_LEADER,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=partition.replicas,
-        isr_nodes=partition.isr,
-        eligible_leader_replicas=partition.eligible_leader_replicas,
-        last_known_elr=partition.last_known_elr,
-        offline_replicas=offline_replicas(partition, brokers, listener),
     )

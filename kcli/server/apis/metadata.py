@@ -19,7 +19,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.authorized_operations import authorized_operations
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.replica_state import offline_replicas
+from kcli.server.apis.replica_state import ReplicaStates
 from kcli.state.metadata_values import BrokerRegistration, Partition, Topic
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
@@ -36,45 +36,41 @@ def handle_metadata(context: RequestContext, request: Message) -> Message:
         refused = [_failed(context, item.name or "", error_codes.INVALID_REQUEST, item.topic_id) for item in request.topics]
         return context.new("MetadataResponse", topics=refused)
     listener = context.connection.listener
-    reachable = {
-        node_id: registration
-        for node_id, registration in broker.image.brokers.items()
-        if not registration.is_fenced and listener in registration.endpoints
-    }
+    states = ReplicaStates(broker.image.brokers, listener)
     make = context.api.response.classes["MetadataResponseBroker"]
     brokers = []
-    for node_id, registration in reachable.items():
+    for node_id, registration in states.reached.items():
         endpoint = registration.endpoints[listener]
         brokers.append(make(node_id=node_id, host=endpoint.host, port=endpoint.port, rack=registration.rack))
     response = context.new(
         "MetadataResponse",
         brokers=brokers,
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id if broker.node_id in reachable else next(iter(reachable), -1),
-        topics=_topics(context, request, reachable),
+        controller_id=broker.node_id if broker.node_id in states.reached else next(iter(states.reached), -1),
+        topics=_topics(context, request, states),
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations(context, "CLUSTER")
     return response
 
 
-def _topics(context: RequestContext, request: Message, reachable: dict[int, BrokerRegistration]) -> list[Message]:
+def _topics(context: RequestContext, request: Message, states: ReplicaStates) -> list[Message]:
     image = context.broker.image
     asked = request.topics
     if asked is None or (not asked and context.version == 0):
         allowed = (topic for topic in image.topics.values() if context.is_allowed("DESCRIBE", "TOPIC", topic.name))
-        return [_found(context, request, topic, reachable) for topic in allowed]
+        return [_found(context, request, topic, states) for topic in allowed]
     topics, missing = [], []
     for item in {(item.topic_id, item.name): item for item in asked}.values():
         if item.name is None or item.topic_id != ZERO_UUID:
-            topics.append(_by_id(context, request, item, reachable))
+            topics.append(_by_id(context, request, item, states))
             continue
         if not context.is_allowed("DESCRIBE", "TOPIC", item.name):
             topics.append(_failed(context, item.name, error_codes.TOPIC_AUTHORIZATION_FAILED))
             continue
         topic = image.topic(item.name)
         if topic is not None:
-            topics.append(_found(context, request, topic, reachable))
+            topics.append(_found(context, request, topic, states))
         elif topic_name_fault(item.name) is not None:
             topics.append(_with_operations(context, request, _failed(context, item.name, error_codes.INVALID_TOPIC_EXCEPTION)))
         else:
@@ -86,13 +82,13 @@ def _topics(context: RequestContext, request: Message, reachable: dict[int, Brok
     return topics
 
 
-def _by_id(context: RequestContext, request: Message, item: Message, reachable: dict[int, BrokerRegistration]) -> Message:
+def _by_id(context: RequestContext, request: Message, item: Message, states: ReplicaStates) -> Message:
     if item.topic_id == ZERO_UUID:
         return _failed(context, "", error_codes.INVALID_REQUEST)
     topic = context.broker.image.topics.get(item.topic_id)
     if topic is None or not context.is_allowed("DESCRIBE", "TOPIC", topic.name):
         return _failed(context, None, error_codes.UNKNOWN_TOPIC_ID, item.topic_id)
-    return _found(context, request, topic, reachable)
+    return _found(context, request, topic, states)
 
 
 def _failed(context: RequestContext, name: str | None, code: int, topic_id: bytes = ZERO_UUID) -> Message:
@@ -101,13 +97,13 @@ def _failed(context: RequestContext, name: str | None, code: int, topic_id: byte
     )
 
 
-def _found(context: RequestContext, request: Message, topic: Topic, reachable: dict[int, BrokerRegistration]) -> Message:
+def _found(context: RequestContext, request: Message, topic: Topic, states: ReplicaStates) -> Message:
     make = context.api.response.classes["MetadataResponsePartition"]
     registered = context.broker.image.brokers
     partitions = []
     for index in sorted(topic.partitions):
         partition = topic.partitions[index]
-        code, leader = _leader(context, partition, registered, reachable)
+        code, leader = _leader(context, partition, registered, states)
         partitions.append(
             make(
                 error_code=code,
@@ -116,7 +112,7 @@ def _found(context: RequestContext, request: Message, topic: Topic, reachable: d
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
-                offline_replicas=offline_replicas(partition, registered, context.connection.listener),
+                offline_replicas=states.offline(partition),
             )
         )
     answer = context.new(
@@ -141,11 +137,11 @@ def _leader(
     context: RequestContext,
     partition: Partition,
     registered: dict[int, BrokerRegistration],
-    reachable: dict[int, BrokerRegistration],
+    states: ReplicaStates,
 ) -> tuple[int, int]:
     """(error code, leader) of a partition, as the client can reach it."""
     leader = partition.leader
-    if leader in reachable:
+    if leader in states.reached:
         return error_codes.NONE, leader
     is_alive = leader in registered and not registered[leader].is_fenced
     if is_alive and context.version >= _LISTENER_NOT_FOUND_SINCE:

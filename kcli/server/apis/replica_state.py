@@ -6,6 +6,8 @@ by, or has lost the directory that the replica was in (KIP-858). A broker that r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kcli.format.kafka_uuid import Uuid
 from kcli.state.metadata_values import (
     DIRECTORY_LOST,
@@ -16,19 +18,28 @@ from kcli.state.metadata_values import (
 )
 
 
-def offline_replicas(partition: Partition, brokers: dict[int, BrokerRegistration], listener: str) -> list[int]:
-    """The nodes of the replicas that are offline for clients of a listener."""
-    offline = []
-    for node_id, directory in zip(partition.replicas, partition.directories):
-        broker = brokers.get(node_id)
-        if broker is None or broker.is_fenced or listener not in broker.endpoints or not _is_online(directory, broker):
-            offline.append(node_id)
-    return offline
+class ReplicaStates:
+    """The brokers as clients of one listener see them, for one answer: what is found once is remembered."""
 
+    def __init__(self, brokers: Mapping[int, BrokerRegistration], listener: str) -> None:
+        self.reached = {
+            node_id: broker for node_id, broker in brokers.items() if not broker.is_fenced and listener in broker.endpoints
+        }
+        self._is_online: dict[tuple[int, Uuid], bool] = {}
 
-def _is_online(directory: Uuid, broker: BrokerRegistration) -> bool:
-    if directory in (DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED):
-        return True
-    if directory == DIRECTORY_LOST:
-        return False
-    return not broker.log_dirs or directory in broker.log_dirs
+    def offline(self, partition: Partition) -> list[int]:
+        """The nodes of the replicas that are offline."""
+        offline, known = [], self._is_online
+        for place in zip(partition.replicas, partition.directories):
+            is_online = known.get(place)
+            if is_online is None:
+                is_online = known[place] = self._find(*place)
+            if not is_online:
+                offline.append(place[0])
+        return offline
+
+    def _find(self, node_id: int, directory: Uuid) -> bool:
+        broker = self.reached.get(node_id)
+        if broker is None or directory == DIRECTORY_LOST:
+            return False
+        return not broker.log_dirs or directory in (DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED, *broker.log_dirs)

@@ -12,7 +12,9 @@ import pytest
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import apis, error_codes
+from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
+from kcli.server.apis import describe_configs
 from kcli.server.events import Connection
 from kcli.state.metadata_values import DIRECTORY_LOST, Endpoint
 from tests.server.apis.asking import ask, struct
@@ -167,3 +169,46 @@ def test_names_of_configurations_choose(node: WholeNode) -> None:
     assert [(entry.name, entry.value, entry.synonyms) for entry in result.configs] == [("segment.bytes", "1073741824", [])]
     (result,) = ask(node, key, 4, resources=resources, include_synonyms=True).results
     assert [synonym.name for synonym in result.configs[0].synonyms] == ["log.segment.bytes"]
+
+
+def configs_of(*topics: str) -> Message:
+    key = apis.DESCRIBE_CONFIGS
+    resources = [
+        struct(key, "DescribeConfigsResource", resource_type=2, resource_name=name, configuration_keys=None) for name in topics
+    ]
+    return API_KEYS[key].request.new(resources=resources)
+
+
+def test_long_answers_let_others_in_between(node: WholeNode) -> None:
+    pending = node.send(apis.DESCRIBE_CONFIGS, 4, configs_of(*["a", "b", "none"] * 9))
+    assert pending.answer is None
+    assert ask(node, apis.DESCRIBE_CLUSTER, 0).error_code == 0
+    assert pending.answer is None
+    node.until(lambda: pending.answer is not None)
+    results = pending.result().results
+    assert [result.resource_name for result in results] == ["a", "b", "none"] * 9
+    assert [bool(result.configs) for result in results] == [True, True, False] * 9
+    assert node.send(apis.DESCRIBE_CONFIGS, 4, configs_of("a", "b")).answer is not None
+
+
+def test_many_look_ups_by_time_let_others_in_between(node: WholeNode) -> None:
+    node.create_topic("wide", 120)
+    node.produce("wide", 119, batch(b"x"))
+    wanted = [struct(apis.LIST_OFFSETS, "ListOffsetsPartition", partition_index=at, timestamp=-3) for at in range(120)]
+    topic = struct(apis.LIST_OFFSETS, "ListOffsetsTopic", name="wide", partitions=wanted)
+    request = API_KEYS[apis.LIST_OFFSETS].request.new(replica_id=-1, topics=[topic])
+    pending = node.send(apis.LIST_OFFSETS, 11, request)
+    assert pending.answer is None
+    node.until(lambda: pending.answer is not None)
+    found = pending.result().topics[0].partitions
+    assert [answer.partition_index for answer in found] == list(range(120))
+    assert [answer.offset for answer in found] == [-1] * 119 + [0]
+
+
+def test_a_fault_in_a_later_slice_ends_one_answer_only(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    pending = node.send(apis.DESCRIBE_CONFIGS, 4, configs_of(*["a"] * 30))
+    monkeypatch.setattr(describe_configs, "describe", lambda *args: 1 // 0)
+    node.until(lambda: pending.answer is not None)
+    assert len(pending.result().results) < 30
+    assert [line for line in node.lines if "a fault of kcli in serving DescribeConfigs" in line]
+    assert ask(node, apis.DESCRIBE_CLUSTER, 0).error_code == 0
