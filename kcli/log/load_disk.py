@@ -43,10 +43,15 @@ class LoadDisk(Disk, Protocol):
 
 
 class LiveDisk:
-    """A LoadDisk that changes the files of `disk` at once; see the head of this module."""
+    """A LoadDisk that changes the files of `disk` at once; see the head of this module.
+
+    `unflushed` are the files that were written and not waited for: of segments that no later recovery makes anew, they
+    must be flushed in time.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self.unflushed: dict[str, None] = {}
 
     def explain(self, path: str, why: str) -> None:
         """Nothing: whoever wants reasons plans first."""
@@ -67,6 +72,7 @@ class LiveDisk:
         disk = self._disk
         if not disk.exists(path):
             disk.append(path, data)
+            self.unflushed[path] = None
             return
         size = disk.size(path)
         if size == len(data) and disk.read_file(path, size) == data:
@@ -74,6 +80,7 @@ class LiveDisk:
         if size > len(data):
             disk.truncate(path, len(data))
         disk.write_at(path, 0, data)
+        self.unflushed[path] = None
 
     def open_file(self, path: str) -> DiskFile:
         """Open for reading."""
@@ -126,10 +133,12 @@ class LiveDisk:
     def rename(self, source: str, target: str) -> None:
         """Rename, replacing the target."""
         self._disk.rename(source, target)
+        self.unflushed.pop(source, None)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
         self._disk.remove(path)
+        self.unflushed.pop(path, None)
 
     def make_directory(self, path: str) -> None:
         """Create a directory with its parents; no error where it is."""

@@ -87,6 +87,7 @@ def open_in_slices(
     disk.make_directory(directory)
     names = disk.list_directory(directory)
     opened = None
+    unflushed: list[str] = []
     is_new = not any(name != FileKind.PARTITION_METADATA.value for name in names)
     if is_new:
         opened = _begin(disk, directory, log_start_offset)
@@ -94,11 +95,12 @@ def open_in_slices(
         opened = open_clean(disk, directory, names, log_start_offset)
     if opened is None:
         indexes = IndexSettings(config.index_interval_bytes, config.segment_index_bytes)
-        opened = yield from _load(
+        opened, unflushed = yield from _load(
             disk, directory, LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes, keeps_batches=True)
         )
     active = SegmentAppender(disk, opened.segments[-1], now_ms)
     local = LocalLog(disk, files, directory, config, opened.segments, active, opened.log_end_offset)
+    local.new_paths.update(dict.fromkeys(unflushed, opened.log_end_offset))
     if is_new:
         active.create(local.rules)
         files.get(active.segment.log_path, create=True)
@@ -142,14 +144,17 @@ def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
     return OpenedLog([LiveSegment(directory, offset)], producers, epochs, offset, offset, offset)
 
 
-def _load(disk: Disk, directory: str, settings: LoadSettings) -> Slices[OpenedLog]:
+def _load(disk: Disk, directory: str, settings: LoadSettings) -> Slices[tuple[OpenedLog, list[str]]]:
+    """The loaded log, and the files that the load wrote and did not wait for."""
+    live = LiveDisk(disk)
     try:
-        loaded = yield from load_log_in_slices(LiveDisk(disk), directory, settings)
+        loaded = yield from load_log_in_slices(live, directory, settings)
     except NotInPlaceError:
         planned = PlannedDisk(disk)
         loaded = yield from load_log_in_slices(planned, directory, settings)
         apply_changes(disk, planned.changes(), Discard(disk))
-    return _opened(disk, directory, loaded)
+    unflushed = [path for path in live.unflushed if disk.exists(path)]
+    return _opened(disk, directory, loaded), unflushed
 
 
 def _opened(disk: Disk, directory: str, loaded: LoadedLog) -> OpenedLog:

@@ -201,6 +201,8 @@ class LogStartup:
         )
         log.update_high_watermark(checkpoints[FileKind.REPLICATION_CHECKPOINT].get(key, 0))
         logs[key] = log
+        if log_dir.had_clean_shutdown:
+            manager.flush_log(log)  # indexes that were missing and made anew
 
 
 def _is_torn(data: bytes) -> bool:

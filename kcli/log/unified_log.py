@@ -43,6 +43,7 @@ from kcli.format.append_scan import (
     new_counters,
     read_plain_batch,
 )
+from kcli.format.file_names import FileState
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import crc32c
@@ -390,8 +391,10 @@ class UnifiedLog:
         return [*local.remove_segments(doomed), *self._set_aside_snapshots([gone.base_offset for gone in doomed])]
 
     def _set_aside_snapshots(self, offsets: list[int]) -> list[str]:
-        renamed = (self.producers.set_aside_snapshot(offset) for offset in offsets)
-        return [path for path in renamed if path is not None]
+        renamed = [path for path in map(self.producers.set_aside_snapshot, offsets) if path is not None]
+        for path in renamed:
+            self._local.new_paths.pop(path.removesuffix(FileState.DELETED.value), None)
+        return renamed
 
     def truncate_to(self, offset: int, now_ms: int) -> list[str]:
         """Cut everything from `offset` on -> the paths of files that were renamed to `*.deleted`."""

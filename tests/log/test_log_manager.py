@@ -330,3 +330,38 @@ def test_a_stop_flushes_what_is_dirty_before_it_says_that_it_was_clean(node: Nod
             assert f"{log.directory}/{name}".rstrip("/") in before
         assert home in before and f"{home}/recovery-point-offset-checkpoint" in before
     assert (Path(logs[0].directory).parent / "recovery-point-offset-checkpoint").read_text().count(" 3\n") == 15
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_index_made_anew_is_flushed(node: Node, tmp_path: Path, clean: bool) -> None:
+    """Of a segment below the recovery point: no later start would make it once more, should a crash of the machine take it."""
+    manager = node.started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(segment_bytes=200), now_ms=NOW_MS, is_new=True)
+    for _ in range(6):
+        log.append_as_leader(batch(), 0, NOW_MS)
+    assert log.segment_count > 2
+    stop(manager)
+    index = Path(log.directory, f"{0:020}.index")
+    index.unlink()
+    if not clean:
+        Path(index.parents[1], ".kafka_cleanshutdown").unlink()
+    again = node.started()
+    found = again.get_log("t", 0)
+    assert found is not None and index.exists()
+    if not clean:
+        again.flush_log(found)
+    assert str(index) in {path for paths in flush(again) for path in paths}
+    assert found.unflushed_paths() == []
+
+
+def test_a_snapshot_that_retention_takes_need_not_be_flushed(node: Node) -> None:
+    manager = node.started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(segment_bytes=200), now_ms=NOW_MS, is_new=True)
+    for sequence in range(0, 18, 3):
+        log.append_as_leader(batch(producer=7, sequence=sequence), 0, NOW_MS)
+    log.update_high_watermark(log.log_end_offset)
+    log.maybe_increment_log_start_offset(log.log_end_offset)
+    manager.flush_log(log)
+    assert log.delete_old_segments(NOW_MS)
+    flush(manager)
+    assert log.recovery_point == log.log_end_offset and not node.reports
