@@ -10,6 +10,7 @@ of two clusters or another node     NodeError: one sentence that names the direc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
@@ -21,7 +22,13 @@ from kcli.log.log_manager import LogManager, LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.server.broker import Broker
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.controller.formatting import FormattingError, format_directory, read_meta_properties, written_paths
+from kcli.server.controller.formatting import (
+    METADATA_PARTITION,
+    FormattingError,
+    format_directory,
+    read_meta_properties,
+    written_paths,
+)
 from kcli.server.dice import Dice
 from kcli.server.events import Effect
 from kcli.server.flushes import Flushes
@@ -29,6 +36,8 @@ from kcli.server.node import Node
 from kcli.server.timing_wheel import Timer
 
 Tell = Callable[[str], None]
+# What may be in a directory that is to be formatted: what a format writes before meta.properties, and what systems leave.
+_LEFT_BY_FORMATTING = frozenset(("bootstrap.checkpoint", METADATA_PARTITION, ".lock", "lost+found"))
 
 
 class NodeError(Exception):
@@ -59,6 +68,8 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
                 tell(f"{path}: {error.strerror or error}: the log directory cannot be read")
         empty = [path for path, meta in metas.items() if meta is None]
         if len(empty) == len(directories):
+            for path in directories:
+                _refuse_what_others_left(disk, path)
             metas = _format_all(config, disk, rng, now_ms, directories)
             unflushed = written_paths(directories, directories[0])
             tell(f"formatted {', '.join(directories)} for a new cluster")
@@ -74,6 +85,17 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
         raise NodeError(str(error)) from error
     identity = _check(config, metas)
     return identity._replace(unflushed=unflushed, directory_ids=dict.fromkeys(directories) | identity.directory_ids)
+
+
+def _refuse_what_others_left(disk: LogDisk, path: str) -> None:
+    """A directory that holds something is formatted by itself only where a format that was cut off left it."""
+    names = disk.list_directory(path) if disk.exists(path) else []
+    foreign = [name for name in sorted(names) if name not in _LEFT_BY_FORMATTING and not name.endswith(".tmp")]
+    if foreign:
+        raise NodeError(
+            f"{path} is not empty ({foreign[0]} is in it), and no meta.properties tells whose it is: name another directory in "
+            "log.dirs, or make it a node's with `kcli format`"
+        )
 
 
 def _format_all(
@@ -104,6 +126,11 @@ def _cluster_ids(metas: Mapping[str, MetaProperties | None]) -> list[str]:
 
 def _check(config: ServerConfig, metas: Mapping[str, MetaProperties | None]) -> Identity:
     cluster_ids = _cluster_ids(metas)
+    for path, meta in metas.items():
+        if meta is not None and meta.cluster_id is None:
+            raise NodeError(
+                f"{path}/meta.properties states no cluster.id: put the file back as it was, or format another directory"
+            )
     if len(cluster_ids) != 1:
         raise NodeError(f"the log directories belong to different clusters: {', '.join(cluster_ids)}; log.dirs mixes them up")
     for path, meta in metas.items():
@@ -152,6 +179,12 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
     except StorageError as error:
         raise NodeError(str(error)) from error
     controller = ControllerCore(config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell)
+
+    def end(error: OSError, now_ms: int) -> None:
+        """Without its metadata log a node can decide nothing any more: it ends, at its next step."""
+        timer.schedule(now_ms, partial(_raise, error))
+
+    controller.raft.on_storage_failure = end
     broker = None
     if config.is_broker:
         broker = Broker(
@@ -171,3 +204,7 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
         flushes.flush(identity.unflushed, _flushed_format(tell))
     node.serve_controller_on([listener.name for listener in config.controller_listeners])
     return node
+
+
+def _raise(error: OSError, now_ms: int) -> None:
+    raise error

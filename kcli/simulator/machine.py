@@ -318,6 +318,10 @@ class Machine:
 
     def _close(self, connection: Connection, reason: str) -> None:
         self._trace.add(f"c{connection.connection_id}", f"closed: {reason}")
+        if isinstance(connection.shell, _LoopbackCall):
+            event = ResponseReceived(connection.shell.request_id, None)
+            self._in_this_life(self._network.delay_ms(), lambda: self._handle(event))
+            return
         end = self._ends.pop(connection.connection_id, None)
         if end is not None:
             end.link.close(1)
