@@ -155,7 +155,8 @@ class Administrator:
             request = world.request(DELETE_TOPICS, topic_names=[topic.facts.name], timeout_ms=1000)
         topic.deletion_asked = True
         world.trace.add("admin", f"delete {topic.facts.name}")
-        for _ in range(AUDIT_PATIENCE):
+        refusals = 0
+        while refusals < AUDIT_PATIENCE:
             response = yield self._client.send(DELETE_TOPICS, version, request)
             if response is not None:
                 code = response.responses[0].error_code
@@ -163,6 +164,7 @@ class Administrator:
                     break
                 if code not in RETRIABLE:
                     raise SimulationFailure(f"deleting {topic.facts.name} was answered with error {code}")
+                refusals += 1
             if world.is_ending:
                 return
             yield PAUSE_MS

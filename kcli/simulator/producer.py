@@ -35,6 +35,7 @@ RETRIABLE = frozenset(
         error_codes.UNKNOWN_TOPIC_ID,
         error_codes.LEADER_NOT_AVAILABLE,
         error_codes.NOT_LEADER_OR_FOLLOWER,
+        error_codes.NOT_CONTROLLER,
         error_codes.REQUEST_TIMED_OUT,
         error_codes.KAFKA_STORAGE_ERROR,
     )
