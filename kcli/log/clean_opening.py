@@ -5,7 +5,7 @@
     the names in the directory             segments with both indexes, no leftovers, no transaction index
     sizes of the segments                  at most 2**31 - 1 bytes
     the last entry of the last `.index`    there, not of a preallocated tail, and true
-    headers from there to the end          whole batches up to the last byte: the log end offset
+    headers from there to the end          whole batches of format 2 up to the last byte: the log end offset
     snapshots                              a sound one at the log end (none where nothing was ever written)
 
 What the long way would then do to snapshots and leader epochs is done here, too. Nothing is read of other segments.
@@ -20,6 +20,7 @@ from kcli.format.file_names import FileKind, segment_file_name
 from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
+from kcli.format.record_batch import RecordBatch
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
@@ -109,6 +110,8 @@ def _end_offset(disk: Disk, segment: LiveSegment) -> int | None:
         walk = HeaderWalk(file, position, segment.size_bytes)
         end_offset = None
         for header in walk.headers():
+            if not isinstance(header, RecordBatch):
+                return None
             if end_offset is None and position and header.last_offset != segment.base_offset + relative_offset:
                 return None
             end_offset = header.last_offset + 1
