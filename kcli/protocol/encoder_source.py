@@ -71,7 +71,8 @@ class EncoderSource(Source):
             self.depth += 1
         if kind.is_array and is_compact and kind.element.is_fixed and kind.name != "uuid":
             code = packer_name(STRUCT_CODES[kind.name])
-            self.add(f"n = len({value}) + 1", "if n < 128:", f"    {out} += pack_counted_list_{code}[n - 1](n, *{value})")
+            self.add(f"n = len({value}) + 1", "if n == 1:", f"    {out}.append(1)")
+            self.add("elif n < 128:", f"    {out} += pack_counted_list_{code}[n - 1](n, *{value})")
             self.add("else:", f"    {out} += write_unsigned_varint(n) + pack_list_{code}[n - 1](*{value})")
         elif kind.is_array:
             self._write_length(f"len({value})", out, is_compact, is_wide)
