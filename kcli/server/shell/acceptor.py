@@ -94,12 +94,12 @@ class Gate:
 
 
 class Acceptor:
-    """One listening socket; `make_protocol` makes what serves a connection, which tells the gate when it ends."""
+    """One listening socket; `serve(host, port)` makes what serves a connection, which tells the gate when it ends."""
 
-    def __init__(self, bound: socket.socket, gate: Gate, make_protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(self, bound: socket.socket, gate: Gate, serve: Callable[[str, int], asyncio.BaseProtocol]) -> None:
         self._bound = bound
         self._gate = gate
-        self._make_protocol = make_protocol
+        self._serve = serve
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -129,13 +129,13 @@ class Acceptor:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            task = self._loop.create_task(self._take(accepted, host))
+            task = self._loop.create_task(self._take(accepted, host, address[1]))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _take(self, accepted: socket.socket, host: str) -> None:
+    async def _take(self, accepted: socket.socket, host: str, port: int) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make_protocol, accepted)
+            await self._loop.connect_accepted_socket(lambda: self._serve(host, port), accepted)
         except OSError:
             accepted.close()
             self._gate.leave(host)

@@ -22,7 +22,7 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.primitives import Buffer
@@ -121,7 +121,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_is_sending",
         "_is_waiting",
         "_loop",
-        "_make",
         "_parts",
         "_server",
         "_socket",
@@ -134,11 +133,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         "transport",
     )
 
-    def __init__(
-        self, server: ServerPort, make: Callable[[tuple[str, int]], Connection], loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, server: ServerPort, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
-        self._make = make
+        self.connection = connection
+        connection.shell = self
         self._loop = loop
         self._set_buffer(_NO_BUFFER)
         self._wants_large = False  # the last request did not fit a small buffer
@@ -156,7 +154,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._watched: socket.socket | None = None  # a duplicate, while the socket takes no more
         self.active_round = server.idle_round
         self._can_send_files = False
-        self.connection: Connection
         self.transport: asyncio.Transport
 
     # ------------------------------------------------------------------------------------------- what asyncio calls
@@ -165,9 +162,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Take the connection over."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        peer = transport.get_extra_info("peername") or ("", 0)
-        self.connection = self._make((str(peer[0]), int(peer[1])))
-        self.connection.shell = self
         raw = transport.get_extra_info("socket")
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._can_send_files = transport.get_extra_info("sslcontext") is None

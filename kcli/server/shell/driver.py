@@ -38,7 +38,7 @@ from kcli.server.events import (
     SendRequest,
     SendResponse,
 )
-from kcli.server.shell.acceptor import Acceptor, Gate, plain_host
+from kcli.server.shell.acceptor import Acceptor, Gate
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
 from kcli.server.shell.clock import Clock
 from kcli.server.shell.limits import Limits
@@ -227,13 +227,10 @@ class Driver:
     def listen(self, listener: str, bound: socket.socket) -> None:
         """Take connections on a listener's socket, which is bound and listens."""
 
-        def make(peer: tuple[str, int]) -> Connection:
-            return Connection(self._connection_id(), listener, plain_host(peer[0]), peer[1])
+        def serve(host: str, port: int) -> ClientConnection:
+            return ClientConnection(self, Connection(self._connection_id(), listener, host, port), self.loop)
 
-        def protocol() -> ClientConnection:
-            return ClientConnection(self, make, self.loop)
-
-        self._acceptors.append(Acceptor(bound, self.gate, protocol))
+        self._acceptors.append(Acceptor(bound, self.gate, serve))
         if self._idle_timer is None and self.gate.limits.max_idle_ms > 0:
             self._look_for_idle_ones()
 
