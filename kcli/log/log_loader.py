@@ -58,6 +58,7 @@ class LoadSettings(NamedTuple):
 
     With `keeps_batches` the producers read out of the last segment stay as they are: with five batches each, of which a
     snapshot has the last only. Kafka goes on from the snapshot, and does not know a client's older batches in flight again.
+    And a batch whose offset is torn costs itself, not its segment (LogSegment.recover).
     """
 
     had_clean_shutdown: bool = False
@@ -188,7 +189,8 @@ class _LogLoader:
         producers = self._producer_state_manager()
         log_start_offset = self.settings.log_start_offset
         yield from rebuild_in_slices(producers, self.segments, log_start_offset, segment.base_offset)
-        truncated_bytes = (yield from segment.recover(producers, self.epochs)).truncated_bytes
+        keeps_order = self.settings.keeps_batches
+        truncated_bytes = (yield from segment.recover(producers, self.epochs, keeps_order=keeps_order)).truncated_bytes
         # So that recovering the next segment need not read this one again.
         producers.take_snapshot()
         self.recovered = producers

@@ -232,9 +232,13 @@ class LogSegment:
         except FormatError as error:
             raise LogRefusedError(error.message, self.transaction_index_path) from error
 
-    def recover(self, producers: ProducerStateManager, epochs: LeaderEpochCache) -> Slices[RecoveredSegment]:
+    def recover(
+        self, producers: ProducerStateManager, epochs: LeaderEpochCache, *, keeps_order: bool = False
+    ) -> Slices[RecoveredSegment]:
         """Rebuild the indexes and cut the file behind its last sound batch, applying the batches to producers and epochs.
 
+        The CRC does not cover a batch's offset, which a write that is torn at a sector may leave 0. Kafka gives up the whole
+        segment then, or lets the log end at that offset; with `keeps_order` such a batch is not sound, and all before it stays.
         `producers` must hold the state at the base offset. Raises OffsetOverflowError, OffsetsGoBackError, LogRefusedError.
         """
         self._offset_index = OffsetIndex.of(self.base_offset)
@@ -245,7 +249,7 @@ class LogSegment:
         indexes = IndexAppender(self._offset_index, self._time_index, self.settings.interval_bytes)
         for path in (self.offset_index_path, self.time_index_path, self.transaction_index_path):
             self._explain(path, "rebuilt from the batches of its segment")
-        valid_bytes, why = yield from self._recover_batches(indexes, producers, epochs)
+        valid_bytes, why = yield from self._recover_batches(indexes, producers, epochs, keeps_order)
         truncated_bytes = self.size_bytes - valid_bytes
         if truncated_bytes:
             self._explain(self.log_path, why)
@@ -254,13 +258,13 @@ class LogSegment:
         return RecoveredSegment(truncated_bytes, why if truncated_bytes else "")
 
     def _recover_batches(
-        self, indexes: IndexAppender, producers: ProducerStateManager, epochs: LeaderEpochCache
+        self, indexes: IndexAppender, producers: ProducerStateManager, epochs: LeaderEpochCache, keeps_order: bool
     ) -> Slices[tuple[int, str]]:
         """Apply the batches -> (how many bytes of them are sound, why the rest is not)."""
         valid_bytes = odd_batches = 0
         scanner = RecordScanner(16)
         with SegmentReader(self._disk, self.log_path) as reader:
-            plain = RecoveryPass(reader, self.base_offset, indexes, producers, epochs)
+            plain = RecoveryPass(reader, self.base_offset, indexes, producers, epochs, keeps_order=keeps_order)
             try:
                 while True:
                     valid_bytes = yield from plain.run(valid_bytes)
@@ -273,6 +277,10 @@ class LogSegment:
                     if not is_valid_for_kafka(batch):
                         offset = batch.header.base_offset
                         return valid_bytes, f"the batch at byte {batch.position} (offset {offset}) has a wrong CRC"
+                    if plain.least_offset is not None:
+                        if batch.header.base_offset < plain.least_offset:
+                            return valid_bytes, f"the batch at byte {batch.position} has an offset below that of the one before"
+                        plain.least_offset = batch.header.last_offset + 1
                     self._recover_indexes(batch, indexes)
                     valid_bytes += batch.header.size_bytes
                     if isinstance(batch.header, RecordBatch):

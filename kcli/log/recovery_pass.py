@@ -38,7 +38,11 @@ class RecoveryPass:
         indexes: IndexAppender,
         producers: ProducerStateManager,
         epochs: LeaderEpochCache,
+        *,
+        keeps_order: bool = False,
     ) -> None:
+        # With `keeps_order` a batch is plain only where its offsets lie behind those before it.
+        self.least_offset = base_offset if keeps_order else None
         self._reader = reader
         self._base_offset = base_offset
         self._indexes = indexes
@@ -79,6 +83,7 @@ class RecoveryPass:
                 fields[5] & CONTROL_FLAG
                 or fields[0] < 0
                 or fields[6] < 0
+                or (self.least_offset is not None and fields[0] < self.least_offset)
                 or not 0 <= last_offset - base <= INT32_MAX
                 or crc32c(buffer[index + CRC_START : index + size]) != fields[4]
                 or (fields[9] >= 0 and not self._take_producer(RecordBatch(index + shift, *fields)))
@@ -93,6 +98,8 @@ class RecoveryPass:
             if fields[2] >= 0 and (latest is None or fields[2] > latest):
                 self._epochs.assign(fields[2], fields[0])
             next_offset = last_offset + 1
+            if self.least_offset is not None:
+                self.least_offset = next_offset
             index += size
         if next_offset is not None:
             self._producers.map_end_offset = next_offset

@@ -6,6 +6,7 @@
     batches are sound            CRC and counts; a torn one only at the end of an answer
     records are those sent       kcli.simulator.ledger
     nothing above is seen        no record at or above the high watermark that came with it
+    times lead to offsets        ListOffsets of a time gives the first record at or behind it, as far as is known
 
 With a fetch session (KIP-227) it sends only what changed and takes a partition that is left out as having nothing new.
 """
@@ -58,6 +59,8 @@ class SimulatedConsumer:
                 yield PAUSE_MS
                 continue
             yield from self._fetch_once(self._topic)
+            if rng.random() < 0.05:
+                yield from self._look_up_time(self._topic)
             yield rng.randrange(30) * world.pace
 
     def read_whole(self, topic: TopicLedger) -> Steps:
@@ -99,14 +102,35 @@ class SimulatedConsumer:
 
     # ---------------------------------------------------------------------------------------------------------- seeking
 
-    def _seek(self, topic: TopicLedger, partition: PartitionLedger, timestamp: int) -> Steps:
-        """Find where a partition begins or ends."""
+    def _look_up_time(self, topic: TopicLedger) -> Steps:
+        """Ask for the first record at or behind a time, and hold the answer against all that is known to stand there."""
+        partition = self._rng.choice(topic.partitions)
+        known = {offset: partition.sent[value][0].timestamp for offset, value in partition.standing.items()}
+        if not known or topic.facts.is_log_append_time or topic.facts.has_retention:
+            return
+        timestamp = self._rng.choice(list(known.values())) + self._rng.randrange(-1, 2)
+        response = yield self._client.send(LIST_OFFSETS, *self._list_offsets(topic, partition, timestamp))
+        if response is None or topic.deletion_asked or response.topics[0].partitions[0].error_code:
+            return
+        found = response.topics[0].partitions[0].offset
+        for offset, standing in known.items():
+            is_there = partition.deleted_end <= offset < partition.acknowledged_end and offset in partition.standing
+            if is_there and standing >= timestamp and not 0 <= found <= offset:
+                partition.fail(f"ListOffsets of time {timestamp} gave {found}, but offset {offset} has the time {standing}")
+        if found in known and known[found] < timestamp:
+            partition.fail(f"ListOffsets of time {timestamp} gave {found}, which has the time {known[found]}")
+
+    def _list_offsets(self, topic: TopicLedger, partition: PartitionLedger, timestamp: int) -> tuple[int, Message]:
+        """A version, and a request in it."""
         world = self._world
-        version = world.version(self._rng, LIST_OFFSETS)
         wanted = world.struct(LIST_OFFSETS, "ListOffsetsPartition", partition_index=partition.index, timestamp=timestamp)
         asked = world.struct(LIST_OFFSETS, "ListOffsetsTopic", name=topic.facts.name, partitions=[wanted])
+        return world.version(self._rng, LIST_OFFSETS), world.request(LIST_OFFSETS, replica_id=-1, topics=[asked])
+
+    def _seek(self, topic: TopicLedger, partition: PartitionLedger, timestamp: int) -> Steps:
+        """Find where a partition begins or ends."""
         low, high = partition.low_watermark, partition.acknowledged_end
-        response = yield self._client.send(LIST_OFFSETS, version, world.request(LIST_OFFSETS, replica_id=-1, topics=[asked]))
+        response = yield self._client.send(LIST_OFFSETS, *self._list_offsets(topic, partition, timestamp))
         if response is None:
             yield PAUSE_MS
             return

@@ -9,6 +9,7 @@ import pytest
 
 from kcli.log.disk import OsDisk
 from kcli.log.indexes import IndexSettings
+from kcli.log.load_disk import LiveDisk
 from kcli.log.log_loader import LoadSettings, load_log
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.planned_disk import Change, PlannedDisk
@@ -16,6 +17,7 @@ from kcli.log.recovery_pass import RecoveryPass
 from kcli.log.slices import Slices
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
+from tests.inspect.verified import batch, partition
 
 PARTITIONS = ("transactions-0", "codec-zstd-0", "open-transaction-0")
 
@@ -83,3 +85,18 @@ def test_the_pass_takes_plain_batches(tmp_path: Path) -> None:
         patch.setattr(RecoveryPass, "run", watched)
         outcome(tmp_path / "t-0")
     assert taken == [len(builder.log)]
+
+
+@pytest.mark.parametrize("interval_bytes", [0, 4096])
+def test_a_torn_offset_costs_its_batch_only(tmp_path: Path, interval_bytes: int) -> None:
+    """The CRC does not cover the offset; a broker keeps what lies before such a batch, which Kafka would give up."""
+    batches = [batch(0, 3), batch(3, 2), batch(5)]
+    path = partition(tmp_path, "t-0", batches)
+    log = path / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    size = len(batches[2].encode())
+    data[-size : 8 - size] = bytes(8)
+    log.write_bytes(data)
+    settings = LoadSettings(indexes=IndexSettings(interval_bytes, 4096), keeps_batches=True)
+    assert load_log(LiveDisk(OsDisk()), str(path), settings).log_end_offset == 5
+    assert log.stat().st_size == len(data) - size

@@ -28,7 +28,7 @@ from kcli.server.events import (
     SendFile,
 )
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.records import whole_batches
+from kcli.simulator.records import records_of, whole_batches
 
 DATA = "/data"
 META = f"{DATA}/meta.json"
@@ -93,6 +93,17 @@ class SmallLog:
     def write(self, data: bytearray) -> None:
         """To the file."""
         self.file.append([data])
+
+    def offset_at(self, timestamp: int) -> int:
+        """Of the first record at or behind a time, -1 for none."""
+        data = self.file.read_at(0, self.size)
+        found = (
+            offset
+            for batch in self.batches
+            for offset, record in enumerate(records_of(data, batch), batch.base_offset)
+            if record.timestamp >= timestamp and offset >= self.start
+        )
+        return next(found, -1)
 
     def region(self, offset: int) -> FileRegion | bytes:
         """All from the batch with an offset on."""
@@ -245,6 +256,8 @@ class SmallNode:
         code, offset = error_codes.UNKNOWN_TOPIC_OR_PARTITION, -1
         if log is not None:
             code, offset = 0, log.start if part.timestamp == -2 else log.end
+            if part.timestamp >= 0:
+                offset = log.offset_at(part.timestamp)
         make = api.response.classes
         answer = make["ListOffsetsPartitionResponse"](partition_index=part.partition_index, error_code=code, offset=offset)
         return api.response.new(topics=[make["ListOffsetsTopicResponse"](name=asked.name, partitions=[answer])])
