@@ -65,6 +65,7 @@ def test_windows_find_what_one_piece_shows(
         assert outcome(bytes(body), count, codec) == in_one_piece
 
 
+@pytest.mark.ci
 def test_a_record_of_the_size_of_the_limit_is_not_held() -> None:
     body = encode_records([Record(0, 0, None, bytes(100 * 1024 * 1024))])
     made = NewRecordBatch(0, 0, NOW_MS, NOW_MS, 1, deflate(ZSTD, body), ZSTD).encode()

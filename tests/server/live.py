@@ -36,6 +36,7 @@ class LiveServer:
         settings = {
             "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
             "log.dirs": str(self.data),
+            "log.retention.ms": "-1",  # the records of these tests are old
             **dict(override.split("=", 1) for override in overrides),
         }
         command = [sys.executable, "-m", "kcli", "serve"]
@@ -243,7 +244,8 @@ class Witness:
                     answer = client.produce(self._topic, 0, numbered(self.count))
                     assert (answer.error_code, answer.base_offset) == (0, self.count)
                     part = client.fetch({(self._topic, 0): self.count})[self._topic, 0]
-                    assert numbers_in(bytes(part.records)) == [b"%08d" % self.count]
+                    found = numbers_in(bytes(part.records))
+                    assert found == [b"%08d" % self.count], f"{found[:3]} at {self.count}, high watermark {part.high_watermark}"
                     self.slowest_s = max(self.slowest_s, time.monotonic() - began)
                     self.count += 1
                     time.sleep(0.001)
