@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import ROOT
 from tests.oracle.brokers import TOOL_SECONDS, KcliBroker, broker_at, copy_of_given
-from tests.oracle.clients.plan import Record
+from tests.oracle.clients.plan import Record, consume, records_of, run_plan
 from tests.oracle.peer import Peer
 from tests.oracle.reading import (
     TopicPartitionName,
@@ -97,6 +97,18 @@ def assert_serves(bootstrap: str, expected: Records, committed: Records) -> None
         assert read[name] == records, name
 
 
+def assert_java_reads(peer: Peer, bootstrap: str, expected: Records) -> None:
+    """The Java consumer reads the same."""
+    steps = [
+        consume(f"{name.topic}-{name.partition}", name.topic, len(records), partition=name.partition, offset=records[0].offset)
+        for name, records in expected.items()
+        if records
+    ]
+    answers = run_plan(peer.java_command("JavaClient"), bootstrap, steps)
+    for name, records in expected.items():
+        assert not records or records_of(answers[f"{name.topic}-{name.partition}"]) == records, name
+
+
 def assert_sound(peer: Peer, data: Path) -> None:
     """`kcli verify` finds nothing, and Kafka's dump tool takes every segment."""
     command = [sys.executable, "-m", "kcli", "verify", str(data)]
@@ -141,6 +153,7 @@ def test_a_directory_of_kafka(kcli_serves: None, kafka_peer: Peer, shared: Path,
         committed = served_records(kcli.bootstrap, expected, "read_committed")
         changed = dict.fromkeys(plain)
         assert_serves(kcli.bootstrap, expected, {})
+        assert_java_reads(kafka_peer, kcli.bootstrap, expected)
         create(kcli.bootstrap, expected, "made-by-kcli", 2)
         append(kcli.bootstrap, expected, [*plain, TopicPartitionName("made-by-kcli", 1)], "kcli")
     assert_sound(kafka_peer, data)
