@@ -73,7 +73,9 @@ public class RunTools {
     Exit.Procedure procedure =
         (status, message) -> {
           running.get().end(status);
-          LockSupport.park();
+          while (true) {
+            LockSupport.park(); // it may return for no reason
+          }
         };
     Exit.setExitProcedure(procedure);
     Exit.setHaltProcedure(procedure);
