@@ -67,6 +67,7 @@ class QuorumController:
         self._tell = tell
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._last_append_ms = 0
+        self._check_due_ms = 0
         self.is_active = False
 
     # ----------------------------------------------------------------------------------------------------- the raft log
@@ -99,7 +100,7 @@ class QuorumController:
             self._last_append_ms = now_ms
             self._on_activation(now_ms)
             self._schedule_idle_check(now_ms)
-            self._timer.schedule(now_ms + self._check_interval_ms, self._check_sessions)
+            self._schedule_session_check(now_ms)
         elif was_active and not self.is_active:
             waiting, self._waiting = self._waiting, deque()
             for _, answer in waiting:
@@ -197,10 +198,16 @@ class QuorumController:
     def _check_sessions(self, now_ms: int) -> None:
         if not self.is_active:
             return
-        for broker in expired_brokers(self.state, now_ms):
-            self._tell(f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced")
-            self._by_itself(fence_records(self.state, broker), now_ms)
-        self._timer.schedule(now_ms + self._check_interval_ms, self._check_sessions)
+        # A check that comes late stood still itself, and with it the heartbeats that wait to be read: they come first.
+        if now_ms - self._check_due_ms < self._check_interval_ms:
+            for broker in expired_brokers(self.state, now_ms):
+                self._tell(f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced")
+                self._by_itself(fence_records(self.state, broker), now_ms)
+        self._schedule_session_check(now_ms)
+
+    def _schedule_session_check(self, now_ms: int) -> None:
+        self._check_due_ms = now_ms + self._check_interval_ms
+        self._timer.schedule(self._check_due_ms, self._check_sessions)
 
     def _by_itself(self, records: list[Message], now_ms: int) -> None:
         try:

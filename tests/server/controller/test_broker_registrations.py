@@ -112,6 +112,22 @@ def test_a_silent_broker_is_fenced_and_its_partitions_wait_for_it(node: Controll
     assert (back.leader, back.isr, back.eligible_leader_replicas, back.leader_epoch) == (1, [1], [], 2)
 
 
+def test_a_process_that_stood_still_does_not_hold_its_own_silence_against_a_broker(node: ControllerNode) -> None:
+    """The heartbeats that wait to be read count before the session's end does; without them the next check fences."""
+    node.run(1_000)
+    node.now_ms += 11_000
+    node.timer.advance(node.now_ms)
+    node.run()
+    assert not node.broker.image.brokers[1].is_fenced
+    node.beat()
+    node.run(8_000)
+    assert not node.broker.image.brokers[1].is_fenced
+    node.now_ms += 11_000
+    node.timer.advance(node.now_ms)
+    node.run(5_000)
+    assert node.broker.image.brokers[1].is_fenced
+
+
 def test_an_unclean_stop_makes_the_last_replica_recover(node: ControllerNode) -> None:
     """A broker that comes back without having stopped cleanly leads as RECOVERING, and says when it has recovered."""
     node.create_topic("orders")
