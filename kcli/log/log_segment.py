@@ -41,7 +41,7 @@ from kcli.log.log_directory import join_path
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.record_windows import RecordScanner
-from kcli.log.recovery_pass import IndexGoesBackError, RecoveryPass
+from kcli.log.recovery_pass import IndexGoesBackError, RecoveryPass, is_torn_offset
 from kcli.log.slices import Slices
 
 # Batches that are no plain ones are taken one by one: about fifty microseconds each.
@@ -239,6 +239,7 @@ class LogSegment:
 
         The CRC does not cover a batch's offset, which a write that is torn at a sector may leave 0. Kafka gives up the whole
         segment then, or lets the log end at that offset; with `keeps_order` such a batch is not sound, and all before it stays.
+        Whatever else goes back in offsets is as in Kafka.
         `producers` must hold the state at the base offset. Raises OffsetOverflowError, OffsetsGoBackError, LogRefusedError.
         """
         self._offset_index = OffsetIndex.of(self.base_offset)
@@ -278,8 +279,8 @@ class LogSegment:
                         offset = batch.header.base_offset
                         return valid_bytes, f"the batch at byte {batch.position} (offset {offset}) has a wrong CRC"
                     if plain.least_offset is not None:
-                        if batch.header.base_offset < plain.least_offset:
-                            return valid_bytes, f"the batch at byte {batch.position} has an offset below that of the one before"
+                        if is_torn_offset(batch.header.base_offset, plain.least_offset):
+                            return valid_bytes, f"the offset of the batch at byte {batch.position} was not written whole"
                         plain.least_offset = batch.header.last_offset + 1
                     self._recover_indexes(batch, indexes)
                     valid_bytes += batch.header.size_bytes

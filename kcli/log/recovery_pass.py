@@ -28,6 +28,14 @@ class IndexGoesBackError(FormatError):
     """The plain batch at byte `position` would get an index entry that does not rise."""
 
 
+def is_torn_offset(offset: int, expected: int) -> bool:
+    """Whether the offset of a batch is what a write torn at a sector leaves of `expected`: its first bytes are 0, not written.
+
+    The CRC does not cover it. Any other offset that goes back is taken as Kafka takes it.
+    """
+    return offset < expected and any(offset == expected & (1 << bits) - 1 for bits in range(0, 64, 8))
+
+
 class RecoveryPass:
     """What recovering the segment of `base_offset` adds up: index entries, producers, leader epochs."""
 
@@ -41,7 +49,7 @@ class RecoveryPass:
         *,
         keeps_order: bool = False,
     ) -> None:
-        # With `keeps_order` a batch is plain only where its offsets lie behind those before it.
+        # With `keeps_order` a batch is plain only where its offsets lie behind those before it: see is_torn_offset.
         self.least_offset = base_offset if keeps_order else None
         self._reader = reader
         self._base_offset = base_offset
