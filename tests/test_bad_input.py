@@ -41,7 +41,9 @@ def run_worker(scratch: Path, way: str, *numbers: int, program: tuple[str, ...] 
     assert worker.stdout is not None
     told, is_hung = bytearray(), False
     with worker.stdout as pipe:
-        while select.select([pipe], [], [], SILENT_SECONDS[way])[0]:
+        poller = select.poll()  # select itself takes no descriptor beyond 1023
+        poller.register(pipe, select.POLLIN)
+        while poller.poll(SILENT_SECONDS[way] * 1000):
             if not (piece := os.read(pipe.fileno(), 65536)):
                 break
             told += piece

@@ -206,7 +206,25 @@ class LogDisk(Disk, Protocol):
         ...
 
 
-class OsFile:
+class _Descriptor:
+    """A descriptor of the operating system; it is given back with the last reference at the latest."""
+
+    _fd = -1
+
+    def size(self) -> int:
+        """The size in bytes now."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """Give the file back; closing twice is no error."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = close
+
+
+class OsFile(_Descriptor):
     """An open file of the operating system; see DiskFile."""
 
     def __init__(self, path: str) -> None:
@@ -214,16 +232,12 @@ class OsFile:
         self._fd = _open_read_only(path)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
-            os.close(self._fd)
+            self.close()
             code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
             raise OSError(code, os.strerror(code) if code == errno.EISDIR else "Not a regular file", path)
         self._cache_neutral = status.st_size >= CACHE_NEUTRAL_FILE_BYTES and hasattr(os, "RWF_NOWAIT")
         if self._cache_neutral:
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
-
-    def size(self) -> int:
-        """The size in bytes now."""
-        return os.fstat(self._fd).st_size
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
@@ -268,24 +282,13 @@ class OsFile:
         except OSError as error:
             return max(position, self.size()) if error.errno == errno.ENXIO else position
 
-    def close(self) -> None:
-        """Give the file back; closing twice is no error."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
-
-class OsLogFile:
+class OsLogFile(_Descriptor):
     """An open file of the operating system, for appending and reading; see LogFile."""
 
     def __init__(self, path: str, *, create: bool) -> None:
         self.name = path
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        self._fd = os.open(path, flags, 0o644)
-
-    def size(self) -> int:
-        """The size in bytes."""
-        return os.fstat(self._fd).st_size
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
         """Write the parts at the end of the file -> their bytes. Raises OSError where not all could be written."""
@@ -323,12 +326,6 @@ class OsLogFile:
     def fileno(self) -> int:
         """The descriptor, for sendfile."""
         return self._fd
-
-    def close(self) -> None:
-        """Give the file back; closing twice is no error."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 def _open_read_only(path: str) -> int:
