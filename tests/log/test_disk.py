@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kcli.log.disk import CACHE_NEUTRAL_FILE_BYTES, OsDisk, OsFile
+from tests.conftest import open_descriptors
 
 DISK = OsDisk()
 
@@ -111,13 +112,13 @@ def test_opening_leaves_no_descriptor(tmp_path: Path) -> None:
     """Neither a file that is closed nor one that is refused keeps one."""
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(5):
         OsFile(str(path)).close()
         DISK.read_file(str(path), 5)
         with pytest.raises(OSError):
             OsFile(str(tmp_path))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_reading_leaves_the_times(tmp_path: Path) -> None:

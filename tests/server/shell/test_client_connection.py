@@ -13,6 +13,7 @@ from kcli.server.events import ConnectionClosed, Effect, FileRegion, RequestRece
 from kcli.server.shell.client_connection import REQUESTS_PER_TURN, ClientConnection
 from kcli.server.shell.limits import Limits
 from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool
+from tests.conftest import open_descriptors
 from tests.server.shell.sockets import Shell, framed, run, silent, unanswered
 
 MB = 1 << 20
@@ -220,7 +221,7 @@ def test_a_slow_reader_gets_all_though_the_file_is_deleted_meanwhile(tmp_path: P
         region = file_of(tmp_path / "segment", data)
         serve_parts(shell, b"head", region)
         slow, other = await shell.connect(receive_bytes=SMALL_WINDOW_BYTES), await shell.connect()
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         await slow.send(framed(b"?"))
         await shell.until(lambda: bool(shell.node.frames))
         await shell.turns()
@@ -230,7 +231,7 @@ def test_a_slow_reader_gets_all_though_the_file_is_deleted_meanwhile(tmp_path: P
         assert await other.ask(b"!") == b"ok"
         assert await slow.frame() == b"head" + data
         assert await slow.ask(b"!") == b"ok", "the next request of the slow one"
-        assert len(os.listdir("/proc/self/fd")) == before - 1, "the duplicates are given back"
+        assert open_descriptors() == before - 1, "the duplicates are given back"
 
     run(test)
 
@@ -239,7 +240,7 @@ def test_a_slow_reader_that_leaves_gives_its_files_back(tmp_path: Path) -> None:
     async def test(shell: Shell) -> None:
         region = file_of(tmp_path / "segment", bytes(24 * MB))
         serve_parts(shell, region)
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         for reset in (False, True):
             slow = await shell.connect(receive_bytes=SMALL_WINDOW_BYTES)
             await slow.send(framed(b"?"))
@@ -247,7 +248,7 @@ def test_a_slow_reader_that_leaves_gives_its_files_back(tmp_path: Path) -> None:
             slow.close(reset=reset)
             await shell.until(lambda: shell.driver.connection_count == 0)
         await shell.turns()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_descriptors() == before
 
     run(test)
 

@@ -28,6 +28,7 @@ from kcli.server.events import (
 from kcli.server.shell.acceptor import Gate, plain_host
 from kcli.server.shell.driver import flush_paths
 from kcli.server.shell.limits import Limits, parse_overrides
+from tests.conftest import open_descriptors
 from tests.server.shell.sockets import Shell, framed, run, silent
 
 # --------------------------------------------------------------------------------------------------------------- timer
@@ -157,11 +158,11 @@ def test_a_path_that_fails_does_not_keep_the_others_from_the_disk(tmp_path: Path
             raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fsync)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     error = flush_paths([str(tmp_path)] * 3)
     assert error is not None and error.errno == errno.EIO
     assert len(done) == 3
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_what_happens_after_the_end_is_not_handed_in(tmp_path: Path) -> None:
@@ -311,7 +312,7 @@ def test_many_come_and_go() -> None:
     """Connects and drops, in all ways: nothing is left behind, and one who stays is served all the while."""
 
     async def test(shell: Shell) -> None:
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         staying = await shell.connect()
         for count in range(600):
             client = await shell.connect()
@@ -323,7 +324,7 @@ def test_many_come_and_go() -> None:
         staying.close()
         await shell.until(lambda: shell.driver.gate.count == 0 and len(shell.node.of_kind(ConnectionClosed)) == 601)
         await shell.turns()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_descriptors() == before
         assert not shell.driver.gate._by_host
 
     run(test)
