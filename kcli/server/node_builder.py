@@ -27,7 +27,6 @@ from kcli.server.controller.formatting import (
     FormattingError,
     format_directory,
     read_meta_properties,
-    written_paths,
 )
 from kcli.server.dice import Dice
 from kcli.server.events import Effect
@@ -49,13 +48,11 @@ class Identity(NamedTuple):
 
     cluster_id: str
     directory_ids: dict[str, Uuid | None]
-    unflushed: tuple[str, ...] = ()  # what was just written, in the order in which it must reach the device
 
 
 def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell) -> Identity:
     """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
-    unflushed: tuple[str, ...] = ()
     metas: dict[str, MetaProperties | None] = {}
     try:
         for path in directories:
@@ -71,7 +68,6 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
             for path in directories:
                 _refuse_what_others_left(disk, path)
             metas = _format_all(config, disk, rng, now_ms, directories)
-            unflushed = written_paths(directories, directories[0])
             tell(f"formatted {', '.join(directories)} for a new cluster")
         elif len(empty) == len(metas):
             unread = [path for path in directories if path not in metas]
@@ -84,7 +80,7 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
     except FormattingError as error:
         raise NodeError(str(error)) from error
     identity = _check(config, metas)
-    return identity._replace(unflushed=unflushed, directory_ids=dict.fromkeys(directories) | identity.directory_ids)
+    return identity._replace(directory_ids=dict.fromkeys(directories) | identity.directory_ids)
 
 
 def _refuse_what_others_left(disk: LogDisk, path: str) -> None:
@@ -158,14 +154,6 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
     return LogManagerSettings(**{field: config.get_int(key) for field, key in names.items()})
 
 
-def _flushed_format(tell: Tell) -> Callable[[OSError | None, int], None]:
-    def flushed(error: OSError | None, now_ms: int) -> None:
-        if error is not None:
-            tell(f"the new log directories could not be flushed: {error}; a power cut now would leave them unformatted")
-
-    return flushed
-
-
 def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, max_open_files: int = 256) -> Node:
     """Make a node; nothing runs before its `start`. Raises NodeError, and OSError as the disk does."""
     from kcli.server.controller.controller_core import ControllerCore
@@ -200,8 +188,6 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
             tell,
         )
     node = Node(config.node_id, effects, timer, flushes, controller, broker)
-    if identity.unflushed:
-        flushes.flush(identity.unflushed, _flushed_format(tell))
     node.serve_controller_on([listener.name for listener in config.controller_listeners])
     return node
 
