@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.primitives import Buffer
 from kcli.server.events import Connection, FileRegion, ReadableFile
-from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool
+from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool, WritableBuffer
 
 if TYPE_CHECKING:
     from kcli.server.shell.request_times import RequestTimes
@@ -303,7 +303,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._set_buffer(buffer)
         self._start, self._end = 0, have
 
-    def _set_buffer(self, buffer: bytearray) -> None:
+    def _set_buffer(self, buffer: WritableBuffer) -> None:
         self._buffer, self._view = buffer, memoryview(buffer)
 
     def _drop_buffer(self) -> None:
