@@ -1,6 +1,7 @@
 """A segment of an open log: what is kept in memory of it, and how its indexes are asked.
 
-    of every segment        base offset and size; once read, also the largest timestamp and the offset of its batch
+    of every segment        base offset and size; once read, also the largest timestamp and the offset of its batch, and whether
+                            it has aborted transactions, which hardly any has
     of the active one       a SegmentAppender (kcli.log.segment_appender) besides
 
 An index is read when it is asked, and not kept open. What it says is believed: a broker starts with indexes that it wrote
@@ -19,9 +20,12 @@ UNREAD = -2  # of a largest timestamp: nobody has asked yet
 
 
 class LiveSegment:
-    """One segment; sizes in bytes, timestamps in ms. `largest_timestamp` is UNREAD until `read_largest` was called."""
+    """One segment; sizes in bytes, timestamps in ms. `largest_timestamp` is UNREAD until `read_largest` was called.
 
-    __slots__ = ("base_offset", "largest_timestamp", "log_path", "offset_of_largest", "size_bytes")
+    `may_have_aborted` is False once its `.txnindex` was found empty or missing; who writes to that sets it again.
+    """
+
+    __slots__ = ("base_offset", "largest_timestamp", "log_path", "may_have_aborted", "offset_of_largest", "size_bytes")
 
     def __init__(self, directory: str, base_offset: int, size_bytes: int = 0) -> None:
         self.base_offset = base_offset
@@ -29,6 +33,7 @@ class LiveSegment:
         self.log_path = join_path(directory, segment_file_name(base_offset, FileKind.LOG))
         self.largest_timestamp = UNREAD
         self.offset_of_largest = base_offset
+        self.may_have_aborted = True
 
     def path(self, kind: FileKind) -> str:
         """The path of one of the segment's files."""
@@ -55,7 +60,9 @@ class LiveSegment:
 
     def read_transaction_index(self, disk: Disk) -> TransactionIndex:
         """The entries of the `.txnindex`, none where it is missing. Raises OSError."""
-        return TransactionIndex.decode(_read(disk, self.path(FileKind.TXN_INDEX)), self.base_offset)
+        data = _read(disk, self.path(FileKind.TXN_INDEX)) if self.may_have_aborted else b""
+        self.may_have_aborted = bool(data)
+        return TransactionIndex.decode(data, self.base_offset)
 
     def read_largest(self, disk: Disk) -> TimeIndexEntry:
         """The largest timestamp of the segment and the last offset of its batch, by the `.timeindex`; (-1, base) for none."""

@@ -144,6 +144,7 @@ class LocalLog:
         """Note an aborted transaction in the active segment's `.txnindex`, made with its first."""
         path = self.active.segment.path(FileKind.TXN_INDEX)
         self.disk.append(path, ABORTED_TXN.pack(*txn))
+        self.active.segment.may_have_aborted = True
         self.new_paths[path] = self.end_offset
 
     # ----------------------------------------------------------------------------------------------------------- reading
