@@ -60,7 +60,7 @@ def row_start(name: str, work: Path) -> None:
         answer_s = broker.start()
         client = Client(broker.port)
         client.create_topic("t", 1)
-        client.send(client.produce_frame("t", 0, batch(1, 5)))
+        client.send_until_taken(client.produce_frame("t", 0, batch(1, 5)))
         acked_s = time.monotonic() - began
         time.sleep(1)
         memory = broker.memory_mb()
@@ -78,7 +78,7 @@ def row_partitions(name: str, work: Path) -> None:
         for topic in range(10):
             client.create_topic(f"t{topic}", 100)
             for partition in range(100):
-                client.send(client.produce_frame(f"t{topic}", partition, batch(100, 100)))
+                client.send_until_taken(client.produce_frame(f"t{topic}", partition, batch(100, 100)))
         figures = {"serving_mb": broker.memory_mb()}
         client.close()
         for how, number in (("clean", signal.SIGTERM), ("killed", signal.SIGKILL)):
@@ -86,12 +86,7 @@ def row_partitions(name: str, work: Path) -> None:
             began = time.monotonic()
             broker.start()
             client = Client(broker.port)
-            while True:
-                try:
-                    client.send(client.produce_frame("t3", 7, batch(1, 5)))
-                    break
-                except RuntimeError:
-                    time.sleep(0.005)
+            client.send_until_taken(client.produce_frame("t3", 7, batch(1, 5)))
             figures[f"start_{how}_s"] = time.monotonic() - began
             figures[f"memory_{how}_mb"] = broker.memory_mb()
             client.close()
@@ -107,7 +102,7 @@ def row_codecs(name: str, work: Path) -> None:
             size = 1000 * 1000
             frames = [client.produce_frame("t", 0, batch(1000, 1000, number, seed)) for seed in range(8)]
             for frame in frames * 20:
-                client.send(frame)
+                client.send_until_taken(frame)
             before, rounds = broker.cpu_seconds(), 800
             for at in range(rounds):
                 client.send(frames[at % 8], check=False)
@@ -127,7 +122,7 @@ def row_scaling(name: str, work: Path) -> None:
             client.create_topic(f"p{partitions}", partitions)
             frames = [client.produce_frame(f"p{partitions}", at, records) for at in range(partitions)]
             for at in range(max(partitions, 500)):
-                client.send(frames[at % partitions])
+                client.send_until_taken(frames[at % partitions])
             before = broker.cpu_seconds()
             for at in range(rounds):
                 client.send(frames[at % 10], check=False)
@@ -140,6 +135,7 @@ def row_scaling(name: str, work: Path) -> None:
             client.create_topic(f"s{segments}", 1, segment_bytes=str(1 << 20 if segments > 1 else 1 << 30))
             batches = 105 * max(10, segments)
             frame = client.produce_frame(f"s{segments}", 0, records)
+            client.send_until_taken(frame)
             for _ in range(batches):
                 client.send(frame, check=False)
             before = broker.cpu_seconds()
@@ -155,6 +151,8 @@ def row_clients(name: str, work: Path) -> None:
         client = Client(broker.port)
         client.create_topic("full", 1)
         client.create_topic("many", 16)
+        for partition in range(16):
+            client.send_until_taken(client.produce_frame("many", partition, batch(1, 100)))
         clients = [Client(broker.port) for _ in range(1000)]
         idle_mb = broker.memory_mb()
         stop = threading.Event()
@@ -162,6 +160,7 @@ def row_clients(name: str, work: Path) -> None:
 
         def full_rate() -> None:
             frame = client.produce_frame("full", 0, batch(1000, 1000))
+            client.send_until_taken(frame)
             while not stop.is_set():
                 client.send(frame, check=False)
                 sent[0] += 1

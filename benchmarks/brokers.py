@@ -200,6 +200,16 @@ class Client:
             raise RuntimeError(f"Produce: error {found.error_code} {found.error_message}")
         return int(found.base_offset)
 
+    def send_until_taken(self, frame: bytearray) -> None:
+        """Send a Produce request until it is taken: a partition may not be led yet, though Metadata says so."""
+        for _ in range(4000):
+            try:
+                self.send(frame)
+                return
+            except RuntimeError:
+                time.sleep(0.005)
+        raise RuntimeError("a Produce request was not taken in 20 s")
+
     def fetch(self, topic: str, offsets: dict[int, int], max_bytes: int = 1 << 20) -> Any:
         """Fetch from partitions -> the decoded response."""
         api = API_KEYS[FETCH]
