@@ -64,7 +64,7 @@ def append_carefully(
         if known is not None:
             return _duplicate(log, known, batch, leader_epoch)
         pending = begin_append(log.producers, batch, origin, transaction_version)
-    if leader_epoch >= 0 and leader_epoch != log.leader_epochs.latest_epoch:
+    if leader_epoch >= 0 and leader_epoch != log.leader_epochs.written_epoch:
         log.leader_epochs.assign(leader_epoch, first_offset)
     last_offset = first_offset + batch.last_offset_delta
     if local.active.must_roll(local.rules, size, last_offset, batch.max_timestamp, now_ms):
@@ -119,7 +119,7 @@ def append_replicated(log: UnifiedLog, records: memoryview, now_ms: int, leader_
     last_offset = batches[-1].base_offset + batches[-1].last_offset_delta
     max_timestamp = max(batch.max_timestamp for batch in batches)
     for batch in batches:
-        if batch.leader_epoch >= 0 and batch.leader_epoch != log.leader_epochs.latest_epoch:
+        if batch.leader_epoch >= 0 and batch.leader_epoch != log.leader_epochs.written_epoch:
             log.leader_epochs.assign(batch.leader_epoch, batch.base_offset)
     if local.active.must_roll(local.rules, size, last_offset, max_timestamp, now_ms):
         log.roll(now_ms, batches[0].base_offset)

@@ -7,8 +7,9 @@
     truncate_from_end(offset)          entries that start at or behind the offset go
     truncate_from_start(offset)        entries that start at or before it go, but the last of these stays and starts there
 
-The file `leader-epoch-checkpoint` follows every change. A file whose entries do not rise is read by assigning them one after
-the other, as Kafka does, and stays as it is until something changes.
+The file `leader-epoch-checkpoint` follows every change, but one: an epoch that has no record yet is written with its first, so
+that neither a start nor a new topic writes a file for every partition. A file whose entries do not rise is read by assigning
+them one after the other, as Kafka does, and stays as it is until something changes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ UNDEFINED_OFFSET = -1
 
 
 class LeaderEpochCache:
-    """The leader epochs of one partition; `on_change` is called with all entries after each change."""
+    """The leader epochs of one partition; `on_change` is called with all entries where the file is to follow.
+
+    `written_epoch` is the last epoch in the file, None where there is none: what is appended in another one is assigned first.
+    """
 
     def __init__(
         self,
@@ -35,9 +39,12 @@ class LeaderEpochCache:
         on_change: Callable[[tuple[EpochStart, ...]], None] = lambda entries: None,
     ) -> None:
         self._entries: list[EpochStart] = []
+        # What the file is to hold, where `_entries` were truncated without it.
+        self._in_file: list[EpochStart] | None = None
         self._on_change = on_change
         for entry in entries:
-            self._assign(entry)
+            _assign(self._entries, entry)
+        self.written_epoch = self.latest_epoch
 
     @property
     def entries(self) -> tuple[EpochStart, ...]:
@@ -49,47 +56,53 @@ class LeaderEpochCache:
         """The last epoch, or None where there is none."""
         return self._entries[-1].epoch if self._entries else None
 
-    def assign(self, epoch: int, start_offset: int) -> None:
-        """Say that the leader of `epoch` wrote from `start_offset` on. Raises FormatError for a negative number."""
-        if self._assign(EpochStart(epoch, start_offset)):
-            self._on_change(self.entries)
+    def assign(self, epoch: int, start_offset: int, *, is_written: bool = True) -> None:
+        """Say that the leader of `epoch` wrote from `start_offset` on; `is_written` once it has written something.
 
-    def _assign(self, entry: EpochStart) -> bool:
-        if entry.epoch < 0 or entry.start_offset < 0:
-            raise FormatError(f"leader epoch {entry.epoch} from offset {entry.start_offset} on cannot be: one is negative")
-        if self._entries and entry.epoch == self._entries[-1].epoch and entry.start_offset >= self._entries[-1].start_offset:
-            return False
-        while self._entries and (
-            self._entries[-1].epoch >= entry.epoch or self._entries[-1].start_offset >= entry.start_offset
-        ):
-            self._entries.pop()
-        self._entries.append(entry)
-        return True
+        Raises FormatError for a negative number.
+        """
+        entry = EpochStart(epoch, start_offset)
+        is_changed = _assign(self._entries, entry)
+        if self._in_file is not None:
+            _assign(self._in_file, entry)
+        if is_written and (is_changed or self.written_epoch != epoch):
+            self._write()
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget the epochs that start at or behind `end_offset`; nothing for a negative one."""
-        before = len(self._entries)
-        while end_offset >= 0 and self._entries and self._entries[-1].start_offset >= end_offset:
-            self._entries.pop()
-        if len(self._entries) != before:
-            self._on_change(self.entries)
+        if self._in_file is not None:
+            _truncate_from_end(self._in_file, end_offset)
+        if _truncate_from_end(self._entries, end_offset):
+            self._write()
 
     def truncate_from_start(self, start_offset: int, *, is_written: bool = True) -> None:
         """Forget the epochs before `start_offset`; the one that it lies in starts there from now on.
 
-        Without `is_written` the file keeps them until another change: it must not begin behind a log start offset that a
-        crash may bring back, since that is only written to its checkpoint from time to time.
+        Without `is_written` the file keeps them for as long as this object lives: it must not begin behind a log start
+        offset that a crash may bring back, since that is only written to its checkpoint from time to time.
         """
         gone = sum(entry.start_offset <= start_offset for entry in self._entries)
         if gone > 1 or (gone and self._entries[0].start_offset != start_offset):
+            if not is_written and self._in_file is None:
+                self._in_file = self._entries[:]
             self._entries[:gone] = [EpochStart(self._entries[gone - 1].epoch, start_offset)]
             if is_written:
-                self._on_change(self.entries)
+                self._in_file = None
+                self._write()
 
     def clear(self) -> None:
         """Forget all."""
         self._entries.clear()
-        self._on_change(())
+        self._in_file = None
+        self._write()
+
+    def move_to(self, disk: Disk, directory: str) -> None:
+        """Write to the leader-epoch-checkpoint of another directory from now on."""
+        self._on_change = _writer(disk, directory)
+
+    def _write(self) -> None:
+        self._on_change(self.entries if self._in_file is None else tuple(self._in_file))
+        self.written_epoch = self.latest_epoch
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """The epoch that wrote `offset`, or None before the first."""
@@ -127,5 +140,29 @@ def load_leader_epochs(disk: Disk, directory: str) -> LeaderEpochCache:
 
 def leader_epochs_in(disk: Disk, directory: str, entries: Iterable[EpochStart]) -> LeaderEpochCache:
     """A cache of `entries` that writes a partition's leader-epoch-checkpoint at each change."""
+    return LeaderEpochCache(entries, _writer(disk, directory))
+
+
+def _writer(disk: Disk, directory: str) -> Callable[[tuple[EpochStart, ...]], None]:
     path = join_path(directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
-    return LeaderEpochCache(entries, lambda changed: disk.write_file(path, encode_leader_epochs(changed)))
+    return lambda changed: disk.write_file(path, encode_leader_epochs(changed))
+
+
+def _assign(entries: list[EpochStart], entry: EpochStart) -> bool:
+    """Add an entry as the table above says -> False where nothing changed. Raises FormatError."""
+    if entry.epoch < 0 or entry.start_offset < 0:
+        raise FormatError(f"leader epoch {entry.epoch} from offset {entry.start_offset} on cannot be: one is negative")
+    if entries and entry.epoch == entries[-1].epoch and entry.start_offset >= entries[-1].start_offset:
+        return False
+    while entries and (entries[-1].epoch >= entry.epoch or entries[-1].start_offset >= entry.start_offset):
+        entries.pop()
+    entries.append(entry)
+    return True
+
+
+def _truncate_from_end(entries: list[EpochStart], end_offset: int) -> bool:
+    """Drop entries that start at or behind the offset -> False where there is none."""
+    before = len(entries)
+    while end_offset >= 0 and entries and entries[-1].start_offset >= end_offset:
+        entries.pop()
+    return len(entries) != before

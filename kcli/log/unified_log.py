@@ -49,7 +49,7 @@ from kcli.format.primitives import crc32c
 from kcli.format.record_batch import CRC_START, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, increment_sequence
 from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.log.append_paths import append_carefully, append_replicated
-from kcli.log.leader_epoch_cache import LeaderEpochCache, leader_epochs_in
+from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import join_path
@@ -222,7 +222,7 @@ class UnifiedLog:
         delta = out[LAST_OFFSET_DELTA]
         last_offset = first_offset + delta
         _BATCH_HEAD.pack_into(records, 0, first_offset, size - LOG_OVERHEAD_BYTES, leader_epoch)
-        if leader_epoch != self.leader_epochs.latest_epoch and leader_epoch >= 0:
+        if leader_epoch != self.leader_epochs.written_epoch and leader_epoch >= 0:
             self.leader_epochs.assign(leader_epoch, first_offset)
         if local.active.must_roll(rules, size, last_offset, max_timestamp, now_ms):
             self.roll(now_ms)
@@ -453,4 +453,4 @@ class UnifiedLog:
         """The partition's directory was renamed to `directory`."""
         self._local.move(directory)
         self.producers.move(directory)
-        self.leader_epochs = leader_epochs_in(self._local.disk, directory, self.leader_epochs.entries)
+        self.leader_epochs.move_to(self._local.disk, directory)

@@ -82,3 +82,35 @@ def test_the_file_follows_every_change(tmp_path: Path) -> None:
     path.write_bytes(b"0\n1\n0 -5\n")
     with pytest.raises(FormatError, match="negative"):
         load_leader_epochs(OsDisk(), str(tmp_path))
+
+
+def test_an_epoch_is_written_with_its_first_record(tmp_path: Path) -> None:
+    """A leader's epoch is known at once; its file is only written when there is a record of it, and follows a move."""
+    cache = load_leader_epochs(OsDisk(), str(tmp_path))
+    path = tmp_path / "leader-epoch-checkpoint"
+    cache.assign(3, 0, is_written=False)
+    assert cache.latest_epoch == 3 and cache.written_epoch is None and path.read_bytes() == b""
+    cache.assign(3, 0)
+    assert cache.written_epoch == 3 and path.read_text() == "0\n1\n3 0\n"
+    (tmp_path / "moved").mkdir()
+    cache.assign(4, 7, is_written=False)
+    cache.move_to(OsDisk(), str(tmp_path / "moved"))
+    cache.assign(4, 7)
+    assert (tmp_path / "moved" / path.name).read_text() == "0\n2\n3 0\n4 7\n" and path.read_text() == "0\n1\n3 0\n"
+
+
+def test_a_start_that_a_crash_may_bring_back_keeps_its_epochs_in_the_file(tmp_path: Path) -> None:
+    """Records were deleted, and the log start's own checkpoint is written later: until then the file tells of them."""
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text("0\n2\n1 0\n2 10\n")
+    cache = load_leader_epochs(OsDisk(), str(tmp_path))
+    cache.truncate_from_start(15, is_written=False)
+    assert cache.entries == ((2, 15),)
+    cache.assign(5, 15)
+    assert cache.entries == ((5, 15),) and path.read_text() == "0\n3\n1 0\n2 10\n5 15\n"
+    cache.truncate_from_end(12)
+    assert cache.entries == () and path.read_text() == "0\n2\n1 0\n2 10\n"
+    cache.assign(6, 12)
+    assert cache.entries == ((6, 12),) and path.read_text() == "0\n3\n1 0\n2 10\n6 12\n"
+    cache.truncate_from_start(20)
+    assert path.read_text() == "0\n1\n6 20\n"

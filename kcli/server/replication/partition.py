@@ -71,7 +71,7 @@ class Partition:
         self.is_leader = registration.leader == self.node_id
         if self.is_leader and self.log is not None:
             if is_new_epoch:
-                self.log.leader_epochs.assign(self.leader_epoch, self.log.log_end_offset)
+                self.log.leader_epochs.assign(self.leader_epoch, self.log.log_end_offset, is_written=False)
             self._advance_high_watermark(self.log)
 
     def leader_log(self, current_leader_epoch: int = -1) -> UnifiedLog:
