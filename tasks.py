@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The two commands of the README; they need nothing but Python 3.11 and do all the set-up themselves.
 
-    python3 tasks.py demo                      the main job on the shipped fixtures: dump, verify, describe, Parquet, a query
+    python3 tasks.py demo                      a broker takes and gives records; then, on the shipped fixtures: dump,
+                                               verify, describe, Parquet, a query
     python3 tasks.py test [--tier fast|ci|slow] [--strict] [PYTEST-ARGUMENT ...]
                                                all checks of the tier: house, types, style, tests
 
@@ -65,11 +66,13 @@ def ensure_installed() -> None:
 
 
 def demo() -> None:
-    """The main job on the shipped fixtures, visibly."""
+    """The broker, then the offline tools on the shipped fixtures, visibly."""
     kcli = [PYTHON, "-m", "kcli"]
     data = "fixtures/kafka-logs/data"
     out = Path(tempfile.mkdtemp(prefix="kcli-demo-"))
     try:
+        title("A broker: records to it and from it, its files, its end")
+        run(PYTHON, "-m", "benchmarks.serve_demo")
         title("One segment, as a person reads it")
         run(*kcli, "dump-log", "--output", "text", "--limit", "5", f"{data}/orders-0")
         title("The same, as kafka-dump-log prints it (the first lines)")
@@ -112,7 +115,7 @@ def main() -> None:
     """Parse the command line and do as it says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("demo", help="the main job on the shipped fixtures")
+    commands.add_parser("demo", help="the main jobs, shown: a broker, and the offline tools on the shipped fixtures")
     tests = commands.add_parser("test", help="all checks of a tier")
     tests.add_argument("--tier", choices=list(TIERS), default="fast")
     tests.add_argument("--strict", action="store_true", help="as CI runs it")
