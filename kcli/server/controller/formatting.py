@@ -14,7 +14,6 @@ Nothing is kept of a directory that is formatted already: with `ignore_formatted
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -57,12 +56,12 @@ class FormatPlan(NamedTuple):
 
 
 def format_directories(
-    disk: Disk, plan: FormatPlan, random_bytes: Callable[[int], bytes], now_ms: int, *, flush: bool = True
+    disk: Disk, plan: FormatPlan, random_bytes: Callable[[int], bytes], now_ms: int
 ) -> dict[str, MetaProperties]:
     """Format the empty ones of the plan's directories -> what was written of each, by path.
 
-    Without `flush` nothing is made durable: the caller does it (`written_paths`). Raises FormattingError where a directory
-    is another node's, or formatted and not to be ignored; OSError as the system does.
+    What a directory holds is flushed; its own name in the one above is not. Raises FormattingError where a directory is
+    another node's, or formatted and not to be ignored; OSError as the system does.
     """
     found = {path: read_meta_properties(disk, path) for path in plan.directories}
     for path, meta in found.items():
@@ -77,7 +76,7 @@ def format_directories(
     for path, meta in found.items():
         if meta is None:
             is_metadata = path == plan.metadata_directory
-            made[path] = _format_one(disk, path, plan, is_metadata, random_bytes, now_ms, flush)
+            made[path] = _format_one(disk, path, plan, is_metadata, random_bytes, now_ms)
     return made
 
 
@@ -93,7 +92,6 @@ def format_directory(
     controller_listener: str = "CONTROLLER",
     cluster_id: str | None = None,
     directories: Sequence[str] = (),
-    flush: bool = True,
 ) -> MetaProperties:
     """Format an empty directory for a node that is all of its cluster, with a dynamic quorum -> its meta.properties.
 
@@ -109,7 +107,7 @@ def format_directory(
         voters=[voter],
         controller_listener=controller_listener,
     )
-    return format_directories(disk, plan, random_bytes, now_ms, flush=flush)[directory]
+    return format_directories(disk, plan, random_bytes, now_ms)[directory]
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
@@ -123,16 +121,6 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
         raise FormattingError(f"{path} cannot be read: {error.message}") from error
     except NotADirectoryError as error:
         raise FormattingError(f"{directory} is no directory") from error
-
-
-def written_paths(directories: Sequence[str], metadata_directory: str) -> tuple[str, ...]:
-    """What must be flushed, in this order, for formatted directories to outlast a power cut."""
-    metadata = f"{metadata_directory}/{METADATA_PARTITION}"
-    paths = [f"{metadata}/{metadata_snapshot_name(0, 0)}", metadata]
-    for directory in directories:
-        paths += (f"{directory}/{kind}" for kind in (FileKind.BOOTSTRAP_CHECKPOINT, FileKind.META_PROPERTIES))
-        paths.append(directory)
-    return tuple(paths)
 
 
 def _check_same_node(path: str, meta: MetaProperties, plan: FormatPlan) -> None:
@@ -149,36 +137,20 @@ def _format_one(
     is_metadata: bool,
     random_bytes: Callable[[int], bytes],
     now_ms: int,
-    flush: bool,
 ) -> MetaProperties:
     """Write one directory's files, meta.properties last."""
     disk.make_directory(path)
     records = [*bootstrap_records(plan.features), *plan.more_records]
-    _write(disk, f"{path}/{FileKind.BOOTSTRAP_CHECKPOINT}", _bootstrap_checkpoint(records, now_ms), flush)
+    disk.write_file(f"{path}/{FileKind.BOOTSTRAP_CHECKPOINT}", _bootstrap_checkpoint(records, now_ms))
     directory_id = None
     if is_metadata and plan.voters is not None:
         directory_id = next((voter.directory_id for voter in plan.voters if voter.node_id == plan.node_id), None)
         metadata = f"{path}/{METADATA_PARTITION}"
         disk.make_directory(metadata)
-        _write(disk, f"{metadata}/{metadata_snapshot_name(0, 0)}", _first_snapshot(plan, now_ms), flush)
+        disk.write_file(f"{metadata}/{metadata_snapshot_name(0, 0)}", _first_snapshot(plan, now_ms))
     meta = MetaProperties(1, plan.cluster_id, plan.node_id, directory_id or random_uuid(random_bytes))
-    _write(disk, f"{path}/{FileKind.META_PROPERTIES}", encode_meta_properties(meta, date=java_date(now_ms)), flush)
+    disk.write_file(f"{path}/{FileKind.META_PROPERTIES}", encode_meta_properties(meta, date=java_date(now_ms)))
     return meta
-
-
-def _write(disk: Disk, path: str, data: bytes, flush: bool) -> None:
-    """Write a file whole: it bears its name only when it is."""
-    if flush:
-        disk.write_file(path, data)
-        return
-    temporary = f"{path}.tmp"
-    try:
-        disk.truncate(temporary, 0)
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
-    disk.append(temporary, data)
-    disk.rename(temporary, path)
 
 
 def _bootstrap_checkpoint(records: Sequence[Message], now_ms: int) -> bytes:

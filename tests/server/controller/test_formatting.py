@@ -18,10 +18,11 @@ from kcli.server.config.loading import configure
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import FeatureError, initial_features, metadata_version_of
 from kcli.server.controller.format_settings import FormatOptions, plan_format
-from kcli.server.controller.formatting import FormattingError, format_directories, java_date, written_paths
+from kcli.server.controller.formatting import METADATA_PARTITION, FormattingError, format_directories, java_date
 from kcli.server.controller.metadata_log import read_snapshot_file
 from kcli.server.controller.scram import ScramError, parse_scram
 from kcli.server.controller.voters import VoterError, parse_dynamic_voters
+from kcli.simulator.disk import SimulatedDisk
 from tests.server.controller.nodes import START_MS, formatted
 
 DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFg"
@@ -73,18 +74,25 @@ def test_a_new_directory_has_kafkas_files(tmp_path: Path) -> None:
     assert last.control_records[0].type_id == SNAPSHOT_FOOTER
 
 
-def test_a_directory_without_its_flushes_is_the_same(tmp_path: Path) -> None:
-    """A server that starts flushes later: what is written is the same, and `written_paths` names every file of it."""
-    for name, flush in (("one", True), ("other", False)):
-        config = config_of(CONTROLLER | {"log.dirs": str(tmp_path / name)})
-        plan = plan_format(config, FormatOptions(is_standalone=True), dice().randbytes)
-        format_directories(OsDisk(), plan, dice().randbytes, START_MS, flush=flush)
-    files = {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()}
-    assert files == {path.relative_to(tmp_path / "other") for path in (tmp_path / "other").rglob("*") if path.is_file()}
-    for file in files:
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
-    flushed = {Path(path) for path in written_paths([str(tmp_path / "one")], str(tmp_path / "one"))}
-    assert {tmp_path / "one" / file for file in files} <= flushed
+def test_a_formatted_directory_outlasts_a_power_cut() -> None:
+    """Of a disk that loses all that is not flushed, each file of each directory is left, whole."""
+    disk = SimulatedDisk(dice())
+    paths = ["/one", "/other"]
+    for path in paths:
+        disk.make_directory(path)
+    disk.flush_directory("/")
+    plan = plan_format(
+        config_of(CONTROLLER | {"log.dirs": ",".join(paths)}), FormatOptions(is_standalone=True), dice().randbytes
+    )
+    format_directories(disk, plan, dice().randbytes, START_MS)
+    left = disk.flushed_image()
+    metadata = f"/one/{METADATA_PARTITION}"
+    assert set(disk.list_directory("/one")) == {"bootstrap.checkpoint", "meta.properties", METADATA_PARTITION}
+    for path in (*paths, metadata):
+        names = disk.list_directory(path)
+        assert names and left.list_directory(path) == names
+        for file in (f"{path}/{name}" for name in names if disk.is_regular(f"{path}/{name}")):
+            assert left.read_file(file, 10_000) == disk.read_file(file, 10_000) != b""
 
 
 def test_an_interrupted_format_is_no_format(tmp_path: Path) -> None:
