@@ -300,8 +300,12 @@ class LocalLog:
         for segment in self.segments:
             self.files.close(segment.log_path)
             segment.move(directory)
-        self.directory = directory
-        self.new_paths.clear()
+        old, self.directory = self.directory, directory
+        # What no flush has seen under its old name none has seen under the new one.
+        self.new_paths = {
+            directory + path.removeprefix(old) if path == old or path.startswith(f"{old}/") else path: since
+            for path, since in self.new_paths.items()
+        }
 
     def flushed(self, end_offset: int) -> None:
         """What was new when the log ended at `end_offset` is on the device."""

@@ -123,16 +123,21 @@ class LogManager:
             raise
 
     def start(
-        self, config_of: Callable[[str], LogConfig], is_hosted: Callable[[Uuid, int], bool], now_ms: int
+        self,
+        config_of: Callable[[str], LogConfig],
+        is_hosted: Callable[[Uuid, int], bool],
+        now_ms: int,
+        directory_of: Callable[[Uuid, int], Uuid | None] = lambda topic_id, partition: None,
     ) -> Iterator[None]:
         """Open all logs, a slice of work a step.
 
-        `config_of` gives a topic's settings; `is_hosted` tells whether the metadata places a topic id's partition here.
+        `config_of` gives a topic's settings; `is_hosted` tells whether the metadata places a topic id's partition here, and
+        `directory_of` in which log directory, if it says so.
         Raises DuplicateLogError and AllLogDirsOfflineError, at which the broker cannot start.
         """
         from kcli.log.log_startup import LogStartup
 
-        return LogStartup(self, config_of, is_hosted, now_ms).run()
+        return LogStartup(self, config_of, is_hosted, directory_of, now_ms).run()
 
     def begin_tasks(self, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> None:
         """Begin what is done as time goes by (kcli.log.log_tasks).

@@ -5,6 +5,8 @@
     `<topic>-<partition>`                     opened; after a crash what lies above its recovery point is read again
     the same, not of this broker by metadata  renamed to -stray and left alone: a topic that was deleted or moved away
                                               meanwhile, or a directory that never got its partition.metadata
+    the same, and another one, with records   where the metadata has the directory of one, the other is renamed to -stray:
+    in both                                   a crash came while a replica took another's place; else the start is refused
     ...-future                                opened; the replica goes on moving
     ...-delete                                removed after file.delete.delay.ms
     ...-stray                                 left alone
@@ -58,12 +60,14 @@ class LogStartup:
         manager: LogManager,
         config_of: Callable[[str], LogConfig],
         is_hosted: Callable[[Uuid, int], bool],
+        directory_of: Callable[[Uuid, int], Uuid | None],
         now_ms: int,
     ) -> None:
         self._manager = manager
         self._disk = manager.disk
         self._config_of = config_of
         self._is_hosted = is_hosted
+        self._directory_of = directory_of
         self._now_ms = now_ms
 
     def run(self) -> Iterator[None]:
@@ -99,7 +103,7 @@ class LogStartup:
                 elif not self._is_hosted(topic_id, found.partition):
                     why = f"the metadata does not place topic id {topic_id} on this broker"
                     self._set_stray(log_dir.path, path, found, why)
-                elif not self._is_second_and_empty(log_dir, path, found):
+                elif not self._is_second(log_dir, path, found, topic_id):
                     yield from self._open(log_dir, path, found, topic_id, checkpoints)
                 yield
         self._forget_the_gone(log_dir, checkpoints)
@@ -149,24 +153,34 @@ class LogStartup:
         manager.flush_directory(log_dir)
         manager.stray_directories.append(target)
 
-    def _is_second_and_empty(self, log_dir: LogDir, path: str, found: PartitionDirectory) -> bool:
-        """Whether an empty directory of a partition was set aside because it has another one, too.
+    def _is_second(self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid) -> bool:
+        """Whether a directory was set aside because its partition has another one, too; or that one was.
 
-        A directory that fails while a log is made in it leaves an empty one, and the log is made in another directory.
+        A directory that fails while a log is made in it leaves an empty one, and the log is made in another directory. Of two
+        with records the metadata knows which one took the other's place.
         """
         logs = self._logs_of(found)
         other = logs.get((found.topic, found.partition))
         if other is None:
             return False
-        if self._has_bytes(path):
-            if self._has_bytes(other.directory):
+        if not self._has_bytes(path):
+            self._set_stray(log_dir.path, path, found, f"it is empty, and there is {other.directory}")
+            return True
+        why = f"it is empty, and {path} is not"
+        if self._has_bytes(other.directory):
+            registered = self._directory_of(topic_id, found.partition)
+            if registered is None or found.state is DirectoryState.FUTURE:
                 return False
-            del logs[found.topic, found.partition]
-            other.close_files()
-            self._set_stray(parent_path(other.directory), other.directory, found, f"it is empty, and {path} is not")
-            return False
-        self._set_stray(log_dir.path, path, found, f"it is empty, and there is {other.directory}")
-        return True
+            why = f"the metadata has the replica in {registered}"
+            if registered == self._manager.directory_id_of(other):
+                self._set_stray(log_dir.path, path, found, why)
+                return True
+            if registered != log_dir.directory_id:
+                return False
+        del logs[found.topic, found.partition]
+        other.close_files()
+        self._set_stray(parent_path(other.directory), other.directory, found, why)
+        return False
 
     def _has_bytes(self, path: str) -> bool:
         """Whether a log has records, or has had some."""

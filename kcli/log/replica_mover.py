@@ -8,8 +8,9 @@
                      at most COPY_BYTES a step
     caught up        `on_caught_up` was called: the controller is      the broker calls `replace`, which looks again: new
                      told of the new directory id                      records are copied first
-    replaced         the future directory has the partition's name,    file.delete.delay.ms later the old one is removed
-                     the old one ends in -delete
+    replaced         all of the future log is on the device, its       file.delete.delay.ms later the old one is removed
+                     directory has the partition's name, the old one
+                     ends in -delete
 
 Where the log was cut below the end of the future one, that one is cut, too; where it starts behind it, it begins anew. The
 speed is bounded by replica.alter.log.dirs.io.max.bytes.per.second.
@@ -25,6 +26,7 @@ from kcli.format.file_names import (
     DirectoryState,
     partition_directory_name,
 )
+from kcli.format.record_batch import read_header
 from kcli.log.append_errors import AppendError
 from kcli.log.deletion_queue import NEVER_MS
 from kcli.log.log_directory import join_path, parent_path
@@ -156,7 +158,16 @@ class ReplicaMover:
         data = bytearray(part.size)
         if part.file is not None:
             part.file.read_into(part.position, memoryview(data))
+        self._begin_with_batch(future, data, now_ms)
         return data
+
+    def _begin_with_batch(self, future: UnifiedLog, data: bytearray, now_ms: int) -> None:
+        """Have an empty future log begin with its first batch, which may begin before the log's start (DeleteRecords)."""
+        if data and future.log_end_offset == future.log_start_offset:
+            base_offset = read_header(memoryview(data)).base_offset
+            if base_offset < future.log_end_offset:
+                gone = future.truncate_fully_and_start_at(base_offset, now_ms)
+                self._manager.deletions.add(gone, now_ms + future.config.file_delete_delay_ms)
 
     def _align(self, current: UnifiedLog, future: UnifiedLog, now_ms: int) -> None:
         """Have the future log end at or before the log, and not before its start."""
@@ -173,6 +184,10 @@ class ReplicaMover:
             return
         self._told.add(key)
         self.on_caught_up(*key, now_ms)
+
+    def look_again(self, topic: str, partition: int) -> None:
+        """Tell once more of a replica that has caught up, after a rest: it cannot take its place yet."""
+        self._told.discard((topic, partition))
 
     # ------------------------------------------------------------------------------------------------------ replacing
 
@@ -195,6 +210,7 @@ class ReplicaMover:
         manager = self._manager
         target = join_path(parent_path(future.directory), partition_directory_name(*key))
         try:
+            self._bring_to_device(current, future)
             future.close_files()
             manager.disk.rename(future.directory, target)
             future.move(target)
@@ -203,8 +219,8 @@ class ReplicaMover:
             raise KafkaStorageError(f"{target} cannot be made: the log directory is offline") from error
         manager.flush_directory(parent_path(target))
         if current is not None:
-            future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))
             future.update_high_watermark(current.high_watermark)
+            future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))
         del manager.future_logs[key]
         manager.logs[key] = future
         self._told.discard(key)
@@ -212,15 +228,29 @@ class ReplicaMover:
             manager.set_aside(current, now_ms)
         return future
 
+    def _bring_to_device(self, current: UnifiedLog | None, future: UnifiedLog) -> None:
+        """Wait for the device, so that what a flush of the old log has promised is kept by the new one. Raises OSError.
+
+        The broker had it flushed when it caught up: this is what came since. Who waits for a flush of the old log finds it
+        done.
+        """
+        for path in future.unflushed_paths():
+            self._manager.disk.flush(path)
+        future.mark_flushed(future.log_end_offset)
+        if current is not None:
+            current.mark_flushed(min(current.log_end_offset, future.log_end_offset))
+
     def recover_abandoned(self, directory_of: Callable[[UnifiedLog], object], now_ms: int) -> list[UnifiedLog]:
         """After a start: let future logs take their place that the metadata has in their directory already -> these logs.
 
-        `directory_of` gives the directory id that the metadata has for a log's topic id and partition, or None.
+        `directory_of` gives the directory id that the metadata has for a log's topic id and partition, or None. A future log
+        that a crash has left shorter than the log goes on copying.
         """
         manager = self._manager
         found = []
         for key, future in list(manager.future_logs.items()):
-            directory_id = manager.directory_id_of(future)
-            if directory_id is not None and directory_of(future) == directory_id:
-                found.append(self._take_place(key, manager.logs.get(key), future, now_ms))
+            directory_id, current = manager.directory_id_of(future), manager.logs.get(key)
+            has_all = current is None or current.log_end_offset <= future.log_end_offset
+            if directory_id is not None and directory_of(future) == directory_id and has_all:
+                found.append(self._take_place(key, current, future, now_ms))
         return found

@@ -71,7 +71,8 @@ class BrokerStartup:
             self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
             return
         self._has_caught_up = True
-        work = self._broker.log_manager.start(self._broker.topic_config, self._is_hosted, now_ms)
+        broker, directory_of = self._broker, self.publisher.directory_of
+        work = broker.log_manager.start(broker.topic_config, self._is_hosted, now_ms, directory_of)
         self._node.run_slices(work, self._loaded, now_ms)
 
     def _is_hosted(self, topic_id: Uuid, partition: int) -> bool:
@@ -83,6 +84,7 @@ class BrokerStartup:
         if self._is_leaving:
             return
         self._is_loaded = True
+        self._broker.moves.recover(now_ms)
         self.publisher.start(now_ms, self._publish_done)
 
     def _publish_done(self, now_ms: int) -> None:

@@ -55,9 +55,14 @@ class Node:
             self.reports.append,
         )
 
-    def started(self, is_hosted: Callable[[Uuid, int], bool] = lambda topic_id, partition: True, **settings: int) -> LogManager:
+    def started(
+        self,
+        is_hosted: Callable[[Uuid, int], bool] = lambda topic_id, partition: True,
+        directory_of: Callable[[Uuid, int], Uuid | None] = lambda topic_id, partition: None,
+        **settings: int,
+    ) -> LogManager:
         manager = self.manager(**settings)
-        for _ in manager.start(lambda topic: self.config, is_hosted, NOW_MS):
+        for _ in manager.start(lambda topic: self.config, is_hosted, NOW_MS, directory_of):
             pass
         return manager
 

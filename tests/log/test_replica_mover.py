@@ -10,7 +10,7 @@ from kcli.log import replica_mover
 from kcli.log.log_config import LogConfig
 from kcli.log.log_dir_facts import describe_log_dirs
 from kcli.log.log_manager import LogManager
-from kcli.log.storage_errors import InvalidTopicError, KafkaStorageError, LogDirNotFoundError, NotHostedError
+from kcli.log.storage_errors import DuplicateLogError, InvalidTopicError, KafkaStorageError, LogDirNotFoundError, NotHostedError
 from kcli.log.unified_log import UnifiedLog
 from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, batch, crash, flush, stop
 
@@ -123,6 +123,92 @@ def test_a_replica_that_the_metadata_has_moved_takes_its_place_at_the_start(node
     assert again.mover.recover_abandoned(lambda log: None, NOW_MS) == []
     (found,) = again.mover.recover_abandoned(lambda log: node.dirs[target], NOW_MS)
     assert found is again.get_log("t", 0) and found.directory == f"{target}/t-0" and found.log_end_offset == 36
+
+
+def test_one_that_a_crash_has_left_shorter_goes_on_copying(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata has the replica there; taking the place at once would lose what the log has more."""
+    monkeypatch.setattr(replica_mover, "COPY_BYTES", 200)
+    manager = node.started()
+    log = made(manager)
+    target = other_dir(node, log)
+    manager.mover.move("t", 0, target, NOW_MS)
+    manager.mover.run(NOW_MS)
+    crash(manager)
+    again = node.started()
+    assert again.mover.recover_abandoned(lambda log: node.dirs[target], NOW_MS) == []
+    assert again.get_log("t", 0) is not None and again.logs["t", 0].log_end_offset == 36
+    assert copy_all(again) == [("t", 0)]
+    assert again.mover.recover_abandoned(lambda log: node.dirs[target], NOW_MS) == [again.logs["t", 0]]
+
+
+def test_what_takes_the_place_is_on_the_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a flush of the old log has promised a power loss must not take; so the new one is flushed before the renaming."""
+    manager = node.started()
+    log = made(manager)
+    manager.flush_log(log)
+    flush(manager)
+    assert log.recovery_point == 36
+    manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
+    copy_all(manager)
+    future = manager.future_logs["t", 0]
+    files = {str(path) for path in Path(future.directory).glob("*.log")}
+    flushed: list[str] = []
+    at_renaming: list[set[str]] = []
+    disk, rename = type(manager.disk), type(manager.disk).rename
+
+    def renamed(self: object, old: str, new: str) -> None:
+        at_renaming.append(set(flushed))
+        rename(self, old, new)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(disk, "flush", lambda self, path: flushed.append(path))
+    monkeypatch.setattr(disk, "rename", renamed)
+    assert manager.mover.replace("t", 0, NOW_MS) is future and future.recovery_point == 36
+    assert files and files <= at_renaming[0]
+
+
+def test_names_that_no_flush_has_seen_move_along(node: Node) -> None:
+    """A log that took its place must have its partition.metadata flushed under the new name, or a power loss makes it stray."""
+    manager = node.started()
+    log = made(manager, batches=1)
+    old = log.directory
+    log.add_unflushed((f"{old}/partition.metadata",))
+    log.move("/elsewhere/t-0")
+    paths = log.unflushed_paths()
+    assert "/elsewhere/t-0/partition.metadata" in paths
+    assert not any(path.startswith(f"{old}/") for path in paths)
+
+
+def test_a_log_that_starts_within_a_batch_moves(node: Node) -> None:
+    """DeleteRecords may leave the start in the midst of a batch, which is copied whole."""
+    manager = node.started()
+    log = made(manager)
+    log.maybe_increment_log_start_offset(31)
+    manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
+    assert copy_all(manager) == [("t", 0)]
+    moved = manager.mover.replace("t", 0, NOW_MS)
+    assert moved is not None and (moved.log_start_offset, moved.log_end_offset) == (31, 36)
+    assert not node.reports
+
+
+def test_of_two_the_metadata_knows_the_right_one(node: Node) -> None:
+    """The crash came between the renaming of the new log and that of the old one; without metadata the start is refused."""
+    manager = node.started()
+    log = made(manager)
+    target = other_dir(node, log)
+    manager.mover.move("t", 0, target, NOW_MS)
+    copy_all(manager)
+    old, future = Path(log.directory), Path(manager.future_logs["t", 0].directory)
+    crash(manager)
+    future.rename(future.parent / "t-0")
+    refused = node.manager()
+    with pytest.raises(DuplicateLogError):
+        for _ in refused.start(lambda topic: CONFIG, lambda topic_id, partition: True, NOW_MS):
+            pass
+    crash(refused)
+    again = node.started(directory_of=lambda topic_id, partition: node.dirs[target])
+    moved = again.get_log("t", 0)
+    assert moved is not None and (moved.directory, moved.log_end_offset) == (f"{target}/t-0", 36)
+    assert not old.exists() and [path for path in old.parent.iterdir() if path.name.endswith("-stray")]
 
 
 def test_asking_again_stays_turns_or_stops(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.protocol.apis import ALTER_REPLICA_LOG_DIRS, API_KEYS, DESCRIBE_LOG_DIRS
+from kcli.protocol.apis import ALTER_REPLICA_LOG_DIRS, API_KEYS, DESCRIBE_LOG_DIRS, OFFSET_FOR_LEADER_EPOCH
 from tests.server.whole_node import WholeNode, batch, partitions_of
 
 
@@ -87,3 +87,41 @@ def test_a_move_goes_on_after_a_restart(dirs: tuple[Path, Path]) -> None:
     again = started(dirs)
     again.until(lambda: where(again) == {home.name: [], target.name: [False]})
     assert b"one" in values_at(again, 1)
+
+
+def epoch_end(node: WholeNode, epoch: int) -> tuple[int, int]:
+    """What OffsetForLeaderEpoch says of an epoch of t-0."""
+    type_ = API_KEYS[OFFSET_FOR_LEADER_EPOCH].request
+    asked = type_.classes["OffsetForLeaderPartition"](partition=0, leader_epoch=epoch)
+    request = type_.new(topics=[type_.classes["OffsetForLeaderTopic"](topic="t", partitions=[asked])])
+    answer = node.send(OFFSET_FOR_LEADER_EPOCH, 4, request).result().topics[0].partitions[0]
+    assert answer.error_code == 0
+    return answer.leader_epoch, answer.end_offset
+
+
+def test_the_present_epoch_is_known_where_a_replica_has_moved(dirs: tuple[Path, Path]) -> None:
+    """Of an epoch without records nothing is copied; a consumer that asks for it would believe its records lost."""
+    node = started(dirs)
+    node.create_topic("t")
+    partition = node.broker.partition("t", 0)
+    assert partition is not None and partition.log is not None
+    home = Path(partition.log.directory).parent
+    target = next(path for path in dirs if path != home)
+    assert epoch_end(node, partition.leader_epoch) == (partition.leader_epoch, 0)
+    move(node, target)
+    node.until(lambda: where(node) == {home.name: [], target.name: [False]})
+    assert epoch_end(node, partition.leader_epoch) == (partition.leader_epoch, 0)
+
+
+def test_a_replica_whose_directory_is_not_told_yet_moves(dirs: tuple[Path, Path]) -> None:
+    """Telling the controller where it is must not undo telling it where it goes."""
+    node = started(dirs)
+    topic_id = node.create_topic("t")
+    log = node.broker.partition("t", 0).log  # type: ignore[union-attr]
+    home = Path(log.directory).parent
+    target = next(path for path in dirs if path != home)
+    assert node.broker.publisher.directory_of(topic_id, 0) != node.broker.log_manager.directory_id_of(log)
+    move(node, target)
+    node.broker.moves.caught_up("t", 0, node.now_ms)
+    assert node.broker.assignments._pending[topic_id, 0] == node.broker.log_manager.directory_id_of(log)
+    node.until(lambda: where(node) == {home.name: [], target.name: [False]})

@@ -74,6 +74,13 @@ class Partition:
                 self.log.leader_epochs.assign(self.leader_epoch, self.log.log_end_offset, is_written=False)
             self._advance_high_watermark(self.log)
 
+    def replace_log(self, log: UnifiedLog) -> None:
+        """Go on with another log of the same records: the replica has moved."""
+        self.log = log
+        if self.is_leader:
+            log.leader_epochs.assign(self.leader_epoch, log.log_end_offset, is_written=False)
+            self._advance_high_watermark(log)
+
     def leader_log(self, current_leader_epoch: int = -1) -> UnifiedLog:
         """The log, where this broker leads and the client's idea of the epoch (-1: it has none) is right.
 
