@@ -85,6 +85,8 @@ class DiskChecker:
             path = self._path(self._disk, partition)
             if path is not None and self.dead_directory == parent_path(path):
                 continue
+            if self.dead_directory is None:
+                self._check_place(partition)
             image = self._image(self._disk, partition)
             if not image.is_whole:
                 partition.fail(f"after the start, something stands behind offset {image.end} that is not part of its log")
@@ -96,6 +98,7 @@ class DiskChecker:
     def finished(self) -> None:
         """At the end of all, the node has stopped. Raises SimulationFailure."""
         for partition in self._partitions():
+            self._check_place(partition)
             image = self._image(self._disk, partition)
             if image.end < partition.acknowledged_end:
                 partition.fail(f"at the end it ends at {image.end}, but {partition.acknowledged_end} was acknowledged")
@@ -121,10 +124,25 @@ class DiskChecker:
     def _partitions(self) -> list[PartitionLedger]:
         return [partition for topic in self._ledger.live_topics() for partition in topic.partitions]
 
+    def end_of(self, partition: PartitionLedger) -> int:
+        """Where the log of a partition ends at present, flushed or not."""
+        with self._disk.without_faults():
+            return self._image(self._disk, partition).end
+
+    def _check_place(self, partition: PartitionLedger) -> None:
+        """A running or stopped node has a partition once. Raises SimulationFailure."""
+        paths = self._paths(self._disk, partition)
+        if len(paths) > 1:
+            partition.fail(f"it lies in {' and '.join(paths)}")
+
+    def _paths(self, disk: SimulatedDisk, partition: PartitionLedger) -> list[str]:
+        """Where a partition lies; twice where a replica was taking another's place when its node died."""
+        paths = (f"{directory}/{partition}" for directory in self._directories)
+        return [path for path in paths if disk.is_directory(path)]
+
     def _path(self, disk: SimulatedDisk, partition: PartitionLedger) -> str | None:
         """Where a partition lies, or None."""
-        paths = (f"{directory}/{partition}" for directory in self._directories)
-        return next((path for path in paths if disk.is_directory(path)), None)
+        return next(iter(self._paths(disk, partition)), None)
 
     def _image(self, disk: SimulatedDisk, partition: PartitionLedger) -> LogImage:
         """The log of a partition; an empty one where it lies nowhere."""

@@ -228,6 +228,7 @@ class SimulatedConsumer:
             for offset, record in enumerate(records_of(data, batch), batch.base_offset):
                 if offset >= position:
                     partition.read(offset, record, "was read")
+                    partition.read_epoch(offset, batch.partition_leader_epoch)
                     self.record_count += 1
                     if offset >= answer.high_watermark:
                         partition.fail(f"offset {offset} was read above the high watermark {answer.high_watermark}")

@@ -103,6 +103,7 @@ class SimulatedDisk:
         self.generation = 0
         self.changes = 0  # how many calls have changed something: what `die_in` counts
         self.is_dead = False
+        self.power_losses = 0
         self.has_lost_writes = False  # a failed flush has lost some, for good, though they may still be seen
         self._rng = rng
         self._now_ms = now_ms
@@ -123,6 +124,7 @@ class SimulatedDisk:
     def lose_power(self, rng: Random) -> None:
         """The machine dies: of what was not flushed stays what the dice leave."""
         self.kill()
+        self.power_losses += 1
         self._journal.lose_power(rng)
         see_the_device(self._root, rng)
 

@@ -6,6 +6,8 @@
     no record is changed                         a record that is read, or lies on the disk, is none that was sent there
     an idempotent producer's record stands once  it is seen at two offsets
     offsets are continuous                       a batch begins elsewhere than the one before it ended
+    leader epochs lie one behind the other       an epoch is said to end before one of its records, or behind one of a
+                                                 higher epoch; one that is past ends elsewhere than it did
     nothing acknowledged is lost                 after a start the log ends before what must have survived, see `restarted`
 
 What survives: with the machine still up, all that was written; without power, what was flushed, and with flush.messages=1
@@ -48,6 +50,8 @@ class PartitionLedger:
         self.deleted_end = 0  # records below may be gone: somebody asked for it
         self.low_watermark = 0  # where DeleteRecords said that the log begins, in this life of the node
         self.losses = 0  # how often a start has lost acknowledged records
+        self.epochs: dict[int, int] = {}  # offset -> leader epoch, as read
+        self.epoch_ends: dict[int, int] = {}  # where epochs that are past have ended, as answered
 
     def __repr__(self) -> str:
         return f"{self.facts.name}-{self.index}"
@@ -78,6 +82,27 @@ class PartitionLedger:
             self.fail(f"offset {offset} {how} as {record}, but {sent} was sent")
         self._stand(offset, record.value, how)
 
+    def read_epoch(self, offset: int, epoch: int) -> None:
+        """A record was read that was written in a leader epoch. Raises SimulationFailure."""
+        known = self.epochs.setdefault(offset, epoch)
+        if known != epoch:
+            self.fail(f"offset {offset} was read with leader epoch {epoch}, but it was of epoch {known}")
+
+    def epoch_ended(self, asked: int, epoch: int, end: int, *, is_past: bool) -> None:
+        """The broker says that `epoch`, the last one up to `asked`, ended before offset `end`. Raises SimulationFailure."""
+        if epoch > asked or (epoch, end) == (-1, -1):
+            self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}")
+        for offset, of in self.epochs.items():
+            if of <= asked and offset >= end:
+                self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}, but offset {offset} is of epoch {of}")
+        if self.deleted_end or self.facts.has_retention:
+            return  # where the log begins anew, the epochs before it end
+        for offset, of in self.epochs.items():
+            if of > asked and offset < end:
+                self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}, but offset {offset} is of epoch {of}")
+        if is_past and (known := self.epoch_ends.setdefault(asked, end)) != end:
+            self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}, and had ended at {known} before")
+
     def _stand(self, offset: int, value: bytes, how: str) -> None:
         known = self.standing.setdefault(offset, value)
         if known != value:
@@ -100,6 +125,8 @@ class PartitionLedger:
             value = self.standing.pop(offset)
             if self.places.get(value) == offset:
                 del self.places[value]
+        self.epochs = {offset: epoch for offset, epoch in self.epochs.items() if offset < end}
+        self.epoch_ends = {epoch: ended for epoch, ended in self.epoch_ends.items() if ended <= end}
         self.acknowledged_end = min(self.acknowledged_end, end)
 
 

@@ -26,7 +26,7 @@ class NodeMaker:
 
     def __init__(self, seed: int) -> None:
         rng = Random(f"{seed} node")
-        self.directories = list(DIRECTORIES[: rng.choice((1, 1, 2))])
+        self.directories = list(DIRECTORIES[: rng.choice((1, 2))])
         self._max_open_files = rng.choice((2, 8, 256))
         settings = {
             "log.dirs": ",".join(self.directories),

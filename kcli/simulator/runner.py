@@ -27,6 +27,7 @@ from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.ledger import SimulationFailure
 from kcli.simulator.machine import Machine, NodePort
 from kcli.simulator.network import Network, Weather
+from kcli.simulator.operator import Operator
 from kcli.simulator.producer import SimulatedProducer
 from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
@@ -92,6 +93,7 @@ class Simulation:
         self.checker = DiskChecker(self.disk, directories, self.world.ledger)
         self.chaos = Chaos(self.world, self.checker, self._dice("chaos"), directories)
         self.administrator = Administrator(self.world, self._dice("admin"))
+        self.operator = Operator(self.world, self._dice("operator"), self.checker, directories)
         rng = self._dice("clients")
         self.producers = [
             SimulatedProducer(self.world, f"p{number}", self._dice(f"p{number}"), is_idempotent=number % 2 == 0)
@@ -143,6 +145,7 @@ class Simulation:
         self.chaos.start()
         world = self.world
         world.run(self.administrator.run())
+        world.run(self.operator.run())
         world.run(self.chaos.run())
         for producer in self.producers:
             world.run(producer.run())

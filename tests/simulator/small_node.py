@@ -266,6 +266,7 @@ class SmallNode:
         known = [
             api.response.classes["ApiVersion"](api_key=one.key, min_version=one.lowest_version, max_version=one.highest_version)
             for one in apis.API_KEYS.values()
+            if one.key == apis.PRODUCE or hasattr(self, f"on_{one.name.lower()}")
         ]
         return api.response.new(api_keys=known)
 

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from kcli.log import log_opener
+from kcli.log.leader_epoch_cache import LeaderEpochCache
+from kcli.log.log_manager import LogManager
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.replica_mover import ReplicaMover
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.broker import Broker
 from kcli.simulator.disk import SimulatedDisk
@@ -104,6 +107,19 @@ def reads_above(real: Any) -> Any:
     return lambda self, offset, *args, **kwargs: real(self, min(offset + 1, self.log_end_offset), *args, **kwargs)
 
 
+def ends_epochs_early(real: Any) -> Any:
+    return lambda self, epoch, log_end_offset: real(self, epoch, max(0, log_end_offset - 1))
+
+
+def never_copies(real: Any) -> Any:
+    return lambda self, now_ms: now_ms + 1000
+
+
+def leaves_the_old_one(real: Any) -> Any:
+    """Has a moved replica's old directory keep its name, so that the partition lies twice."""
+    return lambda self, log, now_ms: log.close_files()
+
+
 def loses_names(real: Any) -> Any:
     return lambda self, path: None
 
@@ -115,6 +131,9 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "skips the recovery": patched(log_opener, "_load", skips_recovery),
     "answers with a wrong offset": patched(UnifiedLog, "append_as_leader", gives_one_offset_twice),
     "reads from the next batch": patched(UnifiedLog, "read", reads_above),
+    "says that an epoch ends before it does": patched(LeaderEpochCache, "end_offset_for", ends_epochs_early),
+    "never moves a replica": patched(ReplicaMover, "run", never_copies),
+    "leaves a moved replica behind": patched(LogManager, "set_aside", leaves_the_old_one),
     "flushes no directory": patched(SimulatedDisk, "flush_directory", loses_names),
 }
 
