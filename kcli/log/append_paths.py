@@ -3,8 +3,8 @@
     path                         batches                                     checked
     ---------------------------  ------------------------------------------  ---------------------------------------------------
     UnifiedLog.append_as_leader  plain ones, which are nearly all            in one compiled pass; where anything is odd ...
-    `append_carefully`           one of a client or coordinator              ... by kcli.log.log_validator, record_validator and
-                                                                             producer_checks, which say what it is
+    `check_carefully`, then      one of a client or coordinator              ... by kcli.log.log_validator, record_validator and
+    `append_checked`                                                         producer_checks, which say what it is
     `append_replicated`          several, with offsets and epochs, that a    size, magic, CRC; offsets must go on
                                  leader checked
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kcli.format.record_batch import HEADER
 from kcli.log.append_errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
-from kcli.log.log_config import LOG_APPEND_TIME
+from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_slices import AppendInfo
 from kcli.log.log_validator import AppendOrigin, ValidBatch, check_batch, whole_batch
 from kcli.log.producer_appends import begin_append, find_repeated, finish_append
@@ -33,25 +33,40 @@ _LEADER_EPOCH = Struct(">i")
 _LEADER_EPOCH_AT = HEADER.offset_of("partition_leader_epoch")
 
 
-def append_carefully(
-    log: UnifiedLog,
+def check_carefully(
     records: memoryview,
-    leader_epoch: int,
+    config: LogConfig,
     now_ms: int,
-    origin: AppendOrigin,
-    transaction_version: int,
-) -> AppendInfo:
-    """See UnifiedLog.append_as_leader. Raises AppendError and OSError."""
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    *,
+    is_hurried: bool = False,
+) -> ValidBatch:
+    """The one batch that `records` are, checked and changed as a log of these settings wants it; no log is touched.
+
+    Raises AppendError; LongCheckError where it `is_hurried` and this would take long.
+    """
     size = whole_batch(records)
     if not size:
         raise InvalidRecordsError("the records hold no whole batch")
     if len(records) > size and whole_batch(records, size):
         raise InvalidRecordsError("the records hold more than one batch")
-    local, config = log.local_log(), log.config
     batch = check_batch(records, size, config, origin)
+    validate_records(batch, config, now_ms, is_hurried=is_hurried)
+    return batch
+
+
+def append_checked(
+    log: UnifiedLog,
+    batch: ValidBatch,
+    leader_epoch: int,
+    now_ms: int,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    transaction_version: int = 0,
+) -> AppendInfo:
+    """Give a batch that was checked its offsets and append it. Raises AppendError and OSError."""
     if origin is AppendOrigin.RAFT_LEADER and batch.leader_epoch != leader_epoch:
         raise InvalidRecordsError(f"the batch has leader epoch {batch.leader_epoch}; the leader's is {leader_epoch}")
-    validate_records(batch, config, now_ms)
+    local, config = log.local_log(), log.config
     size, data = batch.size_bytes, batch.data
     _check_segment_bytes(log, size)
     first_offset = log.log_end_offset

@@ -89,6 +89,9 @@ class ValidBatch:
             self.record_count,
         ) = header
 
+    def __len__(self) -> int:
+        return self.size_bytes
+
     @property
     def is_control(self) -> bool:
         """True where the records are control records."""

@@ -18,6 +18,9 @@
 
 Compressed records are inflated to be looked at, in one piece where they are small, else in windows; more than
 MAX_APPENDED_INFLATED_BYTES count as a bomb. A batch that is built anew is held against max.message.bytes again.
+
+Nearly every batch is checked in a millisecond or two. One that would take longer raises LongCheckError where the caller is in a
+hurry: it is then checked beside the broker's loop, by a function that touches nothing but the batch.
 """
 
 from __future__ import annotations
@@ -55,38 +58,62 @@ from kcli.log.log_validator import ValidBatch
 
 # How many records of one batch are named in an error.
 MAX_RECORD_ERRORS = 1000
-# What is inflated in one piece.
+# What is inflated in one piece; by who is in a hurry, and what of a batch that must be looked at or built record by record.
 _ONE_PIECE_BYTES = 8 * 1024 * 1024
+HURRIED_INFLATED_BYTES = 2 * 1024 * 1024
+HURRIED_REBUILT_BYTES = 64 * 1024
 # A record that is not held whole is walked over in Python, header by header.
 MAX_LARGE_RECORD_HEADERS = 10_000
-_COUNTERS = new_counters()
-_LARGE = RecordColumns(1)
-_SCRATCH = array("q", (0, 0))
 _KNOWN_ATTRIBUTES = 0x7F
 _ATTRIBUTES_AT = HEADER.offset_of("attributes")
 _MAX_TIMESTAMP_AT = HEADER.offset_of("max_timestamp")
 
 
-def validate_records(batch: ValidBatch, config: LogConfig, now_ms: int) -> None:
+class LongCheckError(Exception):
+    """A check would hold the loop: it is to be done without hurry, elsewhere."""
+
+
+class _Walk:
+    """A walk over the records of one batch: what was counted, see kcli.format.append_scan."""
+
+    __slots__ = ("counters", "is_hurried", "scratch")
+
+    def __init__(self, is_hurried: bool) -> None:
+        self.counters = new_counters()
+        self.scratch = array("q", (0, 0))
+        self.is_hurried = is_hurried
+
+    def check(self, batch: ValidBatch, data: memoryview | bytes, position: int, end: int) -> int:
+        """Walk on over data[position:end] -> the scan's status."""
+        return check_records(data, position, end, batch.record_count, self.counters, self.scratch)
+
+    def may_rebuild(self, batch: ValidBatch) -> None:
+        """The batch has to be opened record by record in Python. Raises LongCheckError for too large a one."""
+        if self.is_hurried and batch.size_bytes > HURRIED_REBUILT_BYTES:
+            raise LongCheckError
+
+
+def validate_records(batch: ValidBatch, config: LogConfig, now_ms: int, *, is_hurried: bool = False) -> None:
     """Check the records of a batch and change the batch where need be; its bytes are patched in place or replaced.
 
     Raises InvalidRecordsError, InvalidTimestampError, MessageTooLargeError, UnsupportedCompressionError,
-    UnreadableCompressionError.
+    UnreadableCompressionError; LongCheckError where it `is_hurried`, with the batch as it was.
     """
+    walk = _Walk(is_hurried)
+    counters = walk.counters
     codec = batch.attributes & CODEC_MASK
     target = codec if config.compression_type == "producer" else _target_codec(config)
     inflated = None
     if codec:
-        inflated = _check_compressed(batch, codec, keep=codec != target)
+        inflated = _check_compressed(walk, batch, codec, keep=codec != target)
     else:
-        _COUNTERS[COUNTED] = 0
-        status = check_records(batch.data, HEADER_BYTES, batch.size_bytes, batch.record_count, _COUNTERS, _SCRATCH)
-        _check_outcome(batch, status, batch.size_bytes)
-    if _COUNTERS[NULL_KEYS] and config.is_compacted:
-        _raise_record_errors(batch, config, now_ms)
-    largest = _check_timestamps(batch, config, now_ms)
-    if (codec != target or _COUNTERS[RENUMBERED]) and not batch.is_control:
-        _rebuild(batch, config, target, inflated, largest, now_ms)
+        _check_outcome(walk, batch, walk.check(batch, batch.data, HEADER_BYTES, batch.size_bytes), batch.size_bytes)
+    if counters[NULL_KEYS] and config.is_compacted:
+        _raise_record_errors(walk, batch, config, now_ms)
+    largest = _check_timestamps(walk, batch, config, now_ms)
+    if (codec != target or counters[RENUMBERED]) and not batch.is_control:
+        walk.may_rebuild(batch)
+        _rebuild(batch, config, target, inflated, largest, now_ms, is_renumbered=counters[RENUMBERED] != 0)
     elif config.message_timestamp_type == LOG_APPEND_TIME:
         _set_max_timestamp(batch, LOG_APPEND_TIME_FLAG, now_ms)
     elif largest != batch.max_timestamp or batch.attributes & LOG_APPEND_TIME_FLAG:
@@ -100,76 +127,83 @@ def _target_codec(config: LogConfig) -> int:
 # --------------------------------------------------------------------------------------------------------- walking
 
 
-def _check_outcome(batch: ValidBatch, status: int, end: int) -> None:
+def _check_outcome(walk: _Walk, batch: ValidBatch, status: int, end: int) -> None:
     if status != COMPLETE:
         raise InvalidRecordsError(
-            f"record {_COUNTERS[COUNTED]} of the {batch.record_count} that the batch states cannot be: {STATUS_TEXT[status]}"
+            f"record {walk.counters[COUNTED]} of the {batch.record_count} that the batch states cannot be: "
+            f"{STATUS_TEXT[status]}"
         )
-    if _COUNTERS[END] != end:
-        raise InvalidRecordsError(f"{end - _COUNTERS[END]} bytes are left behind the {batch.record_count} records of the batch")
+    left = end - walk.counters[END]
+    if left:
+        raise InvalidRecordsError(f"{left} bytes are left behind the {batch.record_count} records of the batch")
 
 
-def _check_compressed(batch: ValidBatch, codec: int, *, keep: bool) -> bytes | None:
+def _check_compressed(walk: _Walk, batch: ValidBatch, codec: int, *, keep: bool) -> bytes | None:
     """Inflate and walk over the records -> their bytes, where they were inflated in one piece."""
     if codec not in CODECS:
         raise UnsupportedCompressionError(f"the batch is compressed with codec {codec}; 1 to 4 are known")
-    data = batch.data[HEADER_BYTES:]
+    limit = limits.MAX_APPENDED_INFLATED_BYTES if keep else _ONE_PIECE_BYTES
+    if walk.is_hurried:
+        limit = HURRIED_INFLATED_BYTES
+        if keep:
+            walk.may_rebuild(batch)
     try:
-        whole = inflate(codec, data, limit=limits.MAX_APPENDED_INFLATED_BYTES if keep else _ONE_PIECE_BYTES)
+        whole = inflate(codec, batch.data[HEADER_BYTES:], limit=limit)
     except InflationLimitError as error:
+        if walk.is_hurried:
+            raise LongCheckError from error
         if keep:
             raise _bomb(batch) from error
     except InflationError as error:
         raise _unreadable(error) from error
     else:
-        _COUNTERS[COUNTED] = 0
-        status = check_records(whole, 0, len(whole), batch.record_count, _COUNTERS, _SCRATCH)
-        _check_outcome(batch, status, len(whole))
+        _check_outcome(walk, batch, walk.check(batch, whole, 0, len(whole)), len(whole))
         return whole
-    _check_in_windows(batch, codec)
+    _check_in_windows(walk, batch, codec)
     return None
 
 
-def _check_in_windows(batch: ValidBatch, codec: int) -> None:
+def _check_in_windows(walk: _Walk, batch: ValidBatch, codec: int) -> None:
     """Inflate and walk over the records a window at a time; one that is larger than a window is never held whole."""
-    _COUNTERS[COUNTED] = 0
+    counters = walk.counters
     windows = _windows(batch, codec)
     rest = b""
     status = NEED_MORE
     for window in windows:
         piece = rest + window
-        status = check_records(piece, 0, len(piece), batch.record_count, _COUNTERS, _SCRATCH)
-        end = record_end(piece, _COUNTERS[END])
-        if status == NEED_MORE and end is not None and end - _COUNTERS[END] > limits.INFLATE_WINDOW_BYTES:
-            rest = _check_large_record(batch, PieceReader(piece, _COUNTERS[END], windows))
-            status = COMPLETE if _COUNTERS[COUNTED] == batch.record_count else NEED_MORE
-            _COUNTERS[END] = 0
+        status = walk.check(batch, piece, 0, len(piece))
+        end = record_end(piece, counters[END])
+        if status == NEED_MORE and end is not None and end - counters[END] > limits.INFLATE_WINDOW_BYTES:
+            rest = _check_large_record(counters, batch, PieceReader(piece, counters[END], windows))
+            status = COMPLETE if counters[COUNTED] == batch.record_count else NEED_MORE
+            counters[END] = 0
             continue
         if status == COMPLETE:
-            _check_outcome(batch, status, len(piece))
+            _check_outcome(walk, batch, status, len(piece))
         elif status != NEED_MORE:
             break
-        rest = piece[_COUNTERS[END] :]
+        rest = piece[counters[END] :]
     if status == NEED_MORE and rest:
-        status = check_records(rest, 0, len(rest), batch.record_count, _COUNTERS, _SCRATCH)
-        rest = rest[_COUNTERS[END] :]
-    _check_outcome(batch, status, _COUNTERS[END] + len(rest))
+        status = walk.check(batch, rest, 0, len(rest))
+        rest = rest[counters[END] :]
+    _check_outcome(walk, batch, status, counters[END] + len(rest))
 
 
-def _check_large_record(batch: ValidBatch, source: PieceReader) -> bytes:
+def _check_large_record(counters: array[int], batch: ValidBatch, source: PieceReader) -> bytes:
     """Walk over one record and count it -> what came behind it."""
+    found = RecordColumns(1)
     try:
-        scan_large_record(batch, source, _LARGE, MAX_LARGE_RECORD_HEADERS)
+        scan_large_record(batch, source, found, MAX_LARGE_RECORD_HEADERS)
     except InvalidRecordError as error:
-        raise InvalidRecordsError(f"record {_COUNTERS[COUNTED]} of {batch.record_count} cannot be: {error.message}") from error
-    delta = _LARGE.timestamp[0] - batch.base_timestamp
-    is_first = not _COUNTERS[COUNTED]
-    _COUNTERS[SMALLEST] = delta if is_first else min(_COUNTERS[SMALLEST], delta)
-    _COUNTERS[LARGEST] = delta if is_first else max(_COUNTERS[LARGEST], delta)
-    _COUNTERS[NULL_KEYS] = (0 if is_first else _COUNTERS[NULL_KEYS]) + (_LARGE.key_size[0] < 0)
-    is_renumbered = _LARGE.offset[0] - batch.base_offset != _COUNTERS[COUNTED]
-    _COUNTERS[RENUMBERED] = (0 if is_first else _COUNTERS[RENUMBERED]) + is_renumbered
-    _COUNTERS[COUNTED] += 1
+        raise InvalidRecordsError(f"record {counters[COUNTED]} of {batch.record_count} cannot be: {error.message}") from error
+    delta = found.timestamp[0] - batch.base_timestamp
+    is_first = not counters[COUNTED]
+    counters[SMALLEST] = delta if is_first else min(counters[SMALLEST], delta)
+    counters[LARGEST] = delta if is_first else max(counters[LARGEST], delta)
+    counters[NULL_KEYS] = (0 if is_first else counters[NULL_KEYS]) + (found.key_size[0] < 0)
+    is_renumbered = found.offset[0] - batch.base_offset != counters[COUNTED]
+    counters[RENUMBERED] = (0 if is_first else counters[RENUMBERED]) + is_renumbered
+    counters[COUNTED] += 1
     return source.rest[source.position :]
 
 
@@ -200,28 +234,29 @@ def _unreadable(error: InflationError) -> UnreadableCompressionError:
 # ------------------------------------------------------------------------------------------------------ timestamps
 
 
-def _check_timestamps(batch: ValidBatch, config: LogConfig, now_ms: int) -> int:
+def _check_timestamps(walk: _Walk, batch: ValidBatch, config: LogConfig, now_ms: int) -> int:
     """The largest timestamp of the records. Raises InvalidTimestampError."""
     if batch.attributes & LOG_APPEND_TIME_FLAG:
         smallest = largest = batch.max_timestamp
     else:
-        smallest = batch.base_timestamp + _COUNTERS[SMALLEST]
-        largest = batch.base_timestamp + _COUNTERS[LARGEST]
+        smallest = batch.base_timestamp + walk.counters[SMALLEST]
+        largest = batch.base_timestamp + walk.counters[LARGEST]
     if config.message_timestamp_type == LOG_APPEND_TIME:
         if batch.attributes & LOG_APPEND_TIME_FLAG:
-            _raise_record_errors(batch, config, now_ms)
+            _raise_record_errors(walk, batch, config, now_ms)
     elif (
         largest > now_ms + config.message_timestamp_after_max_ms
         or smallest < now_ms - config.message_timestamp_before_max_ms
         or largest > INT64_MAX
         or (largest == NO_TIMESTAMP and batch.attributes & LOG_APPEND_TIME_FLAG)
     ):
-        _raise_record_errors(batch, config, now_ms)
+        _raise_record_errors(walk, batch, config, now_ms)
     return max(largest, NO_TIMESTAMP)
 
 
-def _raise_record_errors(batch: ValidBatch, config: LogConfig, now_ms: int) -> None:
+def _raise_record_errors(walk: _Walk, batch: ValidBatch, config: LogConfig, now_ms: int) -> None:
     """Look at each record and raise the error that lists what is wrong; nothing where no record is."""
+    walk.may_rebuild(batch)
     errors: list[RecordError] = []
     has_timestamp_error = False
     for index, record in enumerate(_records(batch)):
@@ -274,14 +309,23 @@ def _set_max_timestamp(batch: ValidBatch, append_time_flag: int, max_timestamp: 
     data[CRC_START - 4 : CRC_START] = crc32c(data[CRC_START:]).to_bytes(4, "big")
 
 
-def _rebuild(batch: ValidBatch, config: LogConfig, target: int, inflated: bytes | None, largest: int, now_ms: int) -> None:
+def _rebuild(
+    batch: ValidBatch,
+    config: LogConfig,
+    target: int,
+    inflated: bytes | None,
+    largest: int,
+    now_ms: int,
+    *,
+    is_renumbered: bool,
+) -> None:
     """Write the batch anew with another codec, its records numbered from 0 on."""
     body: memoryview | bytes = batch.data[HEADER_BYTES:] if inflated is None else inflated
     if batch.attributes & CODEC_MASK and inflated is None:
         body = b"".join(_windows(batch, batch.attributes & CODEC_MASK))
     first, _ = read_record(body)
     base_timestamp = batch.base_timestamp + first.timestamp_delta
-    if _COUNTERS[RENUMBERED] or first.timestamp_delta or batch.attributes & LOG_APPEND_TIME_FLAG:
+    if is_renumbered or first.timestamp_delta or batch.attributes & LOG_APPEND_TIME_FLAG:
         is_append_time = batch.attributes & LOG_APPEND_TIME_FLAG
         base_timestamp = batch.max_timestamp if is_append_time else base_timestamp
         records = (

@@ -48,7 +48,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import CRC_START, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, increment_sequence
 from kcli.log.append_errors import OffsetOutOfRangeError
-from kcli.log.append_paths import append_carefully, append_replicated
+from kcli.log.append_paths import append_checked, append_replicated, check_carefully
 from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
@@ -200,8 +200,13 @@ class UnifiedLog:
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_version: int = 0,
+        is_hurried: bool = False,
     ) -> AppendInfo:
-        """Check a batch, give it offsets and append it; `records` is writable and patched in place. Raises AppendError."""
+        """Check a batch, give it offsets and append it; `records` is writable and patched in place.
+
+        Raises AppendError; where the caller `is_hurried`, LongCheckError for a batch whose check would take long: nothing has
+        happened then, and kcli.log.append_paths checks and appends it in two steps.
+        """
         out, local, rules = _FIELDS, self._local, self._local.rules
         entry = None
         if (
@@ -217,7 +222,8 @@ class UnifiedLog:
             or (out[NULL_KEYS] and rules.is_compacted)
             or (out[PRODUCER_ID] >= 0 and (entry := self._next_in_sequence()) is None)
         ):
-            return append_carefully(self, records, leader_epoch, now_ms, origin, transaction_version)
+            batch = check_carefully(records, self.config, now_ms, origin, is_hurried=is_hurried)
+            return append_checked(self, batch, leader_epoch, now_ms, origin, transaction_version)
         first_offset = self.log_end_offset
         delta = out[LAST_OFFSET_DELTA]
         last_offset = first_offset + delta

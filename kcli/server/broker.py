@@ -34,6 +34,7 @@ from kcli.server.apis.fetch import DelayedFetch, FetchHandler
 from kcli.server.apis.produce import DelayedProduce, ProduceHandler
 from kcli.server.authorizer import AllowAll, Authorizer
 from kcli.server.broker_lifecycle import BrokerLifecycle
+from kcli.server.computations import Computations
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import supported_features
@@ -86,6 +87,7 @@ class Broker:
         self.timer = timer
         self.effects = effects
         self.flushes = flushes
+        self.computations = Computations(effects)
         self.log_manager = log_manager
         self.tell = tell
         self.authorizer: Authorizer = AllowAll()

@@ -6,6 +6,7 @@
                       buffer and may be patched in place, but is valid only until `handle` returns
     ResponseReceived  the answer to a SendRequest; None: the connection failed or the destination cannot be reached
     Flushed           what a Flush asked for is on the device, or the error that came instead
+    Computed          what a Compute gave
     DeadlineReached   the time that `next_deadline_ms` named has come
     ConnectionClosed  a connection is gone; nothing can be sent on it any more
 
@@ -16,6 +17,8 @@
     NoResponse        read the next request of this connection: the one before gets no answer (acks=0)
     SendRequest       send a frame (with its size) to a node; a node's requests to itself are looped back
     Flush             make files durable and answer with Flushed
+    Compute           call a function beside the loop, which it would hold for long, and answer with Computed; it knows only
+                      what it was given, touches nothing else, and does not raise
     CloseConnection   close a connection; `reason` is for the log
 
 A connection has at most one request inside the core at a time, as in Kafka: answers leave in the order of their requests.
@@ -23,7 +26,7 @@ A connection has at most one request inside the core at a time, as in Kafka: ans
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from kcli.format.primitives import Buffer
@@ -95,6 +98,13 @@ class Flushed(NamedTuple):
     error: OSError | None = None
 
 
+class Computed(NamedTuple):
+    """The Compute of that id is done."""
+
+    compute_id: int
+    result: object
+
+
 class DeadlineReached(NamedTuple):
     """Time has come to what was to be done at `next_deadline_ms`."""
 
@@ -105,7 +115,7 @@ class ConnectionClosed(NamedTuple):
     connection: Connection
 
 
-Event = RequestReceived | ResponseReceived | Flushed | DeadlineReached | ConnectionClosed
+Event = RequestReceived | ResponseReceived | Flushed | Computed | DeadlineReached | ConnectionClosed
 
 
 class ReadableFile(Protocol):
@@ -171,6 +181,13 @@ class Flush(NamedTuple):
     paths: tuple[str, ...]
 
 
+class Compute(NamedTuple):
+    """Call `work` beside the loop and answer with Computed."""
+
+    compute_id: int
+    work: Callable[[], object]
+
+
 class CloseConnection(NamedTuple):
     """Close a connection and say why in the log."""
 
@@ -178,4 +195,4 @@ class CloseConnection(NamedTuple):
     reason: str
 
 
-Effect = SendResponse | SendFile | NoResponse | SendRequest | Flush | CloseConnection
+Effect = SendResponse | SendFile | NoResponse | SendRequest | Flush | Compute | CloseConnection

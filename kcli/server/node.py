@@ -27,6 +27,7 @@ from kcli.server.broker import Broker
 from kcli.server.envelope import close_envelope, open_envelope
 from kcli.server.events import (
     CloseConnection,
+    Computed,
     Connection,
     ConnectionClosed,
     DeadlineReached,
@@ -126,6 +127,9 @@ class Node:
                 self.broker.controller.receive(event, now_ms)
         elif isinstance(event, Flushed):
             self._flushes.flushed(event, now_ms)
+        elif isinstance(event, Computed):
+            if self.broker is not None:
+                self.broker.computations.computed(event, now_ms)
         elif isinstance(event, ConnectionClosed) and self.broker is not None:
             self.broker.connection_closed(event.connection)
         return self._take()

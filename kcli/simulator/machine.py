@@ -7,6 +7,7 @@
     NoResponse       lets the connection's next request in
     SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection, a little later
     Flush            flushes the paths on the simulated disk, one by one, after a delay; then Flushed
+    Compute          computes at once and tells the node a little later
     CloseConnection  closes the link
 
 The node may die between any two effects and in any call of the disk: `die_soon` casts where. A frame is overwritten as soon
@@ -22,6 +23,8 @@ from typing import Protocol
 
 from kcli.server.events import (
     CloseConnection,
+    Compute,
+    Computed,
     Connection,
     ConnectionClosed,
     DeadlineReached,
@@ -49,6 +52,7 @@ LATE_MS = 20
 FLUSH_MS = 30
 SLOW_FLUSH_MS = 3000
 SLOW_SHARE = 0.03
+COMPUTE_MS = 50
 
 
 class NodePort(Protocol):
@@ -300,6 +304,9 @@ class Machine:
         elif isinstance(effect, Flush):
             self._trace.add("machine", f"flush {effect.flush_id} {' '.join(effect.paths)}")
             self._in_this_life(self._flush_delay_ms(), lambda: self._flush(effect, 0))
+        elif isinstance(effect, Compute):
+            event = Computed(effect.compute_id, effect.work())
+            self._in_this_life(self._rng.randrange(COMPUTE_MS), lambda: self._handle(event))
         else:
             assert isinstance(effect, CloseConnection)
             self._close(effect.connection, effect.reason)

@@ -25,7 +25,7 @@ from kcli.log.append_errors import (
 )
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_validator import AppendOrigin
-from kcli.log.record_validator import MAX_RECORD_ERRORS
+from kcli.log.record_validator import HURRIED_INFLATED_BYTES, MAX_RECORD_ERRORS, LongCheckError
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch
 
 HOUR_MS = 3_600_000
@@ -145,6 +145,26 @@ def test_a_bomb_is_refused(live: LiveLog, monkeypatch: pytest.MonkeyPatch) -> No
     batch = new_batch(zeros, codec=4)
     batch[57:61], batch[23:27] = (5).to_bytes(4, "big"), (4).to_bytes(4, "big")
     assert type(live.refused(resealed(batch))) is InvalidRecordsError
+
+
+def test_who_is_in_a_hurry_is_told_what_would_take_long(live: LiveLog) -> None:
+    """Inflating much, building anew, naming what is wrong with each record: then nothing has happened, to batch and log."""
+    many = [bytes(100)] * 2000
+    long_ones = [
+        new_batch([bytes(HURRIED_INFLATED_BYTES)], codec=4),
+        new_batch(many, timestamps=[NOW_MS + 2 * HOUR_MS] * 2000),
+    ]
+    for batch in long_ones:
+        before = bytes(batch)
+        with pytest.raises(LongCheckError):
+            live.log.append_as_leader(batch, 0, NOW_MS, is_hurried=True)
+        assert bytes(batch) == before and live.log.log_end_offset == 0
+    live.log.append_as_leader(new_batch([bytes(HURRIED_INFLATED_BYTES // 2)], codec=4), 0, NOW_MS, is_hurried=True)
+    with_config(live, compression_type="zstd")
+    with pytest.raises(LongCheckError):
+        live.log.append_as_leader(new_batch(many), 0, NOW_MS, is_hurried=True)
+    live.log.append_as_leader(new_batch(many[:200]), 0, NOW_MS, is_hurried=True)
+    live.append(new_batch(many))
 
 
 def test_timestamps_have_bounds(live: LiveLog) -> None:

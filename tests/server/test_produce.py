@@ -194,3 +194,57 @@ def test_replicas_that_do_not_come_time_out(node: WholeNode) -> None:
     node.handle(DeadlineReached())
     assert only(done).error_code == 0
     assert node.broker.produce_purgatory.size == 0
+
+
+# ------------------------------------------------------------------------------------------- batches whose check takes long
+
+
+def inflating(size: int, codec: int = ZSTD, **fields: object) -> bytes:
+    """A small batch whose one record has so many bytes."""
+    from kcli.format.compression import deflate
+    from kcli.format.records import Record, encode_records
+
+    return batch(b"x", attributes=codec, records=deflate(codec, encode_records([Record(0, 0, None, bytes(size))])), **fields)
+
+
+def test_a_batch_that_inflates_to_much_does_not_hold_the_others(node: WholeNode) -> None:
+    """It is checked beside the loop; meanwhile others append, and its own request's other partitions have their records."""
+    node.holds_flushes = True
+    pending = node.produce_all({("t", 0): inflating(5_000_000), ("t", 1): batch(b"b")})
+    assert pending.answer is None and len(node.computing) == 1
+    assert only(node.produce("t", 0, batch(b"first"))).base_offset == 0
+    node.release_computations()
+    (topic,) = pending.result().responses
+    assert [(answer.index, answer.error_code, answer.base_offset) for answer in topic.partition_responses] == [
+        (0, 0, 1),
+        (1, 0, 0),
+    ]
+    assert node.broker.metrics.topic("t").total_produce_requests == 3
+
+
+def test_what_is_found_beside_the_loop_is_answered(node: WholeNode) -> None:
+    """Bombs, lying counts, each partition its own error, one check after the other; acks=0 learns it by its connection."""
+    node.holds_flushes = True
+    lying = inflating(5_000_000, record_count=2, last_offset_delta=1)
+    pending = node.produce_all({("t", 0): inflating(140_000_000), ("t", 1): lying})
+    assert len(node.computing) == 1, "one at a time"
+    node.release_computations()
+    (topic,) = pending.result().responses
+    assert [answer.error_code for answer in topic.partition_responses] == [
+        error_codes.MESSAGE_TOO_LARGE,
+        error_codes.INVALID_RECORD,
+    ]
+    silent = node.produce("t", 1, lying, acks=0)
+    node.release_computations()
+    with pytest.raises(Closed, match="INVALID_RECORD"):
+        silent.result()
+
+
+def test_a_partition_may_go_while_its_batch_is_checked(node: WholeNode) -> None:
+    node.holds_flushes = True
+    pending = node.produce("t", 1, inflating(5_000_000))
+    partition = node.broker.partition("t", 1)
+    assert partition is not None
+    partition.is_leader = False
+    node.release_computations()
+    assert only(pending).error_code == error_codes.NOT_LEADER_OR_FOLLOWER

@@ -17,6 +17,8 @@ from kcli.protocol.message import Message
 from kcli.server.config.loading import load_config
 from kcli.server.events import (
     CloseConnection,
+    Compute,
+    Computed,
     Connection,
     ConnectionClosed,
     DeadlineReached,
@@ -60,7 +62,7 @@ class Pending:
 
 
 class WholeNode:
-    """One node; `lines` is what it said in its log. Flushes are done at once unless `holds_flushes`."""
+    """One node; `lines` is what it said in its log. Flushes and computations are done at once unless `holds_flushes`."""
 
     def __init__(self, directory: Path, *overrides: str, disk: LogDisk | None = None, max_open_files: int = 256) -> None:
         listeners = "PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093"
@@ -72,6 +74,7 @@ class WholeNode:
         self.broker = self.node.broker
         self.holds_flushes = False
         self.held: list[Flush] = []
+        self.computing: list[Compute] = []
         self.flush_error: OSError | None = None
         self._pending: dict[int, Pending] = {}
         self._loopbacks: dict[int, int] = {}
@@ -99,6 +102,11 @@ class WholeNode:
                     self.held.append(effect)
                 else:
                     self.handle(Flushed(effect.flush_id, self.flush_error))
+            elif isinstance(effect, Compute):
+                if self.holds_flushes:
+                    self.computing.append(effect)
+                else:
+                    self.handle(Computed(effect.compute_id, effect.work()))
             elif isinstance(effect, SendResponse):
                 self._answered(effect.connection, bytes(effect.frame))
             elif isinstance(effect, SendFile):
@@ -144,6 +152,12 @@ class WholeNode:
         held, self.held = self.held, []
         for effect in held:
             self.handle(Flushed(effect.flush_id, error))
+
+    def release_computations(self) -> None:
+        """Do the computations that were held back."""
+        while self.computing:
+            effect = self.computing.pop(0)
+            self.handle(Computed(effect.compute_id, effect.work()))
 
     def advance(self, ms: int) -> None:
         """Let time go by, with every deadline on the way."""

@@ -10,6 +10,9 @@ Where flush.messages or flush.ms makes a log flush, the answer waits for the dis
 the append itself does the fsync; so the request's timeout begins behind it, and never answers for a disk that is not done.
 Other partitions of the request are not held up by one that fails: each has its own error.
 
+A batch whose records take long to check (they inflate to much, or must be built anew) is checked by a Compute effect, and the
+answer waits for it; the other clients do not.
+
 Versions 3 to 12 name topics, 13 has their ids (KIP-516). Below version 7 zstd is not known, so such batches are refused.
 Errors of single records are told from version 8 on (KIP-467).
 """
@@ -22,6 +25,10 @@ from typing import Any
 from kcli.format.codec_streams import ZSTD
 from kcli.format.record_batch import CODEC_MASK, HEADER, HEADER_BYTES
 from kcli.log.append_errors import AppendError
+from kcli.log.append_paths import check_carefully
+from kcli.log.log_config import LogConfig
+from kcli.log.log_validator import ValidBatch
+from kcli.log.record_validator import LongCheckError
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
@@ -36,6 +43,8 @@ _ATTRIBUTES_LOW_BYTE = HEADER.offset_of("attributes") + 1
 # A partition that was appended to, the offset that its high watermark must reach, its part of the response.
 Waiting = tuple[Partition, int, Message]
 ToFlush = tuple[UnifiedLog, Message]
+# A batch whose check takes long, by topic and index, and its part of the response.
+ToCheck = tuple[str, int, memoryview, Message]
 
 
 class DelayedProduce(DelayedOperation):
@@ -77,15 +86,12 @@ class ProduceHandler:
 
     def handle(self, context: RequestContext, request: Message) -> Message | None:
         """Append what a ProduceRequest carries."""
-        acks = request.acks
-        context.wants_answer = acks != 0
+        context.wants_answer = request.acks != 0
+        produce = _Produce(self._broker, context, request)
         classes = context.api.response.classes
         make_topic, make_partition = classes["TopicProduceResponse"], classes["PartitionProduceResponse"]
         uses_ids = context.version >= TOPIC_IDS_VERSION
-        responses: list[Message] = []
-        waiting: list[Waiting] = []
-        to_flush: list[ToFlush] = []
-        refusal = self._refusal(context, request)
+        refusal = _refusal(context, request)
         for topic in request.topic_data:
             name = self._broker.topic_name(topic.topic_id) if uses_ids else topic.name
             answers = []
@@ -95,63 +101,69 @@ class ProduceHandler:
                 if refusal is not None:
                     answer.error_code, answer.error_message = refusal
                 else:
-                    self._append(context, name, data, acks, answer, waiting, to_flush)
-            responses.append(
+                    produce.append(name, data.index, data.records, answer, context.now_ms)
+            produce.responses.append(
                 make_topic(topic_id=topic.topic_id, partition_responses=answers)
                 if uses_ids
                 else make_topic(name=topic.name, partition_responses=answers)
             )
-        response = classes["ProduceResponse"](responses=responses)
-        if to_flush:
-            self._wait_for_flushes(context, request, response, waiting, to_flush)
-        else:
-            self._wait_for_replicas(context, request, response, waiting, context.now_ms)
+        produce.finish(context.now_ms)
         return None
 
-    def _refusal(self, context: RequestContext, request: Message) -> tuple[int, str | None] | None:
-        """Why the whole request is refused, or None."""
-        if request.acks not in (-1, 0, 1):
-            return error_codes.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; -1, 0 and 1 are known"
-        if request.transactional_id is not None and not context.is_allowed(
-            "WRITE", "TRANSACTIONAL_ID", request.transactional_id
-        ):
-            return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
-        return None
 
-    def _append(
-        self,
-        context: RequestContext,
-        name: str | None,
-        data: Message,
-        acks: int,
-        answer: Message,
-        waiting: list[Waiting],
-        to_flush: list[ToFlush],
+def _refusal(context: RequestContext, request: Message) -> tuple[int, str | None] | None:
+    """Why the whole request is refused, or None."""
+    if request.acks not in (-1, 0, 1):
+        return error_codes.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; -1, 0 and 1 are known"
+    if request.transactional_id is not None and not context.is_allowed("WRITE", "TRANSACTIONAL_ID", request.transactional_id):
+        return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
+    return None
+
+
+class _Produce:
+    """One produce under way."""
+
+    __slots__ = ("_acks", "_broker", "_checking", "_context", "_timeout_ms", "_to_flush", "_waiting", "responses")
+
+    def __init__(self, broker: Any, context: RequestContext, request: Message) -> None:
+        self._broker = broker
+        self._context = context
+        self._acks = request.acks
+        self._timeout_ms = request.timeout_ms
+        self.responses: list[Message] = []
+        self._waiting: list[Waiting] = []
+        self._to_flush: list[ToFlush] = []
+        self._checking: list[ToCheck] = []
+
+    def append(
+        self, name: str | None, index: int, records: memoryview | ValidBatch | None, answer: Message, now_ms: int
     ) -> None:
-        """Append one partition's batches; `answer` is filled in."""
-        broker = self._broker
+        """Append one partition's batch, as it came or checked; `answer` is filled in."""
+        broker, context = self._broker, self._context
         if name is None:
             answer.error_code = error_codes.UNKNOWN_TOPIC_ID
             return
         if not context.is_allowed("WRITE", "TOPIC", name):
             answer.error_code = error_codes.TOPIC_AUTHORIZATION_FAILED
             return
-        partition = broker.partition(name, data.index)
+        partition = broker.partition(name, index)
         if partition is None:
-            answer.error_code = broker.missing_partition_code(name, data.index)
+            answer.error_code = broker.missing_partition_code(name, index)
             return
         topic_metrics = broker.metrics.topic(name)
-        topic_metrics.total_produce_requests += 1
-        records = data.records
+        if not isinstance(records, ValidBatch):
+            topic_metrics.total_produce_requests += 1
         size_bytes = 0 if records is None else len(records)
         try:
-            if context.version < ZSTD_VERSION and size_bytes >= HEADER_BYTES and _is_zstd(records):
+            if isinstance(records, memoryview) and context.version < ZSTD_VERSION and _is_zstd(records):
                 raise PartitionError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce")
-            info = partition.append(records if size_bytes else memoryview(b""), acks, context.now_ms)
+            info = partition.append(records if size_bytes else memoryview(b""), self._acks, now_ms)
+        except LongCheckError:
+            # The frame is the shell's again when this event is done with.
+            self._checking.append((name, index, memoryview(bytearray(records)), answer))  # type: ignore[arg-type]
+            return
         except (AppendError, PartitionError) as error:
-            topic_metrics.append_refused(error.code, size_bytes)
-            answer.error_code, answer.error_message = error.code, str(error)
-            answer.record_errors = _record_errors(context, error)
+            self._refused(name, size_bytes, answer, error)
             return
         except OSError as error:
             topic_metrics.failed_produce_requests += 1
@@ -166,17 +178,43 @@ class ProduceHandler:
             topic_metrics.bytes_in += size_bytes
             topic_metrics.messages_in += info.record_count
         if log.high_watermark <= info.last_offset:
-            waiting.append((partition, info.last_offset + 1, answer))
+            self._waiting.append((partition, info.last_offset + 1, answer))
         elif not info.duplicate:
-            broker.fetch_purgatory.check(partition.key, context.now_ms)
-        if log.needs_flush(context.now_ms, by_time=False):
-            to_flush.append((log, answer))
+            broker.fetch_purgatory.check(partition.key, now_ms)
+        if log.needs_flush(now_ms, by_time=False):
+            self._to_flush.append((log, answer))
 
-    def _wait_for_flushes(
-        self, context: RequestContext, request: Message, response: Message, waiting: list[Waiting], to_flush: list[ToFlush]
-    ) -> None:
+    def _refused(self, name: str, size_bytes: int, answer: Message, error: AppendError | PartitionError) -> None:
+        self._broker.metrics.topic(name).append_refused(error.code, size_bytes)
+        answer.error_code, answer.error_message = error.code, str(error)
+        answer.record_errors = _record_errors(self._context, error)
+
+    def finish(self, now_ms: int) -> None:
+        """All partitions were looked at: check what takes long, wait for flushes, for replicas; then answer."""
+        if self._checking:
+            self._check_next(now_ms)
+        elif self._to_flush:
+            self._wait_for_flushes(now_ms)
+        else:
+            self._wait_for_replicas(now_ms)
+
+    def _check_next(self, now_ms: int) -> None:
+        """Have one batch checked beside the loop, and append it then; one after the other, so memory stays bounded."""
+        name, index, records, answer = self._checking.pop(0)
+        config = self._broker.topic_config(name)
+
+        def checked(result: ValidBatch | AppendError, now_ms: int) -> None:
+            if isinstance(result, AppendError):
+                self._refused(name, len(records), answer, result)
+            else:
+                self.append(name, index, result, answer, now_ms)
+            self.finish(now_ms)
+
+        self._broker.computations.compute(partial(_check, records, config, now_ms), checked)
+
+    def _wait_for_flushes(self, now_ms: int) -> None:
         """Go on when the disk has all of it; a partition that it refuses has its error."""
-        left = len(to_flush)
+        left = len(self._to_flush)
 
         def flushed(error: OSError | None, now_ms: int, answer: Message) -> None:
             nonlocal left
@@ -184,27 +222,36 @@ class ProduceHandler:
             if error is not None:
                 answer.error_code, answer.error_message = error_codes.KAFKA_STORAGE_ERROR, error.strerror
             if not left:
-                self._wait_for_replicas(context, request, response, waiting, now_ms)
+                self._wait_for_replicas(now_ms)
 
-        for log, answer in to_flush:
-            self._broker.flush_log(log, partial(flushed, answer=answer), context.now_ms)
+        for log, answer in self._to_flush:
+            self._broker.flush_log(log, partial(flushed, answer=answer), now_ms)
 
-    def _wait_for_replicas(
-        self, context: RequestContext, request: Message, response: Message, waiting: list[Waiting], now_ms: int
-    ) -> None:
+    def _wait_for_replicas(self, now_ms: int) -> None:
         """Answer when all in-sync replicas have it, where that is asked for; else at once."""
-        waiting = [entry for entry in waiting if not entry[2].error_code]
-        if request.acks != -1 or not waiting:
-            context.respond(response)
-            return
-        delayed = DelayedProduce(context, response, waiting)
-        keys = [partition.key for partition, _, _ in waiting]
-        deadline_ms = now_ms + max(0, request.timeout_ms)
-        self._broker.produce_purgatory.try_complete_else_watch(delayed, keys, deadline_ms, now_ms)
+        context = self._context
+        response = context.api.response.classes["ProduceResponse"](responses=self.responses)
+        if self._acks == -1 and self._waiting:
+            waiting = [entry for entry in self._waiting if not entry[2].error_code]
+            if waiting:
+                delayed = DelayedProduce(context, response, waiting)
+                keys = [partition.key for partition, _, _ in waiting]
+                deadline_ms = now_ms + max(0, self._timeout_ms)
+                self._broker.produce_purgatory.try_complete_else_watch(delayed, keys, deadline_ms, now_ms)
+                return
+        context.respond(response)
+
+
+def _check(records: memoryview, config: LogConfig, now_ms: int) -> ValidBatch | AppendError:
+    """What is done beside the loop."""
+    try:
+        return check_carefully(records, config, now_ms)
+    except AppendError as error:
+        return error
 
 
 def _is_zstd(records: memoryview) -> bool:
-    return records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == ZSTD
+    return len(records) >= HEADER_BYTES and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == ZSTD
 
 
 def _record_errors(context: RequestContext, error: Exception) -> list[Message]:

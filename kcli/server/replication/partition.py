@@ -11,7 +11,9 @@ With one replica in sync, which is this one, the high watermark is the log's end
 from __future__ import annotations
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.log.append_paths import append_checked
 from kcli.log.log_slices import AppendInfo
+from kcli.log.log_validator import ValidBatch
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.state.metadata_values import Partition as PartitionRegistration
@@ -103,8 +105,11 @@ class Partition:
             f"the leader epoch of {self.topic}-{self.index} is {self.leader_epoch}, not {current_leader_epoch}",
         )
 
-    def append(self, records: memoryview, required_acks: int, now_ms: int) -> AppendInfo:
-        """Append a producer's batches. Raises PartitionError, AppendError and OSError."""
+    def append(self, records: memoryview | ValidBatch, required_acks: int, now_ms: int) -> AppendInfo:
+        """Append a producer's batch, as it came or checked. Raises PartitionError, AppendError and OSError.
+
+        And LongCheckError where it came unchecked and its check would hold the loop: nothing has happened then.
+        """
         log = self.leader_log()
         if required_acks == -1 and len(self.isr) < log.config.min_insync_replicas:
             raise PartitionError(
@@ -112,7 +117,10 @@ class Partition:
                 f"{self.topic}-{self.index} has {len(self.isr)} replicas in sync; min.insync.replicas is "
                 f"{log.config.min_insync_replicas}",
             )
-        info = log.append_as_leader(records, self.leader_epoch, now_ms)
+        if isinstance(records, ValidBatch):
+            info = append_checked(log, records, self.leader_epoch, now_ms)
+        else:
+            info = log.append_as_leader(records, self.leader_epoch, now_ms, is_hurried=True)
         self._advance_high_watermark(log)
         return info
 

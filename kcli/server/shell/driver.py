@@ -20,10 +20,13 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from kcli.server.events import (
     CloseConnection,
+    Compute,
+    Computed,
     Connection,
     ConnectionClosed,
     DeadlineReached,
@@ -98,6 +101,7 @@ class Driver:
         self._armed_ms: int | None = None
         self._acceptors: list[Acceptor] = []
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._computer: ThreadPoolExecutor | None = None
         self._is_stopping = False
 
     # -------------------------------------------------------------------------------------------------- the node's loop
@@ -170,6 +174,8 @@ class Driver:
             self._send_request(effect)
         elif isinstance(effect, Flush):
             self._flush(effect)
+        elif isinstance(effect, Compute):
+            self._compute(effect)
         elif isinstance(effect, CloseConnection):
             if isinstance(effect.connection.shell, ClientConnection):
                 effect.connection.shell.close(effect.reason)
@@ -204,6 +210,14 @@ class Driver:
     def _flush(self, effect: Flush) -> None:
         self.loop.run_in_executor(None, flush_paths, effect.paths).add_done_callback(
             lambda done: self.dispatch(Flushed(effect.flush_id, done.result()))
+        )
+
+    def _compute(self, effect: Compute) -> None:
+        if self._computer is None:
+            # One at a time: the interpreter does no more, and flushes do not wait behind them.
+            self._computer = ThreadPoolExecutor(1, "kcli-compute")
+        self.loop.run_in_executor(self._computer, effect.work).add_done_callback(
+            lambda done: None if done.cancelled() else self.dispatch(Computed(effect.compute_id, done.result()))
         )
 
     def _arm(self) -> None:
@@ -291,6 +305,8 @@ class Driver:
                 timer.cancel()
         for client in list(self._clients):
             client.abort()
+        if self._computer is not None:
+            self._computer.shutdown(wait=False, cancel_futures=True)
 
 
 def flush_paths(paths: Sequence[str]) -> OSError | None:

@@ -6,12 +6,16 @@ import asyncio
 import errno
 import os
 import socket
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from kcli.server.events import (
     CloseConnection,
+    Compute,
+    Computed,
     ConnectionClosed,
     DeadlineReached,
     Effect,
@@ -29,7 +33,7 @@ from kcli.server.shell.acceptor import Gate, plain_host
 from kcli.server.shell.driver import flush_paths
 from kcli.server.shell.limits import Limits, parse_overrides
 from tests.conftest import open_descriptors
-from tests.server.shell.sockets import Shell, framed, run, silent
+from tests.server.shell.sockets import PATIENCE_S, Shell, framed, run, silent
 
 # --------------------------------------------------------------------------------------------------------------- timer
 
@@ -145,6 +149,36 @@ def test_flushes_come_back_with_what_became_of_them(tmp_path: Path) -> None:
         errors = {event.flush_id: event.error for event in shell.node.of_kind(Flushed)}
         assert errors[1] is None
         assert isinstance(errors[2], FileNotFoundError) and errors[2].filename == str(tmp_path / "gone")
+
+    run(test)
+
+
+def test_computations_run_beside_the_loop_one_after_the_other() -> None:
+    """While one takes its time requests are answered; it comes back with what it gave, or not at all once all is closed."""
+    go_on = threading.Event()
+
+    async def test(shell: Shell) -> None:
+        order: list[int] = []
+
+        def work(number: int) -> int:
+            assert go_on.wait(PATIENCE_S)
+            order.append(number)
+            return -number
+
+        shell.driver.execute([Compute(1, partial(work, 1)), Compute(2, partial(work, 2))])
+        client = await shell.connect()
+        await client.send(framed(b"hello"))
+        assert await client.receive(9) == framed(b"hello")
+        assert not shell.node.of_kind(Computed)
+        go_on.set()
+        await shell.until(lambda: len(shell.node.of_kind(Computed)) == 2)
+        assert order == [1, 2] and [event.result for event in shell.node.of_kind(Computed)] == [-1, -2]
+        go_on.clear()
+        shell.driver.execute([Compute(3, partial(work, 3)), Compute(4, partial(work, 4))])
+        shell.driver.close()
+        go_on.set()
+        await shell.turns()
+        assert len(shell.node.of_kind(Computed)) == 2
 
     run(test)
 
