@@ -58,9 +58,11 @@ from kcli.log.log_validator import ValidBatch
 
 # How many records of one batch are named in an error.
 MAX_RECORD_ERRORS = 1000
-# What is inflated in one piece; by who is in a hurry, and what of a batch that must be looked at or built record by record.
-_ONE_PIECE_BYTES = 8 * 1024 * 1024
+# What is inflated in one piece, and all that who is in a hurry inflates.
 HURRIED_INFLATED_BYTES = 2 * 1024 * 1024
+# What more than that is inflated in.
+_WINDOW_BYTES = 1024 * 1024
+# How large a batch may be that who is in a hurry opens record by record, or builds anew.
 HURRIED_REBUILT_BYTES = 64 * 1024
 # A record that is not held whole is walked over in Python, header by header.
 MAX_LARGE_RECORD_HEADERS = 10_000
@@ -142,11 +144,11 @@ def _check_compressed(walk: _Walk, batch: ValidBatch, codec: int, *, keep: bool)
     """Inflate and walk over the records -> their bytes, where they were inflated in one piece."""
     if codec not in CODECS:
         raise UnsupportedCompressionError(f"the batch is compressed with codec {codec}; 1 to 4 are known")
-    limit = limits.MAX_APPENDED_INFLATED_BYTES if keep else _ONE_PIECE_BYTES
-    if walk.is_hurried:
-        limit = HURRIED_INFLATED_BYTES
-        if keep:
-            walk.may_rebuild(batch)
+    limit = HURRIED_INFLATED_BYTES
+    if keep and not walk.is_hurried:
+        limit = limits.MAX_APPENDED_INFLATED_BYTES
+    elif keep:
+        walk.may_rebuild(batch)
     try:
         whole = inflate(codec, batch.data[HEADER_BYTES:], limit=limit)
     except InflationLimitError as error:
@@ -173,7 +175,7 @@ def _check_in_windows(walk: _Walk, batch: ValidBatch, codec: int) -> None:
         piece = rest + window
         status = walk.check(batch, piece, 0, len(piece))
         end = record_end(piece, counters[END])
-        if status == NEED_MORE and end is not None and end - counters[END] > limits.INFLATE_WINDOW_BYTES:
+        if status == NEED_MORE and end is not None and end - counters[END] > _WINDOW_BYTES:
             rest = _check_large_record(counters, batch, PieceReader(piece, counters[END], windows))
             status = COMPLETE if counters[COUNTED] == batch.record_count else NEED_MORE
             counters[END] = 0
@@ -212,7 +214,7 @@ def _windows(batch: ValidBatch, codec: int) -> Iterator[bytes]:
         yield from inflate_stream(
             codec,
             batch.data[HEADER_BYTES:],
-            window=limits.INFLATE_WINDOW_BYTES,
+            window=_WINDOW_BYTES,
             limit=limits.MAX_APPENDED_INFLATED_BYTES,
         )
     except InflationLimitError as error:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kcli.format import limits
 from kcli.format.codec_streams import GZIP, LZ4, SNAPPY, ZSTD
 from kcli.format.compression import deflate
 from kcli.format.record_batch import NewRecordBatch
@@ -60,8 +59,8 @@ def test_windows_find_what_one_piece_shows(
     count = max(1, len(records) + miscount)
     in_one_piece = outcome(bytes(body), count, codec)
     with monkeypatch.context() as patched:
-        patched.setattr(record_validator, "_ONE_PIECE_BYTES", 0)
-        patched.setattr(limits, "INFLATE_WINDOW_BYTES", 64)
+        patched.setattr(record_validator, "HURRIED_INFLATED_BYTES", 0)
+        patched.setattr(record_validator, "_WINDOW_BYTES", 64)
         assert outcome(bytes(body), count, codec) == in_one_piece
 
 
