@@ -24,8 +24,10 @@ from kcli.server.replication.partition import Partition
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, Topic, name_of
 
-# How many logs are made, opened or deleted before other events get their turn: some milliseconds of work.
+# How many logs are opened or deleted before other events get their turn, and as how many of them counts one that is made, with
+# five files: some milliseconds of work.
 SLICE_LOGS = 8
+LOGS_A_NEW_ONE = 4
 _TOPIC_RECORDS = frozenset(("TopicRecord", "PartitionRecord", "PartitionChangeRecord"))
 
 
@@ -100,8 +102,11 @@ class MetadataPublisher:
     def _run_work(self, now_ms: int) -> None:
         """Do a slice of the work that waits, in its order: a topic's old logs go before one of its name is made anew."""
         self._is_working = True
-        for _ in range(min(SLICE_LOGS, len(self._work))):
+        left = SLICE_LOGS
+        while left > 0 and self._work:
+            known = len(self._broker.log_manager.logs)
             self._work.popleft()(now_ms)
+            left -= LOGS_A_NEW_ONE if len(self._broker.log_manager.logs) > known else 1
         self._broker.take_log_flushes(now_ms)
         self._is_working = bool(self._work)
         if self._work:
