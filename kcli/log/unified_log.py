@@ -42,7 +42,7 @@ from kcli.format.append_scan import (
     new_counters,
     read_plain_batch,
 )
-from kcli.format.file_names import FileState
+from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import crc32c
@@ -422,14 +422,23 @@ class UnifiedLog:
         self._set_end(offset)
         self.log_start_offset = min(offset, self.log_start_offset)
         local.rebuild_producers(self.producers, self.log_start_offset)
+        self._forget_snapshots()
         self.update_high_watermark(self.high_watermark)
         return renamed
+
+    def _forget_snapshots(self) -> None:
+        """Have no flush look for snapshots that were removed."""
+        standing, new_paths = set(self.producers.snapshots.values()), self._local.new_paths
+        suffix = "." + FileKind.PRODUCER_SNAPSHOT.value
+        for path in [path for path in new_paths if path.endswith(suffix) and path not in standing]:
+            del new_paths[path]
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int, log_start_offset: int | None = None) -> list[str]:
         """Drop everything and begin at `offset` -> the paths of files that were renamed to `*.deleted`."""
         renamed = self._local.start_anew(offset, now_ms, self._jitter())
         self.leader_epochs.clear()
         self.producers.truncate_fully(offset)
+        self._forget_snapshots()
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self._set_end(offset)
         self.high_watermark = offset

@@ -190,6 +190,19 @@ def test_a_log_that_starts_within_a_batch_moves(node: Node) -> None:
     assert not node.reports
 
 
+@pytest.mark.parametrize("offset", [10, 100])
+def test_no_flush_looks_for_what_a_cut_has_removed(node: Node, offset: int) -> None:
+    """After a crash all is flushed once more; a snapshot that is gone by then would take the log directory offline."""
+    manager = node.started()
+    made(manager).producers.take_snapshot()
+    crash(manager)
+    again = node.started()
+    log = again.logs["t", 0]
+    assert [path for path in log.unflushed_paths() if path.endswith(".snapshot")]
+    log.truncate_to(offset, NOW_MS) if offset < 36 else log.truncate_fully_and_start_at(offset, NOW_MS)
+    assert all(Path(path).exists() for path in log.unflushed_paths())
+
+
 def test_of_two_the_metadata_knows_the_right_one(node: Node) -> None:
     """The crash came between the renaming of the new log and that of the old one; without metadata the start is refused."""
     manager = node.started()
