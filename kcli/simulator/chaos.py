@@ -6,6 +6,7 @@ a link is cut      clients connect again
 the process dies   between two events, two effects, or in a call of the disk; it is started again a little later
 power is lost      the same, with what the disk makes of it (kcli.simulator.stored)
 an orderly stop    the node has time to end; power may be lost then, and nothing may be missing
+the clock jumps    it is set forward or back, by milliseconds or hours, or right again
 the disk fails     some calls, or all; or it is full: the node may end itself, and is started again on a sound disk
 """
 
@@ -24,6 +25,10 @@ STOP_PATIENCE_MS = 60_000
 START_PATIENCE_MS = 60_000
 FAULTY_SHARE = 0.2  # of all seeds
 SHORT_MS = 20
+JUMPY_SHARE = 0.3  # of all seeds
+HOUR_MS = 3_600_000
+# How far the wall clock may be off. Together less than a day, after which a broker forgets producers.
+CLOCK_OFF_MS = (0, 0, 1, -1, 700, -700, -30_000, 30_000, HOUR_MS // 2, -HOUR_MS, 6 * HOUR_MS, -6 * HOUR_MS)
 
 
 class Chaos:
@@ -37,6 +42,7 @@ class Chaos:
         self._directories = data_directories
         self._next_is_power_loss = False
         self._is_faulty = rng.random() < FAULTY_SHARE
+        self._is_jumpy = rng.random() < JUMPY_SHARE
         self._pace_ms = rng.choice((100, 300, 1000)) * world.pace
         self._is_stopping = False
         self._dead: Fault | None = None  # a directory that is gone for more than one life
@@ -68,6 +74,8 @@ class Chaos:
                     yield from self._lose_directory()
                 else:
                     yield from self._break_disk()
+            elif die >= 0.9 and self._is_jumpy:
+                self._set_clock()
 
     # -------------------------------------------------------------------------------------------------- deaths and starts
 
@@ -149,6 +157,12 @@ class Chaos:
         self._is_stopping = False
         if machine.is_up and machine.start_count == number:
             raise SimulationFailure(f"the node did not stop within {STOP_PATIENCE_MS} ms")
+
+    def _set_clock(self) -> None:
+        """Somebody sets the wall clock, while the node runs."""
+        off_ms = self._rng.choice(CLOCK_OFF_MS)
+        self._world.trace.add("machine", f"the wall clock is {off_ms} ms off")
+        self._world.machine.wall_clock.set_off(off_ms)
 
     def _break_disk(self) -> Steps:
         """A disk that fails for a while; then the process ends, and the next one finds it sound."""

@@ -88,11 +88,14 @@ class PartitionLedger:
         if known != epoch:
             self.fail(f"offset {offset} was read with leader epoch {epoch}, but it was of epoch {known}")
 
-    def epoch_ended(self, asked: int, epoch: int, end: int, *, is_past: bool) -> None:
-        """The broker says that `epoch`, the last one up to `asked`, ended before offset `end`. Raises SimulationFailure."""
+    def epoch_ended(self, asked: int, epoch: int, end: int, before: dict[int, int], *, is_past: bool) -> None:
+        """The broker says that `epoch`, the last one up to `asked`, ended before offset `end`. Raises SimulationFailure.
+
+        `before` is what `epochs` held when it was asked: what was read meanwhile it need not have known.
+        """
         if epoch > asked or (epoch, end) == (-1, -1):
             self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}")
-        for offset, of in self.epochs.items():
+        for offset, of in before.items():
             if of <= asked and offset >= end:
                 self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}, but offset {offset} is of epoch {of}")
         if self.deleted_end or self.facts.has_retention:

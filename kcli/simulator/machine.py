@@ -10,6 +10,8 @@
     Compute          computes at once and tells the node a little later
     CloseConnection  closes the link
 
+The node's time is that of the real shell's clock, over clocks that are simulated (kcli.simulator.wall_clock).
+
 The node may die between any two effects and in any call of the disk: `die_soon` casts where. A frame is overwritten as soon
 as `handle` returns, so a node that keeps a view of it will be found out.
 """
@@ -45,6 +47,7 @@ from kcli.simulator.faults import SimulatedCrash
 from kcli.simulator.network import FrameReader, Link, Network
 from kcli.simulator.scheduler import Action, Scheduler
 from kcli.simulator.trace import Trace, frame_text
+from kcli.simulator.wall_clock import WallClock
 
 SPOILT_BYTE = b"\xee"
 # How late the system may be with a deadline, and how long a flush may take.
@@ -123,7 +126,8 @@ class Machine:
         disk: SimulatedDisk,
         rng: Random,
         trace: Trace,
-        make_node: Callable[[SimulatedDisk, Random], NodePort],
+        make_node: Callable[[SimulatedDisk, Random, int], NodePort],
+        wall_clock: WallClock,
     ) -> None:
         self.disk = disk
         self.node: NodePort | None = None
@@ -139,6 +143,8 @@ class Machine:
         self._rng = rng
         self._trace = trace
         self._make_node = make_node
+        self.wall_clock = wall_clock
+        self._clock = wall_clock.process_clock()
         self._ends: dict[int, _ServerEnd] = {}  # by connection id
         self._next_connection_id = 0
         self._effects_left: int | None = None
@@ -158,9 +164,11 @@ class Machine:
         self.is_halted = False
         self._trace.add("machine", f"start {self.start_count}")
 
+        self._clock = self.wall_clock.process_clock()
+
         def begin() -> None:
-            self.node = self._make_node(self.disk, Random(self._rng.random()))
-            self._execute(self.node.start(self._scheduler.now_ms))
+            self.node = self._make_node(self.disk, Random(self._rng.random()), self._clock.now_ms())
+            self._execute(self.node.start(self._clock.now_ms()))
 
         self._alive(begin)
 
@@ -189,7 +197,7 @@ class Machine:
         node = self.node
         if node is not None:
             self._trace.add("machine", "stop")
-            self._alive(lambda: self._execute(node.stop(self._scheduler.now_ms)))
+            self._alive(lambda: self._execute(node.stop(self._clock.now_ms())))
 
     def _alive(self, run: Callable[[], None]) -> None:
         """Run a step of the process, which may be its last one."""
@@ -282,7 +290,7 @@ class Machine:
 
     def _handle(self, event: Event) -> None:
         assert self.node is not None
-        self._execute(self.node.handle(event, self._scheduler.now_ms))
+        self._execute(self.node.handle(event, self._clock.now_ms()))
 
     def _execute(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -403,7 +411,9 @@ class Machine:
         self._timer = None
         if deadline_ms is not None:
             late_ms = self._rng.randrange(LATE_MS) if self._rng.random() < SLOW_SHARE else 0
-            self._timer = self._scheduler.at(deadline_ms + late_ms, self._deadline_reached)
+            # By the node's clock; where that is slow this comes too early, and is armed again.
+            left_ms = max(0, deadline_ms - self._clock.now_ms())
+            self._timer = self._scheduler.after(left_ms + late_ms, self._deadline_reached)
 
     def _deadline_reached(self) -> None:
         self._timer = self._armed_ms = None

@@ -29,7 +29,7 @@ from kcli.simulator.ledger import PartitionLedger, SimulationFailure, TopicLedge
 from kcli.simulator.producer import RETRIABLE
 from kcli.simulator.world import World
 
-PACE_MS = 600
+PACE_MS = 800
 # How often a move is looked at until it must have ended; a look that gets no answer does not count.
 MOVE_PATIENCE = 60
 LOOK_MS = 300
@@ -188,7 +188,7 @@ class Operator:
     def _ask_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
         """Learn the leader epoch, then ask where one ended."""
         world, rng, machine = self._world, self._rng, self._world.machine
-        life, acknowledged_end = machine.start_count, partition.acknowledged_end
+        life, acknowledged_end, read = machine.start_count, partition.acknowledged_end, dict(partition.epochs)
         present = yield from self._leader_epoch(topic, partition)
         if present is None:
             return
@@ -220,7 +220,7 @@ class Operator:
             partition.fail(f"the present epoch {epoch} ends at {found}, but offsets below {acknowledged_end} are acknowledged")
         if found[1] > (end := self._checker.end_of(partition)):
             partition.fail(f"epoch {epoch} ended at {found}, but the log has records only below {end}")
-        partition.epoch_ended(epoch, *found, is_past=epoch < present)
+        partition.epoch_ended(epoch, *found, read, is_past=epoch < present)
 
     def _leader_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
         """The epoch of a partition's leader, as the metadata has it; None where nobody says."""

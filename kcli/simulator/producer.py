@@ -29,6 +29,8 @@ TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
 MAX_IN_FLIGHT = 5
 PLAIN_RETRIES = 3
+# message.timestamp.after.max.ms: a record that is so far ahead of the broker's clock is refused.
+MAX_AHEAD_MS = 3_600_000
 RETRIABLE = frozenset(
     (
         error_codes.UNKNOWN_TOPIC_OR_PARTITION,
@@ -196,9 +198,13 @@ class SimulatedProducer:
         if code in FORGOTTEN and self._is_idempotent:
             # Behind a batch that failed this is to be expected; `_retry` judges it when the batch comes in its turn.
             return False
-        if code in RETRIABLE:
+        if code in RETRIABLE or (code == error_codes.INVALID_TIMESTAMP and self._is_clock_behind()):
             return False
         raise SimulationFailure(f"{batch.partition}: a sound batch was refused with error {code}: {answer.error_message}")
+
+    def _is_clock_behind(self) -> bool:
+        """Whether a broker's clock has shown times at which a record of today is one of tomorrow."""
+        return self._world.machine.wall_clock.most_behind_ms >= MAX_AHEAD_MS
 
     def _retry(self, failed: list[Batch]) -> Steps:
         """Send again what failed, one batch after the other, in their order."""

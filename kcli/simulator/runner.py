@@ -31,6 +31,7 @@ from kcli.simulator.operator import Operator
 from kcli.simulator.producer import SimulatedProducer
 from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
+from kcli.simulator.wall_clock import WallClock
 from kcli.simulator.world import World
 
 START_MS = 1_750_000_000_000
@@ -75,7 +76,8 @@ class Simulation:
         self.scheduler = Scheduler(self._dice("time"), START_MS)
         self.trace = Trace(lambda: self.scheduler.now_ms, write)
         network = Network(self.scheduler, self._dice("network"), self._weather())
-        self.disk = SimulatedDisk(self._dice("disk"), lambda: self.scheduler.now_ms)
+        wall_clock = WallClock(self.scheduler)
+        self.disk = SimulatedDisk(self._dice("disk"), wall_clock.wall_ms)
         for directory in directories:
             # Who runs the node has made what its directories lie in.
             self.disk.make_directory(parent_path(directory))
@@ -86,7 +88,8 @@ class Simulation:
             self.disk,
             self._dice("machine"),
             self.trace,
-            lambda disk, rng: make_node(disk, rng, self.scheduler.now_ms, self._node_says),
+            lambda disk, rng, now_ms: make_node(disk, rng, now_ms, self._node_says),
+            wall_clock,
         )
         pace = self._dice("pace").choice(PACES)
         self.world = World(self.scheduler, network, self.machine, self.trace, pace)

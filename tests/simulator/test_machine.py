@@ -7,6 +7,7 @@ from random import Random
 from kcli.simulator.network import FrameReader, Link, Network, Weather
 from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
+from kcli.simulator.wall_clock import WallClock
 
 
 def test_time_jumps_and_ties_are_cast() -> None:
@@ -116,3 +117,22 @@ def test_a_trace_is_its_lines() -> None:
     traces[0].add("node", "ends")
     assert lines == ["       0 node         begins", "      10 node         ends"]
     assert traces[0].digest() != traces[1].digest() and list(traces[0].tail) == lines
+
+
+def test_a_wall_clock_that_is_set_is_met_by_the_node() -> None:
+    """Milliseconds are whole ones; forward at once, back at half the speed; a process that begins sees the wall as it is."""
+    scheduler = Scheduler(Random(1), 1_750_000_000_000)
+    wall = WallClock(scheduler)
+    clock, start_ms = wall.process_clock(), scheduler.now_ms
+
+    def pass_by(ms: int) -> int:
+        scheduler.at(scheduler.now_ms + ms, lambda: None)
+        scheduler.run_next()
+        return clock.now_ms() - start_ms
+
+    assert [pass_by(1) for _ in range(1000)] == list(range(1, 1001))
+    wall.set_off(3_600_000)
+    assert pass_by(0) == 3_601_000 and wall.wall_ms() - start_ms == 3_601_000
+    wall.set_off(-3_600_000)
+    assert pass_by(1000) == 3_601_500 and wall.wall_ms() - start_ms == 2000 - 3_600_000
+    assert wall.process_clock().now_ms() == wall.wall_ms() and wall.most_behind_ms == 3_600_000

@@ -20,6 +20,7 @@ from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.replica_mover import ReplicaMover
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.broker import Broker
+from kcli.server.shell.clock import Clock
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.runner import DEFAULT_STEPS, Outcome, Simulation
@@ -120,6 +121,10 @@ def leaves_the_old_one(real: Any) -> Any:
     return lambda self, log, now_ms: log.close_files()
 
 
+def follows_the_wall(real: Any) -> Any:
+    return lambda self: int(self._wall() * 1000)
+
+
 def loses_names(real: Any) -> Any:
     return lambda self, path: None
 
@@ -134,6 +139,7 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "says that an epoch ends before it does": patched(LeaderEpochCache, "end_offset_for", ends_epochs_early),
     "never moves a replica": patched(ReplicaMover, "run", never_copies),
     "leaves a moved replica behind": patched(LogManager, "set_aside", leaves_the_old_one),
+    "goes back in time with the wall clock": patched(Clock, "now_ms", follows_the_wall),
     "flushes no directory": patched(SimulatedDisk, "flush_directory", loses_names),
 }
 
