@@ -1,6 +1,4 @@
-import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
-import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.InvocationTargetException;
@@ -139,12 +137,6 @@ public class DescribeRecords {
   }
 
   public static void main(String[] arguments) throws Exception {
-    PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-    try (var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII))) {
-      for (String line = in.readLine(); line != null; line = in.readLine()) {
-        out.print(answer(line.split(" ", -1)).replace('\n', ' ') + "\n");
-      }
-    }
-    out.flush();
+    Answers.print(Answers.lines(System.in), line -> answer(line.split(" ", -1)).replace('\n', ' '));
   }
 }

@@ -2,12 +2,6 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
-import java.io.BufferedReader;
-import java.io.FileDescriptor;
-import java.io.FileOutputStream;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Base64;
@@ -36,12 +30,9 @@ public class JavaClient {
   static final ObjectMapper MAPPER = new ObjectMapper();
 
   public static void main(String[] arguments) throws Exception {
-    PrintStream answers = new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
     System.setOut(System.err);
-    BufferedReader steps = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-    for (String line = steps.readLine(); line != null; line = steps.readLine()) {
-      answers.println(MAPPER.writeValueAsString(answer(arguments[0], MAPPER.readTree(line))));
-    }
+    Answers.print(
+        Answers.lines(System.in), line -> MAPPER.writeValueAsString(answer(arguments[0], MAPPER.readTree(line))));
     System.exit(0);
   }
 

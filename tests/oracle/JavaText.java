@@ -1,9 +1,6 @@
 import com.fasterxml.jackson.databind.node.DoubleNode;
 import com.fasterxml.jackson.databind.node.LongNode;
 import com.fasterxml.jackson.databind.node.TextNode;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.HexFormat;
@@ -38,12 +35,6 @@ public class JavaText {
   public static void main(String[] arguments) throws Exception {
     UnaryOperator<byte[]> operator = operator(arguments[0]);
     HexFormat hex = HexFormat.of();
-    PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
-    try (var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII))) {
-      for (String line = in.readLine(); line != null; line = in.readLine()) {
-        out.print(hex.formatHex(operator.apply(hex.parseHex(line))) + "\n");
-      }
-    }
-    out.flush();
+    Answers.print(Answers.lines(System.in), line -> hex.formatHex(operator.apply(hex.parseHex(line))));
   }
 }

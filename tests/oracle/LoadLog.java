@@ -4,40 +4,24 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.File;
 import java.io.IOException;
-import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.security.MessageDigest;
-import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.TreeMap;
-import java.util.concurrent.Callable;
-import java.util.concurrent.Delayed;
-import java.util.concurrent.FutureTask;
-import java.util.concurrent.ScheduledFuture;
-import java.util.concurrent.TimeUnit;
-import java.util.function.Supplier;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.utils.Crc32C;
-import org.apache.kafka.common.utils.Time;
-import org.apache.kafka.server.util.Scheduler;
 import org.apache.kafka.storage.internals.checkpoint.OffsetCheckpointFile;
 import org.apache.kafka.storage.internals.log.BatchMetadata;
-import org.apache.kafka.storage.internals.log.LogConfig;
 import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
 import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.ProducerStateEntry;
-import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
-import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 /**
  * Loads partition directories with Kafka's own UnifiedLog.create, as a broker does at its start, which CHANGES their files;
@@ -62,92 +46,14 @@ import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
  * It reads index entries from the files after that, never through Kafka's lazy indexes: opening those has effects of its own.
  *
  * <p>Keys printed: dir, mode, recovery_point_offset and log_start_offset (those given), exception (class, message, cause,
- * where, phase: "load" is Kafka refusing the directory, the other two are "describe" and "close"; no segments then), log (start_offset, end_offset, recovery_point_offset,
- * last_stable_offset and first_unstable_offset with the high watermark at the end), segments (base_offset, size_bytes,
+ * where, phase: "load" is Kafka refusing the directory, the other two are "describe" and "close"; no segments then), log
+ * (start_offset, end_offset, recovery_point_offset, last_stable_offset and first_unstable_offset with the high watermark at
+ * the end), segments (base_offset, size_bytes,
  * largest_timestamp_ms: the last .timeindex entry, -1 where it has none; offset_index, time_index, transaction_index: count,
  * crc32c of the entries' bytes or entries), producers (by id), leader_epochs, files (name: size_bytes, sha256).
  */
 public class LoadLog {
   static final ObjectMapper MAPPER = new ObjectMapper();
-  static final int DAY_MS = 86_400_000;
-
-  /** A clock that stands still, so that what a load does depends on the files alone. */
-  static final class StoppedClock implements Time {
-    final long nowMs;
-
-    StoppedClock(long nowMs) {
-      this.nowMs = nowMs;
-    }
-
-    @Override
-    public long milliseconds() {
-      return nowMs;
-    }
-
-    @Override
-    public long nanoseconds() {
-      return TimeUnit.MILLISECONDS.toNanos(nowMs);
-    }
-
-    @Override
-    public void sleep(long ms) {
-    }
-
-    @Override
-    public void waitObject(Object object, Supplier<Boolean> condition, long deadlineMs) {
-      throw new UnsupportedOperationException("a stopped clock waits for nobody");
-    }
-  }
-
-  /** Keeps the one-time tasks until asked to run them; periodic ones never run. */
-  static final class Tasks implements Scheduler {
-    final ArrayDeque<Map.Entry<String, Runnable>> queue = new ArrayDeque<>();
-
-    static final class Pending extends FutureTask<Void> implements ScheduledFuture<Void> {
-      Pending(Callable<Void> task) {
-        super(task);
-      }
-
-      @Override
-      public long getDelay(TimeUnit unit) {
-        return 0;
-      }
-
-      @Override
-      public int compareTo(Delayed other) {
-        return 0;
-      }
-    }
-
-    @Override
-    public ScheduledFuture<?> schedule(String name, Runnable task, long delayMs, long periodMs) {
-      if (periodMs < 0) {
-        queue.add(Map.entry(name, task));
-      }
-      return new Pending(() -> null);
-    }
-
-    void run(boolean keepDeleted) {
-      while (!queue.isEmpty()) {
-        Map.Entry<String, Runnable> task = queue.poll();
-        if (!keepDeleted || !task.getKey().startsWith("delete-")) {
-          task.getValue().run();
-        }
-      }
-    }
-
-    @Override
-    public void startup() {
-    }
-
-    @Override
-    public void shutdown() {
-    }
-
-    @Override
-    public void resizeThreadPool(int newSize) {
-    }
-  }
 
   /** One directory to load; offsets of null are looked up in the checkpoint files beside it. */
   record Case(File dir, boolean clean, Long recoveryPoint, Long logStart, Map<String, String> config) {
@@ -224,16 +130,14 @@ public class LoadLog {
     ObjectNode answer = MAPPER.createObjectNode();
     answer.put("dir", one.dir.getPath()).put("mode", one.clean ? "clean" : "unclean");
     UnifiedLog log = null;
-    Tasks tasks = new Tasks();
+    KafkaLogs.Tasks tasks = new KafkaLogs.Tasks();
     String phase = "load";
     try {
       long recovery =
           one.recoveryPoint != null ? one.recoveryPoint : checkpointed(one.dir, "recovery-point-offset-checkpoint");
       long start = one.logStart != null ? one.logStart : checkpointed(one.dir, "log-start-offset-checkpoint");
       answer.put("recovery_point_offset", recovery).put("log_start_offset", start);
-      log = UnifiedLog.create(one.dir, new LogConfig(one.config), start, recovery, tasks, new BrokerTopicStats(),
-          new StoppedClock(nowMs), 15 * 60 * 1000, new ProducerStateManagerConfig(DAY_MS, false), 600_000,
-          new LogDirFailureChannel(10), one.clean, Optional.empty());
+      log = KafkaLogs.open(one.dir, one.config, start, recovery, tasks, nowMs, one.clean);
       tasks.run(keepDeleted);
       phase = "describe";
       describe(log, answer);
@@ -256,7 +160,7 @@ public class LoadLog {
   }
 
   /** What a broker's clean stop does to a log, then what its scheduler would still have run. */
-  void finish(UnifiedLog log, Tasks tasks) {
+  void finish(UnifiedLog log, KafkaLogs.Tasks tasks) {
     log.removeLogMetrics();
     if (close) {
       log.flush(true);
@@ -369,8 +273,7 @@ public class LoadLog {
   static ObjectNode files(File dir) throws Exception {
     ObjectNode node = MAPPER.createObjectNode();
     for (File file : sorted(dir)) {
-      byte[] hash = MessageDigest.getInstance("SHA-256").digest(Files.readAllBytes(file.toPath()));
-      node.putObject(file.getName()).put("size_bytes", file.length()).put("sha256", HexFormat.of().formatHex(hash));
+      node.putObject(file.getName()).put("size_bytes", file.length()).put("sha256", KafkaLogs.sha256(file));
     }
     return node;
   }
@@ -378,13 +281,11 @@ public class LoadLog {
   public static void main(String[] words) throws Exception {
     LoadLog program = new LoadLog();
     program.readArguments(words);
-    PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-    for (Case one : program.cases) {
+    Answers.print(program.cases, one -> {
       if (program.trace) {
         System.err.println("== " + one.dir + " " + (one.clean ? "clean" : "unclean"));
       }
-      out.print(MAPPER.writeValueAsString(program.answer(one)) + "\n");
-      out.flush();
-    }
+      return MAPPER.writeValueAsString(program.answer(one));
+    });
   }
 }

@@ -1,8 +1,6 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
-import java.io.FileDescriptor;
-import java.io.FileOutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
@@ -20,7 +18,9 @@ import org.apache.kafka.common.utils.Exit;
  *
  * <p>Arguments: CASES (a file: one JSON array a line: the stdin of the tool as text, its class, its arguments) LIMIT_MS (a
  * case that takes longer counts as hung). Prints one frame a case: a line "EXIT STDOUT_BYTES STDERR_BYTES", then those bytes.
- * EXIT is what the process would have ended with; -1 for a case that hung, which ends the program.
+ * EXIT is what the process would have ended with; -1 for a case that hung, which ends the program (its thread cannot be
+ * stopped), so that the caller starts another one for the cases behind it. An exception is printed to the case's stderr as
+ * the JVM prints an uncaught one.
  */
 public class RunTools {
   /** One run of a tool: where it prints to, and what it ended with. */
@@ -49,7 +49,7 @@ public class RunTools {
         printedErr.print("Exception in thread \"main\" ");
         thrown.getCause().printStackTrace(printedErr);
         end(1);
-      } catch (ReflectiveOperationException thrown) {
+      } catch (Throwable thrown) {
         thrown.printStackTrace(printedErr);
         end(1);
       }
@@ -64,9 +64,26 @@ public class RunTools {
     }
   }
 
-  public static void main(String[] arguments) throws Exception {
-    PrintStream frames = new PrintStream(new FileOutputStream(FileDescriptor.out), false);
-    long limitMs = Long.parseLong(arguments[1]);
+  /** Runs a case, at most so long, and prints its frame -> whether it ended. */
+  static boolean run(Case one, long limitMs, PrintStream frames) throws InterruptedException {
+    System.setIn(new ByteArrayInputStream(one.words[0].getBytes(StandardCharsets.UTF_8)));
+    System.setOut(one.printedOut);
+    System.setErr(one.printedErr);
+    one.start();
+    boolean hung = !one.done.await(limitMs, TimeUnit.MILLISECONDS);
+    // Not through the tool's streams, whose locks it may hold: they keep nothing back.
+    byte[] out = one.stdout.toByteArray();
+    byte[] err = one.stderr.toByteArray();
+    frames.print((hung ? -1 : one.status) + " " + out.length + " " + err.length + "\n");
+    frames.write(out, 0, out.length);
+    frames.write(err, 0, err.length);
+    frames.flush();
+    return !hung;
+  }
+
+  /** Runs the cases, in order, until one hangs -> whether none did. */
+  static boolean runAll(Path cases, long limitMs) throws Exception {
+    PrintStream frames = Answers.stdout();
     ObjectMapper mapper = new ObjectMapper();
     AtomicReference<Case> running = new AtomicReference<>();
     // A tool that ends its process stands still for ever: whatever was thrown here instead, some of them would catch and print.
@@ -79,27 +96,26 @@ public class RunTools {
         };
     Exit.setExitProcedure(procedure);
     Exit.setHaltProcedure(procedure);
-    for (String line : Files.readAllLines(Path.of(arguments[0]), StandardCharsets.UTF_8)) {
+    for (String line : Files.readAllLines(cases, StandardCharsets.UTF_8)) {
       Case one = new Case(mapper.readValue(line, String[].class));
-      System.setIn(new ByteArrayInputStream(one.words[0].getBytes(StandardCharsets.UTF_8)));
-      System.setOut(one.printedOut);
-      System.setErr(one.printedErr);
       running.set(one);
-      one.start();
-      boolean hung = !one.done.await(limitMs, TimeUnit.MILLISECONDS);
-      one.printedOut.flush();
-      one.printedErr.flush();
-      byte[] out = one.stdout.toByteArray();
-      byte[] err = one.stderr.toByteArray();
-      frames.print((hung ? -1 : one.status) + " " + out.length + " " + err.length + "\n");
-      frames.write(out, 0, out.length);
-      frames.write(err, 0, err.length);
-      frames.flush();
-      if (hung) {
-        Runtime.getRuntime().halt(3);
+      if (!run(one, limitMs, frames)) {
+        return false;
       }
     }
-    frames.flush();
-    Runtime.getRuntime().halt(0);
+    return true;
+  }
+
+  /** However this ends, the process does: threads that the tools left behind would keep it for ever. */
+  public static void main(String[] arguments) {
+    PrintStream err = System.err;
+    int status = 1;
+    try {
+      status = runAll(Path.of(arguments[0]), Long.parseLong(arguments[1])) ? 0 : 3;
+    } catch (Throwable thrown) {
+      thrown.printStackTrace(err);
+    } finally {
+      Runtime.getRuntime().halt(status);
+    }
   }
 }

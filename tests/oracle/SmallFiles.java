@@ -1,7 +1,4 @@
-import java.io.BufferedReader;
 import java.io.File;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -123,29 +120,28 @@ public class SmallFiles {
     }
   }
 
+  /** The answer to a line, in hex. */
+  String answer(String line) {
+    HexFormat hex = HexFormat.of();
+    String[] words = line.split(" ", -1);
+    long[] numbers = new long[words.length - 2];
+    for (int i = 0; i < numbers.length; i++) {
+      numbers[i] = Long.parseLong(words[i + 2]);
+    }
+    String answer;
+    try {
+      answer = "ok " + answer(words[0], hex.parseHex(words[1]), numbers);
+    } catch (Throwable e) {
+      while (e.getCause() != null) {
+        e = e.getCause();
+      }
+      answer = "error " + e.getMessage();
+    }
+    return hex.formatHex(answer.getBytes(StandardCharsets.UTF_8));
+  }
+
   public static void main(String[] arguments) throws Exception {
     SmallFiles files = new SmallFiles(Path.of(arguments[0]));
-    HexFormat hex = HexFormat.of();
-    PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
-    try (var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII))) {
-      for (String line = in.readLine(); line != null; line = in.readLine()) {
-        String[] words = line.split(" ", -1);
-        long[] numbers = new long[words.length - 2];
-        for (int i = 0; i < numbers.length; i++) {
-          numbers[i] = Long.parseLong(words[i + 2]);
-        }
-        String answer;
-        try {
-          answer = "ok " + files.answer(words[0], hex.parseHex(words[1]), numbers);
-        } catch (Throwable e) {
-          while (e.getCause() != null) {
-            e = e.getCause();
-          }
-          answer = "error " + e.getMessage();
-        }
-        out.print(hex.formatHex(answer.getBytes(StandardCharsets.UTF_8)) + "\n");
-      }
-    }
-    out.flush();
+    Answers.print(Answers.lines(System.in), files::answer);
   }
 }

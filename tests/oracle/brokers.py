@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -103,12 +103,23 @@ def broker_at(peer: Peer, home: Path, properties: str, data: Path) -> Iterator[s
 @contextmanager
 def started_broker(peer: Peer, home: Path) -> Iterator[None]:
     """Runs a broker on home/server.properties. It stops cleanly."""
-    script = str(peer.script)
-    subprocess.run([script, "start", str(home)], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
+    _tell_broker(peer, "start", home)
     try:
         yield
     finally:
-        subprocess.run([script, "stop", str(home)], check=True, timeout=TOOL_SECONDS)
+        _tell_broker(peer, "stop", home)
+
+
+def _tell_broker(peer: Peer, what: str, home: Path) -> None:
+    """Start or stop the broker of `home`. Where that fails or takes long it is killed: AssertionError with its last words."""
+    try:
+        subprocess.run([peer.script, what, str(home)], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int((home / "pid").read_text()), signal.SIGKILL)
+        log = home / "broker.log"
+        last_words = log.read_text(errors="replace")[-3000:] if log.exists() else "nothing"
+        raise AssertionError(f"Apache Kafka did not {what}, and was killed: {error}; it said: {last_words}") from None
 
 
 def ask(script: str, bootstrap: str, tool: str, *arguments: str) -> str:

@@ -4,10 +4,12 @@
     program           what it asks Kafka
     ================  ======================================================================================
     LoadLog.java      what does a broker make of this partition directory at its start
-    DumpMany.java     what does the dump tool print for these many argument lists, in one JVM
+    AppendLog.java    what does a leader make of these batches of a client
     JavaText.java     how does Java decode these bytes as UTF-8; how does Jackson write this number or text
     RunTools.java     what do Kafka's tools print and end with, one after the other, in one JVM
     JavaClient.java   the Java clients as a driver of clients/plan.py
+    Answers.java      nothing: the loop over questions that most of them share
+    KafkaLogs.java    nothing: a log outside of a broker, for LoadLog and AppendLog
     ================  ======================================================================================
 
 The script that stands for Kafka is `../shared/apache-kafka/kafka` beside the checkout, or the file that the environment
@@ -36,6 +38,7 @@ QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # A dump of one (damaged) file that takes longer than this counts as hung; the others go on in a new JVM.
 DUMP_SECONDS = 60
 _EXIT_HUNG = -1
+_DUMP_CLASS = "org.apache.kafka.tools.DumpLogSegments"
 
 
 class PeerMissingError(Exception):
@@ -147,20 +150,10 @@ class Peer:
 
         A case that hangs has the exit code -1 and what it had printed by then.
         """
+        tool_cases = [ToolCase(_DUMP_CLASS, tuple(case)) for case in cases]
         outcomes: list[Outcome] = []
-        while len(outcomes) < len(cases):
-            rest = cases[len(outcomes) :]
-            lines = "".join(json.dumps(list(case)) + "\n" for case in rest)
-            with tempfile.NamedTemporaryFile("w", dir=self.work_dir, suffix=".cases", encoding="utf-8") as listed:
-                listed.write(lines)
-                listed.flush()
-                budget_seconds = RUN_SECONDS + 2 * len(rest)
-                args = [listed.name, str(DUMP_SECONDS * 1000)]
-                ran = self.run_java("DumpMany", args, cwd=cwd, timeout_seconds=budget_seconds)
-            answered = _read_frames(ran.stdout)
-            if not answered or (len(answered) < len(rest) and answered[-1].exit_code != _EXIT_HUNG):
-                raise PeerFailedError(f"DumpMany ended after {len(answered)} of {len(rest)} cases: {ran.stderr[-2000:]}")
-            outcomes += answered
+        while len(outcomes) < len(tool_cases):
+            outcomes += self._run_cases(tool_cases[len(outcomes) :], DUMP_SECONDS, cwd)
         return outcomes
 
     def run_tools(self, cases: Sequence[ToolCase], limit_seconds: float = DUMP_SECONDS) -> list[Outcome]:
@@ -168,13 +161,26 @@ class Peer:
 
         One that takes longer than `limit_seconds` has the exit code -1, and so have those behind it, which do not run.
         """
+        outcomes = self._run_cases(cases, limit_seconds, None)
+        not_run = Outcome(b"", f"not run: {cases[len(outcomes) - 1].class_name} before it hung", _EXIT_HUNG)
+        return outcomes + [not_run] * (len(cases) - len(outcomes))
+
+    def _run_cases(self, cases: Sequence[ToolCase], limit_seconds: float, cwd: Path | None) -> list[Outcome]:
+        """The Outcomes of `cases` up to the first that hangs, that one included. Raises PeerFailedError where others lack."""
         lines = "".join(json.dumps([case.stdin, case.class_name, *case.args]) + "\n" for case in cases)
         with tempfile.NamedTemporaryFile("w", dir=self.work_dir, suffix=".cases", encoding="utf-8") as listed:
             listed.write(lines)
             listed.flush()
-            ran = self.run_java("RunTools", [listed.name, str(int(limit_seconds * 1000))])
+            budget_seconds = RUN_SECONDS + 2 * len(cases)
+            args = [listed.name, str(int(limit_seconds * 1000))]
+            ran = self.run_java("RunTools", args, cwd=cwd, timeout_seconds=budget_seconds)
         outcomes = _read_frames(ran.stdout)
-        return outcomes + [Outcome(b"", f"not run: {ran.stderr[-500:]}", _EXIT_HUNG)] * (len(cases) - len(outcomes))
+        if len(outcomes) < len(cases) and (not outcomes or outcomes[-1].exit_code != _EXIT_HUNG):
+            raise PeerFailedError(
+                f"RunTools ended with {ran.exit_code} in {cases[len(outcomes)].class_name}, "
+                f"after {len(outcomes)} of {len(cases)} cases: {ran.stderr[-2000:]}"
+            )
+        return outcomes
 
     def load_logs(self, cases: Iterable[LoadCase], options: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Let Kafka load each partition directory, in one JVM, CHANGING its files as a broker's start would.
@@ -209,7 +215,9 @@ class Peer:
         compiler = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-Xlint:all,-processing,-path", "-encoding", "UTF-8"]
         # java expands `*` in a class path, the compiler as a module does not.
         jars = os.pathsep.join(str(jar) for jar in sorted(self.libs_dir.glob("*.jar")))
-        command = ["java", *compiler, "-cp", jars, "-d", str(classes_dir), str(source)]
+        # What a program shares with others is found, and compiled, by its name.
+        sources = ["-sourcepath", str(ORACLE_DIR), "-implicit:class"]
+        command = ["java", *compiler, "-cp", jars, *sources, "-d", str(classes_dir), str(source)]
         ran = self._run(command, None, b"", RUN_SECONDS)
         if ran.exit_code != 0:
             raise PeerFailedError(f"{source.name} does not compile: {(ran.stdout.decode() + ran.stderr)[:2000]}")
@@ -230,7 +238,11 @@ class Peer:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise PeerFailedError(f"{' '.join(command[:6])} ... took more than {timeout_seconds} s") from error
+            last_words = (error.stderr or b"").decode("utf-8", "replace")[-2000:]
+            # The end of the words is what tells programs apart: flags and class paths stand before it.
+            raise PeerFailedError(
+                f"... {' '.join(command)[-200:]} took more than {timeout_seconds} s and was ended; it said: {last_words}"
+            ) from error
         return Outcome(ran.stdout, ran.stderr.decode("utf-8", "replace"), ran.returncode)
 
 
@@ -243,7 +255,7 @@ def _load_line(case: LoadCase) -> str:
 
 
 def _read_frames(printed: bytes) -> list[Outcome]:
-    """Read DumpMany's frames: a line `exit stdout-bytes stderr-bytes`, then those bytes."""
+    """Read RunTools's frames: a line `exit stdout-bytes stderr-bytes`, then those bytes."""
     outcomes: list[Outcome] = []
     position = 0
     while position < len(printed):

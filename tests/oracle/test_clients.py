@@ -45,7 +45,7 @@ def ran(served: Served, tmp_path_factory: pytest.TempPathFactory, request: pytes
     wanted = [NewTopic(name, partitions, 1, config=configs) for name, (partitions, configs) in topics.items()]
     admin = AdminClient({"bootstrap.servers": served.bootstrap})  # kept: it takes its futures along
     for made in admin.create_topics(wanted).values():
-        made.result()
+        made.result(60)
 
     def run(name: str) -> Ran:
         if name not in done:

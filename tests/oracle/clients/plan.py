@@ -19,7 +19,7 @@ one answer a line to stdout, in the same order, each as soon as the step is done
     {"unable": TEXT}          the client cannot do this; the test skips, and says so
 
 Keys and values, of headers too, are base64 text, or null. A step that takes longer than STEP_SECONDS is an error of its own,
-"NO_ANSWER", and so are all steps behind a driver that ended early.
+"NO_ANSWER": the driver is ended then; and so are all steps behind a driver that ended early.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from __future__ import annotations
 import base64
 import json
 import os
+import queue
 import subprocess
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 # How long a client may try one thing; below the limit for a step, so that the client's own error is seen.
 CLIENT_SECONDS = 12
-STEP_SECONDS = 20
+STEP_SECONDS = 40
 START_SECONDS = 60
 NO_ANSWER = "NO_ANSWER"
 
@@ -108,26 +111,53 @@ def records_of(answer: Answer) -> list[Record]:
 def run_plan(command: Sequence[str], bootstrap: str, steps: Sequence[Step]) -> dict[str, Answer]:
     """Let a driver do all steps against the broker at `bootstrap` -> the answer to each, by its step's name."""
     told = "".join(json.dumps(dict(step.fields)) + "\n" for step in steps)
-    limit = START_SECONDS + STEP_SECONDS * len(steps)
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        [*command, bootstrap],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        text=True,
-        encoding="utf-8",
-    ) as driver:
-        try:
-            out, err = driver.communicate(told, timeout=limit)
-        except subprocess.TimeoutExpired:
-            driver.kill()
-            out, err = driver.communicate()
-    answers: list[Answer] = [json.loads(line) for line in out.splitlines() if line.startswith("{") and line.endswith("}")]
-    missing: Answer = {"error": NO_ANSWER, "message": f"exit code {driver.returncode}: {err[-2000:]}"}
+    with tempfile.TemporaryFile("w+b") as given, tempfile.TemporaryFile("w+b") as said:
+        # Files, so that a driver that does not read, or says much, waits for nobody.
+        given.write(told.encode())
+        given.seek(0)
+        driver = subprocess.Popen([*command, bootstrap], stdin=given, stdout=subprocess.PIPE, stderr=said, env=environment)
+        answers, silence = _answers_of(driver, len(steps))
+        said.seek(0)
+        last_words = said.read().decode("utf-8", "replace")[-2000:]
+    missing: Answer = {"error": NO_ANSWER, "message": f"{silence}; it said: {last_words}"}
     answers += [missing] * (len(steps) - len(answers))
     return {step.name: answer for step, answer in zip(steps, answers, strict=True)}
+
+
+def _answers_of(driver: subprocess.Popen[bytes], count: int) -> tuple[list[Answer], str]:
+    """What a driver answers as long as it does in time, and a sentence of why it answers no more; it has ended then."""
+    answers: list[Answer] = []
+    assert driver.stdout is not None
+    lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    reader = threading.Thread(target=_read_lines, args=(driver.stdout, lines), daemon=True)
+    reader.start()
+    limit = START_SECONDS + STEP_SECONDS
+    try:
+        while len(answers) < count:
+            line = lines.get(timeout=limit)
+            if line is None:
+                return answers, f"the driver ended with exit code {driver.wait(START_SECONDS)}"
+            if line.startswith(b"{") and line.endswith(b"}\n"):
+                answers.append(json.loads(line))
+                limit = STEP_SECONDS
+        driver.wait(STEP_SECONDS)
+    except (queue.Empty, subprocess.TimeoutExpired):
+        return answers, f"the driver was silent for {limit} s after {len(answers)} of {count} answers, and was ended"
+    finally:
+        driver.kill()  # nothing happens to one that has ended
+        driver.wait()
+        reader.join(STEP_SECONDS)
+        if not reader.is_alive():  # else a process that the driver left behind has its end of the pipe
+            driver.stdout.close()
+    return answers, "it answered all"
+
+
+def _read_lines(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+    """Hand on what is printed, line by line, then None."""
+    for line in stdout:
+        lines.put(line)
+    lines.put(None)
 
 
 def _text(data: bytes | None) -> str | None:
