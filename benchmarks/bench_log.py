@@ -1,18 +1,23 @@
-"""What a live log costs beside the device: an append, a read, an opening; the best of many rounds, since machines are noisy.
+"""What a broker's Python costs beside the device and the network: envelopes of requests, and a live log.
 
-    python -m benchmarks.bench_log
+    python -m benchmarks.bench_log            a JSON object a line: what, median_us, best_us, rounds
 
-Appends go to a file that takes everything and keeps nothing, so that only kcli is measured: its checks (CRC and records, both
-compiled) and its Python. A batch of one record shows the Python alone.
+Medians are what to compare; the best shows what a noisy machine added. Appends "to nowhere" go to a file that takes everything
+and keeps nothing, so that only kcli is measured: its checks (CRC and records, both compiled) and its Python. A batch of one
+record shows the Python alone. Appends "to a file" write to a file below the temporary directory, unflushed.
 """
 
 from __future__ import annotations
 
+import json
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from benchmarks import bench_messages
 from kcli.format.compression import codec_id, deflate
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
@@ -23,8 +28,11 @@ from kcli.log.log_opener import open_log
 from kcli.log.unified_log import UnifiedLog
 
 NOW_MS = 1_700_000_000_000
-ROUNDS = 30
+ROUNDS = 60
 APPENDS = 20
+MESSAGES = 500  # a round
+FILE_APPENDS = 100
+BATCH_BYTES = 1_000_000
 PARTITIONS = 16
 LOGS = 200
 
@@ -60,17 +68,59 @@ def batch(records: int, value_bytes: int, *, codec: str = "none", sequence: int 
     )
 
 
-def best_us(prepare: Callable[[], object], run: Callable[[object], int]) -> float:
-    best = float("inf")
-    for _ in range(ROUNDS):
+class Cost(NamedTuple):
+    """Microseconds of one piece of work, over rounds of many."""
+
+    median_us: float
+    best_us: float
+    rounds: int
+
+
+def cost_of(seconds: Sequence[float]) -> Cost:
+    return Cost(statistics.median(seconds) * 1e6, min(seconds) * 1e6, len(seconds))
+
+
+def measured(prepare: Callable[[], object], run: Callable[[object], int], rounds: int = ROUNDS) -> Cost:
+    """`run` gives how many pieces of work it has done with what `prepare` made."""
+    seconds = []
+    for _ in range(rounds):
         prepared = prepare()
         began = time.perf_counter()
         times = run(prepared)
-        best = min(best, (time.perf_counter() - began) / times)
-    return best * 1e6
+        seconds.append((time.perf_counter() - began) / times)
+    return cost_of(seconds)
 
 
-def append_us(directory: Path, records: int, value_bytes: int, *, codec: str = "none", idempotent: bool = False) -> float:
+def message_cost(work: Callable[[], object]) -> Cost:
+    def run(_: object) -> int:
+        for _ in range(MESSAGES):
+            work()
+        return MESSAGES
+
+    return measured(lambda: None, run)
+
+
+def file_append_cost(directory: Path, record_bytes: int) -> Cost:
+    """One batch of BATCH_BYTES, again and again: its buffer is warm, as one that was just received is."""
+    disk = OsDisk()
+    log = open_log(disk, FileCache(disk), str(directory), "t", 0, LogConfig(), NOW_MS)
+    overhead = 12 if record_bytes < 128 else 14
+    made = batch(BATCH_BYTES // record_bytes, record_bytes - overhead)
+
+    def prepare() -> object:
+        made[:8] = bytes(8)  # the base offset, which an append writes over
+        return None
+
+    def run(_: object) -> int:
+        log.append_as_leader(made, 0, NOW_MS)
+        return 1
+
+    cost = measured(prepare, run, FILE_APPENDS)
+    log.close()
+    return cost
+
+
+def append_cost(directory: Path, records: int, value_bytes: int, *, codec: str = "none", idempotent: bool = False) -> Cost:
     disk = NowhereDisk()
     log = open_log(disk, FileCache(disk), str(directory), "t", 0, LogConfig(), NOW_MS)
     made = [0]
@@ -88,10 +138,10 @@ def append_us(directory: Path, records: int, value_bytes: int, *, codec: str = "
             log.append_as_leader(each, 0, NOW_MS)
         return APPENDS
 
-    return best_us(prepare, run)
+    return measured(prepare, run)
 
 
-def tail_read_us(root: Path) -> float:
+def tail_read_cost(root: Path) -> Cost:
     disk = OsDisk()
     files = FileCache(disk)
     logs = [open_log(disk, files, str(root / f"t-{at}"), "t", at, LogConfig(), NOW_MS) for at in range(PARTITIONS)]
@@ -109,10 +159,10 @@ def tail_read_us(root: Path) -> float:
             log.read(ends[at], 1 << 20, limit_offset=log.high_watermark)
         return PARTITIONS
 
-    return best_us(prepare, run)
+    return measured(prepare, run)
 
 
-def open_us(root: Path) -> tuple[float, float]:
+def open_costs(root: Path) -> tuple[Cost, Cost]:
     """After a clean stop, and after a crash, of logs of one segment with one batch."""
     disk = OsDisk()
     files = FileCache(disk)
@@ -126,29 +176,36 @@ def open_us(root: Path) -> tuple[float, float]:
     for log in opened(clean=False, end=0):
         log.append_as_leader(batch(100, 100, sequence=0), 0, NOW_MS)
         log.close()
-    began = time.perf_counter()
-    opened(clean=True, end=100)
-    clean = time.perf_counter() - began
-    began = time.perf_counter()
-    opened(clean=False, end=0)
-    return clean / LOGS * 1e6, (time.perf_counter() - began) / LOGS * 1e6
+    seconds = []
+    for clean, end in ((True, 100), (False, 0)):
+        began = time.perf_counter()
+        opened(clean=clean, end=end)
+        seconds.append((time.perf_counter() - began) / LOGS)
+    return cost_of(seconds[:1]), cost_of(seconds[1:])
+
+
+def show(what: str, cost: Cost) -> None:
+    row = {"what": what, "median_us": round(cost.median_us, 2), "best_us": round(cost.best_us, 2), "rounds": cost.rounds}
+    print(json.dumps(row), flush=True)
 
 
 def main() -> None:
+    for what, work in bench_messages.rows():
+        show(what, message_cost(work))
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        rows = {
-            "append, 1 record of 100 B": append_us(root / "a", 1, 88),
-            "append, 1 record of 100 B, idempotent": append_us(root / "b", 1, 88, idempotent=True),
-            "append, 1,000 records of 100 B": append_us(root / "c", 1000, 88),
-            "append, 100 records of 1 KB": append_us(root / "d", 100, 1000),
-            "append, 100 records of 1 KB, lz4": append_us(root / "e", 100, 1000, codec="lz4"),
-            "append, 100 records of 1 KB, zstd": append_us(root / "f", 100, 1000, codec="zstd"),
-            "read at the end, of 16 partitions": tail_read_us(root / "g"),
-        }
-        rows["open after a clean stop"], rows["open after a crash"] = open_us(root / "h")
-        for name, microseconds in rows.items():
-            print(f"{name:40} {microseconds:8.1f} us")
+        show("append 1 MB to a file, records of 100 B", file_append_cost(root / "x", 100))
+        show("append 1 MB to a file, records of 1 KB", file_append_cost(root / "y", 1000))
+        show("append to nowhere, 1 record of 100 B", append_cost(root / "a", 1, 88))
+        show("append to nowhere, 1 record of 100 B, idempotent", append_cost(root / "b", 1, 88, idempotent=True))
+        show("append to nowhere, 1,000 records of 100 B", append_cost(root / "c", 1000, 88))
+        show("append to nowhere, 100 records of 1 KB", append_cost(root / "d", 100, 1000))
+        show("append to nowhere, 100 records of 1 KB, lz4", append_cost(root / "e", 100, 1000, codec="lz4"))
+        show("append to nowhere, 100 records of 1 KB, zstd", append_cost(root / "f", 100, 1000, codec="zstd"))
+        show("read at the end, of 16 partitions", tail_read_cost(root / "g"))
+        clean, crashed = open_costs(root / "h")
+        show("open after a clean stop", clean)
+        show("open after a crash", crashed)
 
 
 if __name__ == "__main__":
