@@ -164,6 +164,11 @@ class Chaos:
         self._world.trace.add("machine", f"the wall clock is {off_ms} ms off")
         self._world.machine.wall_clock.set_off(off_ms)
 
+    def calm(self) -> None:
+        """The bad days are over; where clocks jump, one last time back, so that all that ends must end in spite of it."""
+        if self._is_jumpy:
+            self._world.machine.wall_clock.set_off(min(CLOCK_OFF_MS))
+
     def _break_disk(self) -> Steps:
         """A disk that fails for a while; then the process ends, and the next one finds it sound."""
         world, rng, disk = self._world, self._rng, self._world.machine.disk

@@ -161,6 +161,7 @@ class Simulation:
         self.trace.add("runner", "calm")
         self.world.is_ending = True
         self.machine.die_never()
+        self.chaos.calm()
         self._until(lambda: self.machine.is_ready and not self.world.tasks_running, "the node is up and the clients are done")
         self.world.is_ending = False
         self.world.run(self.administrator.audit())
