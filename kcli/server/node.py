@@ -23,7 +23,7 @@ from kcli.protocol.apis import ENVELOPE
 from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.errors import MessageError
 from kcli.protocol.message import Message
-from kcli.server.broker import Broker
+from kcli.server.broker.broker import Broker
 from kcli.server.envelope import close_envelope, open_envelope
 from kcli.server.events import (
     CloseConnection,

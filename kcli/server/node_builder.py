@@ -20,7 +20,7 @@ from kcli.log.file_cache import FileCache
 from kcli.log.log_directory import parent_path
 from kcli.log.log_manager import LogManager, LogManagerSettings
 from kcli.log.storage_errors import StorageError
-from kcli.server.broker import Broker
+from kcli.server.broker.broker import Broker
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,

@@ -19,7 +19,7 @@ from kcli.log.log_manager import LogManager
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.replica_mover import ReplicaMover
 from kcli.log.unified_log import UnifiedLog
-from kcli.server.broker import Broker
+from kcli.server.broker.broker import Broker
 from kcli.server.shell.clock import Clock
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.node_maker import NodeMaker

@@ -16,7 +16,7 @@ from kcli.state.metadata_image import MetadataImage
 
 
 class BrokerPort(Protocol):
-    """The broker as handlers see it; kcli.server.broker has it whole."""
+    """The broker as handlers see it; kcli.server.broker.broker has it whole."""
 
     node_id: int
     cluster_id: str
@@ -26,11 +26,11 @@ class BrokerPort(Protocol):
     authorizer: Authorizer
     metrics: Any
     metadata_offset: int
-    router: Any  # kcli.server.request_router's RequestRouter
-    producer_ids: Any  # kcli.server.producer_ids' ProducerIds
+    router: Any  # kcli.server.broker.request_router's RequestRouter
+    producer_ids: Any  # kcli.server.broker.producer_ids' ProducerIds
     rng: Any  # kcli.server.dice's Dice
     timer: Any  # kcli.server.timing_wheel's Timer
-    client_metrics: Any  # kcli.server.client_metrics' ClientMetrics, or None before a client asks
+    client_metrics: Any  # kcli.server.metrics.client_metrics' ClientMetrics, or None before a client asks
 
     def auto_create_topics(self, names: list[str]) -> None:
         """Ask the controller for topics that clients name."""

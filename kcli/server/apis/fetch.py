@@ -16,7 +16,7 @@ A partition that nobody knows, or that the reader may not see, does not end the 
 that still asks for a deleted topic would ask without a pause. The first partition that has anything gives at least one batch,
 however small the limits are, so that a reader always gets on. While a fetch waits, an append costs it a look at the one
 partition that has grown; what it is answered with is read when it is answered, for segments may be closed meanwhile.
-Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.fetch_session.
+Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.broker.fetch_session.
 
 Versions 4 to 12 name topics, 13 and later have their ids. From 12 on a reader that tells the epoch of what it read last is
 told where its log parts from this one. From 16 on the answer to a wrong leader names the right one.
@@ -32,9 +32,9 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.broker.fetch_session import FetchPlan, FetchTarget, SessionError, rotate
+from kcli.server.broker.purgatory import DelayedOperation
 from kcli.server.events import FileRegion
-from kcli.server.fetch_session import FetchPlan, FetchTarget, SessionError, rotate
-from kcli.server.purgatory import DelayedOperation
 from kcli.server.replication.partition import PartitionError
 
 TOPIC_IDS_VERSION = 13
@@ -79,7 +79,7 @@ class DelayedFetch(DelayedOperation):
 
 
 class FetchHandler:
-    """Serves Fetch for one broker; `broker` is kcli.server.broker's Broker."""
+    """Serves Fetch for one broker; `broker` is kcli.server.broker.broker's Broker."""
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker

@@ -33,7 +33,7 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.purgatory import DelayedOperation
+from kcli.server.broker.purgatory import DelayedOperation
 from kcli.server.replication.partition import Partition, PartitionError
 
 # From this version on topics are named by their ids.
@@ -79,7 +79,7 @@ class DelayedProduce(DelayedOperation):
 
 
 class ProduceHandler:
-    """Serves Produce for one broker; `broker` is kcli.server.broker's Broker."""
+    """Serves Produce for one broker; `broker` is kcli.server.broker.broker's Broker."""
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker

@@ -4,7 +4,7 @@ served by     how
 ------------  ----------------------------------------------------------------------------------------------------
 a handler     a function (context, request) -> response, or None where it answers later; its module is loaded when
               the first such request comes
-an object     the same as a method, for APIs with a state of their own: Produce and Fetch (kcli.server.broker)
+an object     the same as a method, for APIs with a state of their own: Produce and Fetch (kcli.server.broker.broker)
 controller    the request goes on to the active controller in an Envelope, and its answer comes back as it is
 """
 

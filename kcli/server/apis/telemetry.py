@@ -1,6 +1,7 @@
 """GetTelemetrySubscriptions and PushTelemetry: clients are told which of their metrics are wanted, and push them (KIP-714).
 
-What is wanted stands in the configurations of type CLIENT_METRICS; who may ask and push when is kcli.server.client_metrics'.
+What is wanted stands in the configurations of type CLIENT_METRICS; who may ask and push, and when, is known to
+kcli.server.metrics.client_metrics.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.client_metrics import ACCEPTED_COMPRESSION_TYPES, ClientMetrics, Subscription, subscription_of
+from kcli.server.metrics.client_metrics import ACCEPTED_COMPRESSION_TYPES, ClientMetrics, Subscription, subscription_of
 
 _MAX_BYTES_KEY = "telemetry.max.bytes"
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 
 from kcli.server.controller.controller_core import ControllerCore
-from kcli.server.metrics_collector import RawSamples, expose, sample
+from kcli.server.metrics.collector import RawSamples, expose, sample
 from kcli.server.node import Node
 from kcli.server.shell.driver import Driver
 

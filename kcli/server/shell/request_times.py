@@ -10,8 +10,8 @@ from itertools import accumulate
 from time import perf_counter_ns
 
 from kcli.protocol.apis import API_KEYS
-from kcli.server.metric_catalog import QUANTILES
-from kcli.server.metrics_collector import TimesOfRequests
+from kcli.server.metrics.catalog import QUANTILES
+from kcli.server.metrics.collector import TimesOfRequests
 
 NS_PER_MS = 1_000_000
 _BUCKETS = 64 * 4

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from kcli.server.config.reference import configuration_page
-from kcli.server.metric_catalog import metrics_page
+from kcli.server.metrics.catalog import metrics_page
 from tests.conftest import ROOT
 
 PAGES = {"configuration.md": configuration_page, "metrics.md": metrics_page}

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol.apis import API_KEYS
-from kcli.server.broker import Broker
+from kcli.server.broker.broker import Broker
 from kcli.server.controller.controller_core import ControllerCore
-from kcli.server.metric_catalog import BY_NAME, METRICS, QUANTILES
-from kcli.server.metrics import TOPIC_COUNTS, BrokerMetrics
+from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics
+from kcli.server.metrics.catalog import BY_NAME, METRICS, QUANTILES
 
 # The processor of a listener's connections: there is one loop.
 ONLY_PROCESSOR = "0"

@@ -33,26 +33,26 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.apis.fetch import DelayedFetch, FetchHandler
 from kcli.server.apis.produce import DelayedProduce, ProduceHandler
 from kcli.server.authorizer import AllowAll, Authorizer
-from kcli.server.broker_lifecycle import BrokerLifecycle
+from kcli.server.broker.controller_channel import ControllerChannel
+from kcli.server.broker.directory_assignments import DirectoryAssignments
+from kcli.server.broker.fetch_session import FetchSessionCache
+from kcli.server.broker.lifecycle import BrokerLifecycle
+from kcli.server.broker.metadata_publisher import MetadataPublisher
+from kcli.server.broker.producer_ids import ProducerIds
+from kcli.server.broker.purgatory import DelayedOperation, Purgatory
+from kcli.server.broker.replica_moves import ReplicaMoves
+from kcli.server.broker.request_router import RequestRouter
+from kcli.server.broker.topic_creation import TopicCreation
 from kcli.server.computations import Computations
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import supported_features
-from kcli.server.controller_channel import ControllerChannel
 from kcli.server.dice import Dice
-from kcli.server.directory_assignments import DirectoryAssignments
 from kcli.server.events import Connection, Effect
-from kcli.server.fetch_session import FetchSessionCache
 from kcli.server.flushes import FlushCallback, Flushes
-from kcli.server.metadata_publisher import MetadataPublisher
-from kcli.server.metrics import BrokerMetrics
-from kcli.server.producer_ids import ProducerIds
-from kcli.server.purgatory import DelayedOperation, Purgatory
-from kcli.server.replica_moves import ReplicaMoves
+from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
-from kcli.server.request_router import RequestRouter
 from kcli.server.timing_wheel import Timer
-from kcli.server.topic_creation import TopicCreation
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS, ConfigResource
 
@@ -116,8 +116,8 @@ class Broker:
     # ---------------------------------------------------------------------------------------------- coming and going
 
     def begin(self, node: Any, now_ms: int) -> None:
-        """Begin to follow the metadata; the rest of the start follows from what is committed (kcli.server.broker_startup)."""
-        from kcli.server.broker_startup import BrokerStartup
+        """Begin to follow the metadata; the rest of the start follows from what is committed (kcli.server.broker.startup)."""
+        from kcli.server.broker.startup import BrokerStartup
 
         BrokerStartup(self, node).begin(now_ms)
 

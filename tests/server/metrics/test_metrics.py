@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from kcli.protocol.error_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
-from kcli.server.metric_catalog import METRICS, QUANTILES, Metric
-from kcli.server.metrics import BrokerMetrics
+from kcli.server.metrics.broker_metrics import BrokerMetrics
+from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
 from kcli.server.shell.log_writer import LogWriter
 from kcli.server.shell.request_times import RequestTimes, quantiles_ms
 from tests.conftest import ROOT

@@ -1,6 +1,6 @@
 """What a broker counts: plain integers on slotted objects, so that counting costs a few nanoseconds.
 
-They are read when somebody asks for them (kcli.server.metrics_collector), and get Kafka's names only then.
+They are read when somebody asks for them (kcli.server.metrics.collector), and get Kafka's names only then.
 """
 
 from __future__ import annotations

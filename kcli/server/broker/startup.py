@@ -21,8 +21,8 @@ from typing import Any
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.message import Message
-from kcli.server.broker_lifecycle import BrokerLifecycle
-from kcli.server.metadata_publisher import MetadataPublisher
+from kcli.server.broker.lifecycle import BrokerLifecycle
+from kcli.server.broker.metadata_publisher import MetadataPublisher
 
 # How often the metadata is looked at until it is caught up with.
 CATCH_UP_CHECK_MS = 5
