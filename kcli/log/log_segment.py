@@ -279,7 +279,7 @@ class LogSegment:
                         offset = batch.header.base_offset
                         return valid_bytes, f"the batch at byte {batch.position} (offset {offset}) has a wrong CRC"
                     if plain.least_offset is not None:
-                        if is_torn_offset(batch.header.base_offset, plain.least_offset):
+                        if is_torn_offset(batch.header.base_offset, plain.least_offset, batch.position):
                             return valid_bytes, f"the offset of the batch at byte {batch.position} was not written whole"
                         plain.least_offset = batch.header.last_offset + 1
                     self._recover_indexes(batch, indexes)

@@ -24,16 +24,26 @@ _HEADER: Struct = HEADER.struct
 _SLICE_IS_FULL, _NEEDS_MORE, _NOT_PLAIN = range(3)
 
 
+# What a disk writes whole.
+SECTOR_BYTES = 512
+# The offset is a batch's first field, and its length the next: of a length below 64 KiB the first bytes are 0 anyway.
+_LENGTH_AT, _LENGTH_BYTES = 8, 4
+
+
 class IndexGoesBackError(FormatError):
     """The plain batch at byte `position` would get an index entry that does not rise."""
 
 
-def is_torn_offset(offset: int, expected: int) -> bool:
-    """Whether the offset of a batch is what a write torn at a sector leaves of `expected`: its first bytes are 0, not written.
+def is_torn_offset(offset: int, expected: int, position: int) -> bool:
+    """Whether the offset of the batch at byte `position` is what a write torn at a sector leaves of `expected`.
 
-    The CRC does not cover it. Any other offset that goes back is taken as Kafka takes it.
+    Its bytes before the sector are 0, not written, and what the CRC covers begins behind it. Any other offset that goes back
+    is taken as Kafka takes it.
     """
-    return offset < expected and any(offset == expected & (1 << bits) - 1 for bits in range(0, 64, 8))
+    missing = -position % SECTOR_BYTES
+    if not 0 < missing <= _LENGTH_AT + _LENGTH_BYTES or offset >= expected:
+        return False
+    return offset == expected & (1 << 8 * max(0, _LENGTH_AT - missing)) - 1
 
 
 class RecoveryPass:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.records import Record, encode_records
 from kcli.log.disk import OsDisk
 from kcli.log.indexes import IndexSettings
 from kcli.log.load_disk import LiveDisk
 from kcli.log.log_loader import LoadSettings, load_log
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.planned_disk import Change, PlannedDisk
-from kcli.log.recovery_pass import RecoveryPass
+from kcli.log.recovery_pass import RecoveryPass, is_torn_offset
 from kcli.log.slices import Slices
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
@@ -88,15 +89,32 @@ def test_the_pass_takes_plain_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interval_bytes", [0, 4096])
-def test_a_torn_offset_costs_its_batch_only(tmp_path: Path, interval_bytes: int) -> None:
-    """The CRC does not cover the offset; a broker keeps what lies before such a batch, which Kafka would give up."""
-    batches = [batch(0, 3), batch(3, 2), batch(5)]
-    path = partition(tmp_path, "t-0", batches)
+@pytest.mark.parametrize("written", [0, 1, 7])
+def test_a_torn_offset_costs_its_batch_only(tmp_path: Path, interval_bytes: int, written: int) -> None:
+    """The CRC does not cover the offset; a broker keeps what lies before such a batch, which Kafka would give up.
+
+    Of the offset's 8 bytes the last `written` lie in the next sector, and are there.
+    """
+    place, last = 512 - (8 - written), batch(300)
+    fill = batch(0)._replace(last_offset_delta=299)
+    for size in range(300, 500):
+        fill = fill._replace(records=encode_records([Record(0, 0, b"key", bytes(size))]))
+        if len(fill.encode()) == place:
+            break
+    path = partition(tmp_path, "t-0", [fill, last])
     log = path / f"{0:020}.log"
     data = bytearray(log.read_bytes())
-    size = len(batches[2].encode())
-    data[-size : 8 - size] = bytes(8)
+    assert len(data) - len(last.encode()) == place
+    data[place:512] = bytes(512 - place)
     log.write_bytes(data)
     settings = LoadSettings(indexes=IndexSettings(interval_bytes, 4096), keeps_batches=True)
-    assert load_log(LiveDisk(OsDisk()), str(path), settings).log_end_offset == 5
-    assert log.stat().st_size == len(data) - size
+    is_whole = written == 7  # offset 300 is all in the two last bytes
+    assert load_log(LiveDisk(OsDisk()), str(path), settings).log_end_offset == (301 if is_whole else 300)
+    assert log.stat().st_size == (len(data) if is_whole else place)
+
+
+def test_only_a_sectors_first_bytes_make_an_offset_torn() -> None:
+    """Whatever else goes back is as in Kafka: another place, another value, an offset that does not go back."""
+    assert is_torn_offset(0, 5, 508) and is_torn_offset(0x34, 0x1234, 512 - 7) and is_torn_offset(0, 5, 500)
+    assert not is_torn_offset(0, 5, 512) and not is_torn_offset(0, 5, 499) and not is_torn_offset(0, 5, 0)
+    assert not is_torn_offset(1, 5, 508) and not is_torn_offset(5, 5, 508) and not is_torn_offset(0, 0x1234, 512 - 7)
