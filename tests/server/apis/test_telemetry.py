@@ -8,7 +8,7 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import apis, error_codes
 from kcli.protocol.message import Message
 from kcli.server.events import Connection
-from kcli.server.metrics.broker_metrics import client_metrics
+from kcli.server.metrics import client_metrics
 from kcli.server.metrics.client_metrics import ClientMetrics
 from kcli.state.metadata_values import ConfigResource
 from tests.server.apis.asking import ask
