@@ -50,6 +50,7 @@ class SegmentAppender:
 
     __slots__ = (
         "_disk",
+        "_index",
         "_index_entries",
         "_positions",
         "_relative_offsets",
@@ -77,6 +78,7 @@ class SegmentAppender:
         self._index_entries = NOT_LOADED
         self._relative_offsets: array[int] | None = None
         self._positions: array[int] | None = None
+        self._index: OffsetIndex | None = None  # of the two, as long as they are the same arrays
         self._written = 0
         self._time_entries = 0
         self._time_waiting: list[tuple[int, int]] | None = None
@@ -238,6 +240,9 @@ class SegmentAppender:
 
     def offset_index(self) -> OffsetIndex:
         """All entries of the `.index` so far."""
-        self.load()
-        assert self._relative_offsets is not None and self._positions is not None
-        return OffsetIndex(self.segment.base_offset, self._relative_offsets, self._positions)
+        index = self._index
+        if index is None or index.positions is not self._positions:
+            self.load()
+            assert self._relative_offsets is not None and self._positions is not None
+            index = self._index = OffsetIndex(self.segment.base_offset, self._relative_offsets, self._positions)
+        return index

@@ -127,10 +127,12 @@ def encode_response_parts(correlation_id: int, api: Api, version: int, message: 
     if not splices:
         _RESPONSE_HEAD.pack_into(out, 0, len(out) - SIZE_BYTES, correlation_id)
         return [out]
-    _RESPONSE_HEAD.pack_into(out, 0, len(out) - SIZE_BYTES + sum(len(value) for _, value in splices), correlation_id)
     view = memoryview(out)
     parts: list[Any] = []
-    start = 0
+    start, spliced_bytes = 0, 0
+    for _, value in splices:
+        spliced_bytes += len(value)
+    _RESPONSE_HEAD.pack_into(out, 0, len(out) - SIZE_BYTES + spliced_bytes, correlation_id)
     for position, value in splices:
         if position > start:
             parts.append(bytes(view[start:position]))

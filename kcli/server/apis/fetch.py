@@ -251,11 +251,11 @@ class _Fetch:
         )
 
     def _aborted(self, log: UnifiedLog, start_offset: int, end_offset: int) -> list[Message]:
+        aborted = log.aborted_transactions(start_offset, end_offset)
+        if not aborted:
+            return []
         make = self._context.api.response.classes["AbortedTransaction"]
-        return [
-            make(producer_id=txn.producer_id, first_offset=txn.first_offset)
-            for txn in log.aborted_transactions(start_offset, end_offset)
-        ]
+        return [make(producer_id=txn.producer_id, first_offset=txn.first_offset) for txn in aborted]
 
     def respond(self, answers: list[Message], now_ms: int) -> None:
         """Answer with what was read; an incremental fetch leaves out what the client knows."""
