@@ -8,6 +8,9 @@
     commit    the raft client hands them to everybody who follows the log; then the response leaves
     nothing   a decision without records waits too, if others before it are not committed: it may have seen their records
 
+A decision of many records is encoded in slices, and what is asked meanwhile waits until it is applied: so no decision sees half
+of another, and the broker's clients, who share the loop, are not held.
+
 Only the leader decides; all others answer NOT_CONTROLLER. By itself it fences brokers that are silent, and writes a NoOp record
 where the log was idle for metadata.max.idle.interval.ms, so that followers and observers see the log moving.
 """
@@ -15,7 +18,8 @@ where the log was idle for metadata.max.idle.interval.ms, so that followers and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
@@ -27,7 +31,12 @@ from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
 from kcli.server.controller.broker_registrations import expired_brokers, fence_records
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
-from kcli.server.controller.metadata_batches import MAX_RECORDS_PER_APPEND, MetadataBatch, new_record
+from kcli.server.controller.metadata_batches import (
+    MAX_RECORDS_PER_APPEND,
+    MetadataBatch,
+    encode_metadata_record,
+    new_record,
+)
 from kcli.server.controller.metadata_log import SnapshotId
 from kcli.server.controller.raft_client import NotLeaderError, RaftClient
 from kcli.server.timing_wheel import Timer
@@ -35,6 +44,8 @@ from kcli.state.metadata_image import MetadataImage
 
 # What follows of a broker's coming and going may be more than one batch: it is as right in parts, the registration last.
 _IN_PARTS = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER))
+# How many records are encoded in one go, about 3 ms of work.
+SLICE_RECORDS = 250
 Handler = Callable[[ControllerState, Message, RequestInfo], Decision]
 Respond = Callable[[Message], None]
 
@@ -66,6 +77,8 @@ class QuorumController:
         self._on_activation = on_activation
         self._tell = tell
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._is_deciding = False  # a decision is between two slices
+        self._queue: deque[Callable[[int], None]] = deque()
         self._last_append_ms = 0
         self._check_due_ms = 0
         self.is_active = False
@@ -110,11 +123,38 @@ class QuorumController:
 
     def submit(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> None:
         """Decide a request; `respond` is called once, now or when its records are committed."""
+        if self._is_deciding or self._queue:
+            self._queue.append(lambda now_ms: self._decide(api_key, request, info._replace(now_ms=now_ms), respond))
+        else:
+            self._decide(api_key, request, info, respond)
+
+    def _decide(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> None:
         api = API_KEYS[api_key]
 
         def refuse(code: int, message: str) -> None:
             respond(error_answer(api, info.version, request, code, message))
 
+        self._go_on(self._decision(api_key, request, info, refuse, respond), info.now_ms)
+
+    def _go_on(self, work: Iterator[None], now_ms: int) -> None:
+        """Take a slice of a decision; when it is done, the next one that waits has its turn."""
+        self._is_deciding = True
+        for _ in work:
+            self._timer.schedule(now_ms, partial(self._go_on, work))
+            return
+        self._is_deciding = False
+        if self._queue:
+            self._timer.schedule(now_ms, self._next_decision)
+
+    def _next_decision(self, now_ms: int) -> None:
+        if self._queue and not self._is_deciding:
+            self._queue.popleft()(now_ms)
+
+    def _decision(
+        self, api_key: int, request: Message, info: RequestInfo, refuse: Callable[[int, str], None], respond: Respond
+    ) -> Iterator[None]:
+        """Decide, append and apply, in slices."""
+        api = API_KEYS[api_key]
         if not self.is_active:
             refuse(error_codes.NOT_CONTROLLER, "this node is not the active controller")
             return
@@ -124,7 +164,7 @@ class QuorumController:
                 count = len(decision.records)
                 text = f"the request makes {count} records; {MAX_RECORDS_PER_APPEND} can be written at once, so send several"
                 raise ApiError(error_codes.POLICY_VIOLATION, text)
-            self._commit(decision.records, info.now_ms, lambda: self._answer(refuse, respond, decision.response))
+            yield from self._commit(decision.records, info.now_ms, lambda: self._answer(refuse, respond, decision.response))
         except ApiError as error:
             refuse(error.code, error.message)
         except NotLeaderError as error:
@@ -143,15 +183,26 @@ class QuorumController:
 
     def write(self, records: list[Message], now_ms: int) -> None:
         """Append records that nobody asked for. Raises NotLeaderError, AppendError and OSError as the raft client does."""
-        self._commit(records, now_ms, None)
+        for _ in self._commit(records, now_ms, None):
+            pass
 
-    def _commit(self, records: list[Message], now_ms: int, answer: Callable[[], None] | None) -> None:
-        """Append and apply, in parts where it is much; the answer waits for the commit of the last."""
-        last_offset = self._raft.next_offset - 1
+    def _commit(self, records: list[Message], now_ms: int, answer: Callable[[], None] | None) -> Iterator[None]:
+        """Append and apply, in parts where it is much; the answer waits for the commit of the last.
+
+        A step is a slice of the encoding. Each part is appended and applied in one step: nobody sees the one without the other.
+        """
+        last_offset, epoch = self._raft.next_offset - 1, self._raft.epoch
         for start in range(0, len(records), MAX_RECORDS_PER_APPEND):
             part = records[start : start + MAX_RECORDS_PER_APPEND]
+            values: list[bytes] = []
+            while len(values) < len(part):
+                if values:
+                    yield
+                values += map(encode_metadata_record, part[len(values) : len(values) + SLICE_RECORDS])
+            if self._raft.epoch != epoch:
+                raise NotLeaderError("another epoch of the metadata quorum began meanwhile")
             base_offset = self._raft.next_offset
-            last_offset = self._raft.append(part, now_ms)
+            last_offset = self._raft.append(part, now_ms, values)
             self._last_append_ms = now_ms
             for offset, record in enumerate(part, base_offset):
                 self._apply(record, offset, now_ms)
@@ -186,7 +237,7 @@ class QuorumController:
     def _write_no_op(self, now_ms: int) -> None:
         if not self.is_active:
             return
-        if now_ms - self._last_append_ms >= self._times.max_idle_interval_ms:
+        if now_ms - self._last_append_ms >= self._times.max_idle_interval_ms and not self._is_deciding:
             self._by_itself([new_record("NoOpRecord")], now_ms)
             self._last_append_ms = now_ms
         self._schedule_idle_check(now_ms)
@@ -199,7 +250,8 @@ class QuorumController:
         if not self.is_active:
             return
         # A check that comes late stood still itself, and with it the heartbeats that wait to be read: they come first.
-        if now_ms - self._check_due_ms < self._check_interval_ms:
+        # What is being decided must not be overtaken either.
+        if now_ms - self._check_due_ms < self._check_interval_ms and not self._is_deciding:
             for broker in expired_brokers(self.state, now_ms):
                 self._tell(f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced")
                 self._by_itself(fence_records(self.state, broker), now_ms)

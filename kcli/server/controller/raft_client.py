@@ -218,8 +218,8 @@ class RaftClient:
             self.history.apply(base_offset + delta, record)
         self._appended.append(MetadataBatch(base_offset, base_offset + len(records) - 1, self.epoch, now_ms, [], named))
 
-    def append(self, records: Sequence[Message], now_ms: int) -> int:
-        """Append metadata records, all in one batch -> the offset of the last.
+    def append(self, records: Sequence[Message], now_ms: int, values: Sequence[bytes] | None = None) -> int:
+        """Append metadata records, all in one batch -> the offset of the last; `values` are they encoded, where that is done.
 
         They are committed when a later `on_commit` brings them. Raises NotLeaderError, EncodeError, AppendError, and
         OSError as the disk does: then nothing of them counts, and the leadership is over.
@@ -227,7 +227,9 @@ class RaftClient:
         if not self.is_leader or self._has_failed:
             raise NotLeaderError("this node does not lead the metadata quorum")
         base_offset = self.log.end_offset
-        batch = encode_data_batch([encode_metadata_record(record) for record in records], base_offset, self.epoch, now_ms)
+        if values is None:
+            values = [encode_metadata_record(record) for record in records]
+        batch = encode_data_batch(values, base_offset, self.epoch, now_ms)
         try:
             self.log.append(batch, now_ms)
         except OSError as error:

@@ -1,0 +1,63 @@
+"""Protects how the controller decides: one request after the other, a large one in slices, nobody sees half of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
+from kcli.server.controller.quorum_controller import SLICE_RECORDS
+from tests.server.whole_node import Pending, WholeNode
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> WholeNode:
+    return WholeNode(tmp_path / "data")
+
+
+def ask(node: WholeNode, name: str, partitions: int) -> Pending:
+    """Ask for a topic and do not wait for the answer."""
+    classes = API_KEYS[CREATE_TOPICS].request.classes
+    topic = classes["CreatableTopic"](name=name, num_partitions=partitions, replication_factor=1)
+    return node.send(CREATE_TOPICS, 7, API_KEYS[CREATE_TOPICS].request.new(topics=[topic], timeout_ms=1000))
+
+
+def code(pending: Pending) -> int:
+    (topic,) = pending.result().topics
+    return int(topic.error_code)
+
+
+def test_what_is_asked_between_two_slices_is_decided_behind_them_in_order(node: WholeNode) -> None:
+    large = ask(node, "large", 2 * SLICE_RECORDS)
+    assert large.answer is None and "large" not in node.broker.image.topic_ids, "it is between two slices"
+    behind = [ask(node, name, 1) for name in ("large", "small", "small")]
+    assert all(pending.answer is None for pending in behind)
+    node.until(lambda: all(pending.answer is not None for pending in [large, *behind]))
+    exists = error_codes.TOPIC_ALREADY_EXISTS
+    assert [code(pending) for pending in [large, *behind]] == [0, exists, 0, exists]
+    assert code(ask(node, "later", 1)) == 0
+
+
+def test_the_controller_itself_does_not_come_between_two_slices(node: WholeNode) -> None:
+    """Its NoOp record, and the fencing of who is silent, wait for their next time; the offsets are those of the decision."""
+    controller = node.node.controller.controller  # type: ignore[attr-defined]
+    large = ask(node, "large", 2 * SLICE_RECORDS)
+    end_offset = controller._raft.next_offset
+    controller._write_no_op(node.now_ms + 10_000)
+    controller._check_sessions(node.now_ms)
+    assert controller._raft.next_offset == end_offset
+    node.until(lambda: large.answer is not None)
+    assert code(large) == 0
+
+
+def test_who_loses_the_lead_between_two_slices_writes_nothing_more(node: WholeNode) -> None:
+    controller = node.node.controller.controller  # type: ignore[attr-defined]
+    large, behind = ask(node, "large", 2 * SLICE_RECORDS), ask(node, "small", 1)
+    end_offset = controller._raft.next_offset
+    controller._raft.quorum.become_resigned()
+    controller.on_leader_change(-1, controller._raft.epoch, node.now_ms)
+    node.until(lambda: large.answer is not None and behind.answer is not None)
+    assert [code(large), code(behind)] == [error_codes.NOT_CONTROLLER] * 2
+    assert controller._raft.next_offset == end_offset
