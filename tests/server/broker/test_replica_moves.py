@@ -125,3 +125,21 @@ def test_a_replica_whose_directory_is_not_told_yet_moves(dirs: tuple[Path, Path]
     node.broker.moves.caught_up("t", 0, node.now_ms)
     assert node.broker.assignments._pending[topic_id, 0] == node.broker.log_manager.directory_id_of(log)
     node.until(lambda: where(node) == {home.name: [], target.name: [False]})
+
+
+def test_a_start_with_only_the_future_directory_left_takes_it(dirs: tuple[Path, Path]) -> None:
+    """A crash between two renames leaves it so: its records are the partition's, and no empty log is made in their place."""
+    node = started(dirs)
+    node.create_topic("t")
+    for number in range(3):
+        node.produce("t", 0, batch(b"%d" % number)).result()
+    before = values_at(node, 3)
+    log = node.broker.partition("t", 0).log  # type: ignore[union-attr]
+    home, known = Path(log.directory), node.broker.log_manager.directory_id_of(log)
+    node.until(lambda: node.broker.publisher.directory_of(log.topic_id, 0) == known)
+    node.stop()
+    home.rename(home.with_name(f"t-0.{'0' * 32}-future"))
+    again = started(dirs)
+    again.until(lambda: again.broker.partition("t", 0) is not None)
+    assert values_at(again, 3) == before
+    assert home.is_dir() and not list(home.parent.glob("*-future"))
