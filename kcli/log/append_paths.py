@@ -14,23 +14,46 @@ The order in which errors win is Kafka's.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kcli.format.record_batch import HEADER
 from kcli.log.append_errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
+from kcli.log.leader_epoch_cache import LeaderEpochCache
+from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_slices import AppendInfo
 from kcli.log.log_validator import AppendOrigin, ValidBatch, check_batch, whole_batch
 from kcli.log.producer_appends import begin_append, find_repeated, finish_append
-from kcli.log.producer_state_manager import BatchMetadata
+from kcli.log.producer_state_manager import BatchMetadata, ProducerStateManager
 from kcli.log.record_validator import validate_records
-
-if TYPE_CHECKING:
-    from kcli.log.unified_log import UnifiedLog
 
 _BASE_OFFSET = Struct(">q")
 _LEADER_EPOCH = Struct(">i")
 _LEADER_EPOCH_AT = HEADER.offset_of("partition_leader_epoch")
+
+
+class AppendableLog(Protocol):
+    """What an append needs of a log, which is a UnifiedLog."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    leader_epochs: LeaderEpochCache
+    producers: ProducerStateManager
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's settings."""
+        ...
+
+    def local_log(self) -> LocalLog:
+        """The segments."""
+        ...
+
+    def roll(self, now_ms: int, base_offset: int | None = None) -> None:
+        """Begin a segment."""
+        ...
 
 
 def check_carefully(
@@ -56,7 +79,7 @@ def check_carefully(
 
 
 def append_checked(
-    log: UnifiedLog,
+    log: AppendableLog,
     batch: ValidBatch,
     leader_epoch: int,
     now_ms: int,
@@ -103,14 +126,14 @@ def append_checked(
     )
 
 
-def _check_segment_bytes(log: UnifiedLog, size_bytes: int) -> None:
+def _check_segment_bytes(log: AppendableLog, size_bytes: int) -> None:
     if size_bytes > log.config.segment_bytes:
         raise RecordListTooLargeError(
             f"{size_bytes} bytes are more than a segment of this topic holds ({log.config.segment_bytes}, segment.bytes)"
         )
 
 
-def _duplicate(log: UnifiedLog, known: BatchMetadata, batch: ValidBatch, leader_epoch: int) -> AppendInfo:
+def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, leader_epoch: int) -> AppendInfo:
     """The answer to a batch that is there; like Kafka's, with its timestamp as the one of the append."""
     return AppendInfo(
         known.last_offset - known.offset_delta,
@@ -125,7 +148,7 @@ def _duplicate(log: UnifiedLog, known: BatchMetadata, batch: ValidBatch, leader_
     )
 
 
-def append_replicated(log: UnifiedLog, records: memoryview, now_ms: int, leader_epoch: int | None) -> AppendInfo:
+def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, leader_epoch: int | None) -> AppendInfo:
     """See UnifiedLog.append_as_follower. Raises AppendError and OSError."""
     batches = _batches_of(log, records, leader_epoch)
     size = sum(batch.size_bytes for batch in batches)
@@ -161,7 +184,7 @@ def append_replicated(log: UnifiedLog, records: memoryview, now_ms: int, leader_
     )
 
 
-def _batches_of(log: UnifiedLog, records: memoryview, leader_epoch: int | None) -> list[ValidBatch]:
+def _batches_of(log: AppendableLog, records: memoryview, leader_epoch: int | None) -> list[ValidBatch]:
     batches: list[ValidBatch] = []
     at, next_offset = 0, log.log_end_offset
     while at < len(records) and (size := whole_batch(records, at)):
