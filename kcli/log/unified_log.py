@@ -350,15 +350,16 @@ class UnifiedLog:
         return True
 
     def unflushed_paths(self) -> list[str]:
-        """Files and directories that are new, then the files with bytes at or behind the recovery point.
+        """The rolled segments from the recovery point on, files and directories that are new, then the active segment.
 
-        In this order records that are on the device can be found after a crash: with their names, and the topic's id.
+        In this order a crash between two of them leaves no hole (a segment's name without what lies before it), and records
+        that are on the device can be found: with their names, and the topic's id.
         """
         local = self._local
         if self.recovery_point >= self.log_end_offset and not local.new_paths:
             return []
         paths = [segment.log_path for segment in local.segments[local.floor(self.recovery_point) :]]
-        return [*(path for path in local.new_paths if path not in paths), *paths]
+        return [*paths[:-1], *(path for path in local.new_paths if path not in paths), *paths[-1:]]
 
     def add_unflushed(self, paths: Iterable[str]) -> None:
         """Have the next flush see these paths, too: what the log's directory needs besides to be found after a crash."""

@@ -249,7 +249,9 @@ def test_a_log_tells_what_must_be_flushed(live: LiveLog) -> None:
     assert live.log.unflushed_paths() == []
     live.log.roll(NOW_MS)
     live.append(of_producer(7, 1))
-    found = {Path(path).name for path in live.log.unflushed_paths()}
+    names = [Path(path).name for path in live.log.unflushed_paths()]
+    assert (names[0], names[-1]) == (f"{0:020d}.log", f"{1:020d}.log"), "no segment's name before what lies below it"
+    found = set(names)
     closed = {f"{0:020d}.log", f"{0:020d}.index", f"{0:020d}.timeindex"}
     assert found == {*closed, f"{1:020d}.log", f"{1:020d}.snapshot", "t-0"}
     live.log.mark_flushed(1)  # begun before the roll: it has not seen all of them
