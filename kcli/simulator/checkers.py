@@ -90,7 +90,7 @@ class DiskChecker:
             image = self._image(self._disk, partition)
             if not image.is_whole:
                 partition.fail(f"after the start, something stands behind offset {image.end} that is not part of its log")
-            partition.restarted(image.start, image.end, self._must_reach.pop(partition, 0))
+            partition.restarted(image.start, image.end, self._must_reach.pop(partition, 0), image.holes)
             self._on_device.pop(partition, None)
             self._check_records(partition, image, "stands on the disk after the start")
         self.verify()
@@ -147,4 +147,4 @@ class DiskChecker:
     def _image(self, disk: SimulatedDisk, partition: PartitionLedger) -> LogImage:
         """The log of a partition; an empty one where it lies nowhere."""
         path = self._path(disk, partition)
-        return LogImage(0, 0, [], True) if path is None else read_log_image(disk, path)
+        return LogImage(0, 0, [], True, []) if path is None else read_log_image(disk, path)

@@ -50,6 +50,7 @@ class PartitionLedger:
         self.deleted_end = 0  # records below may be gone: somebody asked for it
         self.low_watermark = 0  # where DeleteRecords said that the log begins, in this life of the node
         self.losses = 0  # how often a start has lost acknowledged records
+        self.holes: list[tuple[int, int]] = []  # offsets that a power cut took from between two segments
         self.epochs: dict[int, int] = {}  # offset -> leader epoch, as read
         self.epoch_ends: dict[int, int] = {}  # where epochs that are past have ended, as answered
 
@@ -113,24 +114,33 @@ class PartitionLedger:
         if self.sent[value][1] and self.places.setdefault(value, offset) != offset:
             self.fail(f"{value!r} {how} at offset {offset}, but an idempotent producer's record stands at {self.places[value]}")
 
-    def restarted(self, start: int, end: int, must_reach: int) -> None:
-        """After a start the log has the offsets `start` to `end`; all below `must_reach` had to survive.
+    def restarted(self, start: int, end: int, must_reach: int, holes: Sequence[tuple[int, int]] = ()) -> None:
+        """After a start the log has the offsets `start` to `end` but for `holes`; all below `must_reach` had to survive.
 
         Raises SimulationFailure.
         """
-        if end < must_reach:
-            self.fail(f"after the start the log ends at offset {end}, but all below {must_reach} had to survive")
+        reached = min((first for first, _ in holes), default=end)
+        if reached < must_reach:
+            self.fail(f"after the start the log ends at offset {reached}, but all below {must_reach} had to survive")
+        self.holes = list(holes)
         if start > self.deleted_end and start > 0 and not self.facts.has_retention:
             self.fail(f"after the start the log begins at offset {start}; nobody asked for more than {self.deleted_end} to go")
         self.low_watermark = 0
-        self.losses += end < self.acknowledged_end
-        for offset in [offset for offset in self.standing if offset >= end]:
+        self.losses += reached < self.acknowledged_end
+        lost = [offset for offset in self.standing if offset >= end or any(low <= offset < high for low, high in holes)]
+        for offset in lost:
             value = self.standing.pop(offset)
             if self.places.get(value) == offset:
                 del self.places[value]
+        # A start forgets the producers of records that are deleted, as Kafka's does: a retry of one is new to it.
+        self.places = {value: offset for value, offset in self.places.items() if offset >= start}
         self.epochs = {offset: epoch for offset, epoch in self.epochs.items() if offset < end}
         self.epoch_ends = {epoch: ended for epoch, ended in self.epoch_ends.items() if ended <= end}
         self.acknowledged_end = min(self.acknowledged_end, end)
+
+    def is_hole(self, start: int, end: int) -> bool:
+        """Whether a power cut took all from offset `start` to `end`."""
+        return any(low <= start and end == high for low, high in self.holes)
 
 
 class TopicLedger:

@@ -16,12 +16,16 @@ MAX_SEGMENT_BYTES = 1 << 30
 
 
 class LogImage(NamedTuple):
-    """Offsets `start` to `end`; `is_whole`: nothing lies behind them that is not part of them."""
+    """Offsets `start` to `end`; `is_whole`: nothing lies behind them that is not part of them.
+
+    `holes` are offsets [from, to) that are missing between two segments: the end of the first went with the power.
+    """
 
     start: int
     end: int
     batches: list[tuple[bytes, RecordBatch]]  # the segment's bytes, the batch in them
     is_whole: bool
+    holes: list[tuple[int, int]]
 
     def records(self) -> list[tuple[int, SentRecord]]:
         """All records with their offsets."""
@@ -36,13 +40,17 @@ def read_log_image(disk: SimulatedDisk, path: str) -> LogImage:
     """Read a partition's directory. Raises OSError where there is none."""
     start = end = -1
     batches: list[tuple[bytes, RecordBatch]] = []
+    holes: list[tuple[int, int]] = []
     is_whole = True
     for segment in read_partition(disk, path).segments:
         if start < 0:
             start = end = segment.base_offset
-        if segment.base_offset != end:
+        if segment.base_offset < end:
             is_whole = False
             break
+        if segment.base_offset > end:
+            holes.append((end, segment.base_offset))
+            end = segment.base_offset
         data = disk.read_file(segment.log, MAX_SEGMENT_BYTES)
         position = 0
         for batch in whole_batches(data):
@@ -53,4 +61,4 @@ def read_log_image(disk: SimulatedDisk, path: str) -> LogImage:
         if position != len(data):
             is_whole = False
             break
-    return LogImage(max(start, 0), max(end, 0), batches, is_whole)
+    return LogImage(max(start, 0), max(end, 0), batches, is_whole, holes)
