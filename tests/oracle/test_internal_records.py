@@ -4,6 +4,7 @@ and damaged, in every version of every declaration, and must say of it what we s
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -192,6 +193,11 @@ def ours(decoder: Decoder, offset: int, key: bytes | None, value: bytes | None) 
         return f"! {error.message}", None
 
 
+def without_subnormals(text: str | None) -> str | None:
+    """Java before 19 writes some subnormal doubles with a digit too many (JDK-4511638): 6.3E-322 as 6.32E-322."""
+    return text and re.sub(r"\d\.\d+E-3(0[89]|[12]\d)\b", "<subnormal>", text)
+
+
 @pytest.mark.parametrize("cases", [coordinator_cases, consumer_group_cases, framed_cases])
 def test_kafkas_dump_tool_prints_what_we_print(kafka_peer: Peer, cases: object) -> None:
     assert callable(cases)
@@ -202,11 +208,13 @@ def test_kafkas_dump_tool_prints_what_we_print(kafka_peer: Peer, cases: object) 
         decoder = decoder_for_topic(topics[name])
         assert decoder is not None
         key_text, _, payload = answer.partition(" ")
-        assert (name, word(key), word(value), ours(decoder, 17, key, value)) == (
+        own_key, own_payload = ours(decoder, 17, key, value)
+        assert (name, word(key), word(value), own_key, without_subnormals(own_payload)) == (
             name,
             word(key),
             word(value),
-            (text_of(key_text), text_of(payload)),
+            text_of(key_text),
+            without_subnormals(text_of(payload)),
         )
 
 
