@@ -299,10 +299,20 @@ _ZSTD_CHECKSUM = 0x04  # the flag, and the checksum's size
 _zstd_idle: list[Any] = []
 
 
-def _inflate_zstd(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
-    from zstandard import ZstdDecompressor, ZstdError
+def _zstd_decompressor() -> Any:
+    """An idle one, or a new one; asked and taken in one step, for a thread may be inflating, too."""
+    try:
+        return _zstd_idle.pop()
+    except IndexError:
+        from zstandard import ZstdDecompressor
 
-    decompressor = _zstd_idle.pop() if _zstd_idle else ZstdDecompressor()
+        return ZstdDecompressor()
+
+
+def _inflate_zstd(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
+    from zstandard import ZstdError
+
+    decompressor = _zstd_decompressor()
     try:
         yield from _inflate_zstd_frame(source, decompressor)
         while not source.at_end():
@@ -353,9 +363,9 @@ def _zstd_block_bytes(header: int) -> int:
 def _inflate_zstd_at_once(data: Buffer, limit: int) -> bytes | None:
     if len(data) < 9 or data[:4] != _ZSTD_MAGIC or not 0 < _zstd_most_bytes(data) <= limit:
         return None
-    from zstandard import ZstdDecompressor, ZstdError
+    from zstandard import ZstdError
 
-    decompressor = _zstd_idle.pop() if _zstd_idle else ZstdDecompressor()
+    decompressor = _zstd_decompressor()
     # Not decompress(data, most): what that sets aside is so large that malloc asks the system for it, batch by batch.
     frame = decompressor.decompressobj()
     try:

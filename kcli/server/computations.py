@@ -27,5 +27,11 @@ class Computations:
         self._effects.append(Compute(self._next_id, work))
 
     def computed(self, event: Computed, now_ms: int) -> None:
-        """Hand a result on."""
-        self._callbacks.pop(event.compute_id)(event.result, now_ms)
+        """Hand a result on, unless it is forgotten."""
+        callback = self._callbacks.pop(event.compute_id, None)
+        if callback is not None:
+            callback(event.result, now_ms)
+
+    def forget(self) -> None:
+        """The node leaves and its logs close: what comes back now changes nothing any more."""
+        self._callbacks.clear()

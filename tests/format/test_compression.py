@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcli.format import codec_streams
 from kcli.format.compression import CODECS, codec_id, codec_name, deflate, inflate, inflate_stream
 from kcli.format.legacy_message_set import read_legacy_header
 from kcli.format.primitives import FormatError, InflationError, InflationLimitError, read_unsigned_varint
@@ -409,3 +410,17 @@ def test_no_codec_library_is_imported_before_it_is_needed() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_another_thread_may_take_the_last_idle_decompressor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that is looked at first and taken from then is empty by then."""
+
+    class Taken(list[object]):
+        def __bool__(self) -> bool:
+            return True
+
+    monkeypatch.setattr(codec_streams, "_zstd_idle", Taken())
+    data = deflate(4, b"x" * 1000)
+    assert inflate(4, data, limit=1000) == b"x" * 1000
+    monkeypatch.setattr(codec_streams, "_zstd_idle", Taken())
+    assert b"".join(inflate_stream(4, data, window=100)) == b"x" * 1000

@@ -10,6 +10,7 @@ import pytest
 from kcli.format.codec_streams import ZSTD
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
+from kcli.server.apis import produce
 from kcli.server.events import DeadlineReached
 from tests.server.whole_node import NOTHING, START_MS, Closed, Pending, WholeNode, batch, partitions_of
 
@@ -248,3 +249,27 @@ def test_a_partition_may_go_while_its_batch_is_checked(node: WholeNode) -> None:
     partition.is_leader = False
     node.release_computations()
     assert only(pending).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_check_that_ends_when_the_node_leaves_appends_nothing(tmp_path: Path) -> None:
+    """The log is closed by then, and its directory says that it was closed in order; who leaves at once leads to the end."""
+    node = WholeNode(tmp_path / "leaving", "controlled.shutdown.enable=false")
+    node.create_topic("t", 2)
+    node.holds_flushes = True
+    node.produce("t", 1, inflating(5_000_000))
+    log = node.broker.partition("t", 1).log  # type: ignore[union-attr]
+    node.holds_flushes = False
+    node.stop()
+    node.release_computations()
+    assert log.log_end_offset == 0 and (Path(log.directory) / f"{0:020}.log").stat().st_size == 0
+
+
+def test_a_fault_in_a_check_is_told_and_ends_the_connection(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(*arguments: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(produce, "check_carefully", check)
+    with pytest.raises(Closed, match="met a fault"):
+        node.produce("t", 1, inflating(5_000_000)).result()
+    assert any("a fault of kcli in serving Produce" in line for line in node.lines)
+    assert only(node.produce("t", 0, batch(b"a"))).error_code == 0

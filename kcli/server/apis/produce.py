@@ -203,7 +203,10 @@ class _Produce:
         name, index, records, answer = self._checking.pop(0)
         config = self._broker.topic_config(name)
 
-        def checked(result: ValidBatch | AppendError, now_ms: int) -> None:
+        def checked(result: ValidBatch | Exception, now_ms: int) -> None:
+            if isinstance(result, Exception) and not isinstance(result, AppendError):
+                self._broker.router.failed(self._context, result)
+                return
             if isinstance(result, AppendError):
                 self._refused(name, len(records), answer, result)
             else:
@@ -242,11 +245,11 @@ class _Produce:
         context.respond(response)
 
 
-def _check(records: memoryview, config: LogConfig, now_ms: int) -> ValidBatch | AppendError:
-    """What is done beside the loop."""
+def _check(records: memoryview, config: LogConfig, now_ms: int) -> ValidBatch | Exception:
+    """What is done beside the loop, where nobody would see it fail."""
     try:
         return check_carefully(records, config, now_ms)
-    except AppendError as error:
+    except Exception as error:
         return error
 
 

@@ -98,6 +98,7 @@ class BrokerStartup:
     def _release(self, now_ms: int) -> None:
         self._is_leaving = True
         self._broker.router.is_open = False
+        self._broker.computations.forget()
         if not self._is_loaded:
             self._node.released(now_ms)
             return
