@@ -8,7 +8,7 @@
     CLIENT_METRICS
 
 What is shown is kcli.server.config.describe_configs' affair. A request that names a resource of an unknown type is refused
-as a whole, as in Kafka. Documentation is not held here: null where it is asked for.
+as a whole, as in Kafka. Documentation, where it is asked for, is what kcli says of a key; null of keys without effect here.
 """
 
 from __future__ import annotations
@@ -73,6 +73,15 @@ def _answer(context: RequestContext, request: Message, item: Message, dynamic: D
         result.error_code, result.error_message = error.code, str(error)
         return
     result.configs = [_entry(context, entry, request.include_synonyms) for entry in entries]
+    if request.include_documentation:
+        _document(resource.type, result.configs)
+
+
+def _document(resource_type: str, configs: list[Message]) -> None:
+    from kcli.server.config.key_documentation import documentation_of  # texts that few ask for
+
+    for config in configs:
+        config.documentation = documentation_of(resource_type, config.name)
 
 
 def _entry(context: RequestContext, entry: ConfigEntry, include_synonyms: bool) -> Message:

@@ -15,6 +15,7 @@ from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.apis import describe_configs
+from kcli.server.config.definitions import BROKER_KEYS, Serving
 from kcli.server.events import Connection
 from kcli.state.metadata_values import DIRECTORY_LOST, Endpoint
 from tests.server.apis.asking import ask, struct
@@ -169,6 +170,24 @@ def test_names_of_configurations_choose(node: WholeNode) -> None:
     assert [(entry.name, entry.value, entry.synonyms) for entry in result.configs] == [("segment.bytes", "1073741824", [])]
     (result,) = ask(node, key, 4, resources=resources, include_synonyms=True).results
     assert [synonym.name for synonym in result.configs[0].synonyms] == ["log.segment.bytes"]
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_documentation_is_told_to_who_asks(node: WholeNode, version: int) -> None:
+    key = apis.DESCRIBE_CONFIGS
+    resources = [
+        struct(key, "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=None)
+        for kind, name in ((2, "a"), (4, "1"), (16, "subscription"), (32, "group"))
+    ]
+    plain = ask(node, key, version, resources=resources).results
+    assert {entry.documentation for result in plain for entry in result.configs} == {None}
+    told = ask(node, key, version, resources=resources, include_documentation=True).results
+    topic, broker, metrics, group = ({entry.name: entry.documentation for entry in result.configs} for result in told)
+    assert "bytes a segment takes" in topic["segment.bytes"] and "bytes a segment takes" in broker["log.segment.bytes"]
+    assert all(topic.values()) and all(metrics.values()) and group and not any(group.values())
+    assert {name for name, sentence in broker.items() if sentence} == {
+        name for name in broker if BROKER_KEYS[name].serving == Serving.SERVED
+    }
 
 
 def configs_of(*topics: str) -> Message:
