@@ -1,4 +1,5 @@
-"""Brokers under measurement: kcli and Apache Kafka as processes, their CPU time and memory, and a client of raw frames.
+"""Brokers under measurement: kcli, Apache Kafka and a bare Python loop as processes, their CPU time and memory, and a client
+of raw frames.
 
 Everything is on 127.0.0.1, with a limit in time, and stopped by its own process id.
 """
@@ -24,7 +25,7 @@ from kcli.protocol.framing import encode_request, read_response_header
 
 ROOT = Path(__file__).resolve().parents[1]
 KAFKA = ROOT.parent / "shared" / "apache-kafka" / "kafka"
-TICKS = os.sysconf("SC_CLK_TCK")
+BARE_LOOP = ROOT.parent / "shared" / "bench" / "bare_loop.py"
 PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION, CREATE_VERSION = 9, 12, 12, 5
 
 
@@ -36,16 +37,20 @@ def free_port() -> int:
 
 
 class Broker:
-    """A broker process over a directory. `name` is "kcli" or "kafka"."""
+    """A broker process over a directory. `name` is "kcli", "kafka", or "bare": the loop of ../shared/bench, which takes no
+    overrides and makes no topics; each name is one, with `partitions` partitions."""
 
-    def __init__(self, name: str, directory: Path, overrides: tuple[str, ...] = ()) -> None:
-        self.name, self.directory, self.overrides = name, directory, overrides
+    program: tuple[str, ...] = ("kcli",)  # what stands for kcli
+
+    def __init__(self, name: str, directory: Path, overrides: tuple[str, ...] = (), partitions: int = 1) -> None:
+        self.name, self.directory, self.overrides, self.partitions = name, directory, overrides, partitions
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
         """Start it -> seconds from process start to the first answer."""
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        environment["NP"] = str(self.partitions)
         log = open(self.directory.with_suffix(".log"), "ab")
         began = time.monotonic()
         self.process = subprocess.Popen(self._command(), stdout=log, stderr=log, cwd=ROOT, env=environment)
@@ -60,10 +65,13 @@ class Broker:
 
     def _command(self) -> list[str]:
         if self.name == "kcli":
-            words = [sys.executable, "-m", "kcli", "serve", "--override", f"listeners=PLAINTEXT://127.0.0.1:{self.port}"]
+            words = [sys.executable, "-m", *self.program, "serve"]
+            words += ["--override", f"listeners=PLAINTEXT://127.0.0.1:{self.port}"]
             for setting in (f"log.dirs={self.directory / 'data'}", *self.overrides):
                 words += ["--override", setting]
             return words
+        if self.name == "bare":
+            return [sys.executable, str(BARE_LOOP), str(self.port), str(self.directory / "data")]
         properties = self.directory / "server.properties"
         if not properties.exists():
             subprocess.run([KAFKA, "format", self.directory, str(self.port), *self.overrides], check=True, capture_output=True)
@@ -81,9 +89,8 @@ class Broker:
         return self.process.pid
 
     def cpu_seconds(self) -> float:
-        """User and system time so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """User and system time so far: the kernel's clock of the process, which is finer than the ticks of /proc."""
+        return time.clock_gettime(~self.pid << 3 | 2)
 
     def memory_mb(self, field: str = "VmRSS") -> float:
         """Resident memory, or the most there was (VmHWM)."""

@@ -1,4 +1,6 @@
-"""Timing whole processes side by side: each command in turn, A B A B, so that a machine whose speed drifts hurts both."""
+"""Timing whole processes side by side: each command in turn, A B A B, so that a machine whose speed drifts hurts both; and
+tables of what was found.
+"""
 
 from __future__ import annotations
 
@@ -71,3 +73,9 @@ def warm(path: Path) -> None:
     with path.open("rb") as file:
         while file.read(1 << 24):
             pass
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """As RESULTS.md has them."""
+    first, *lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
+    return "\n".join([first, "|---" * len(head) + "|", *lines])

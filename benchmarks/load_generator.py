@@ -1,0 +1,125 @@
+"""The load generator of ../shared/bench (rdload.c, librdkafka from C): how it is built, and its two runs, checked.
+
+    produce   records of one size to the partitions in turn, until the time or the megabytes are over; all are acknowledged
+    consume   all partitions from their beginning, until as many records came as were produced; all came, none is missing
+
+What is not so raises LoadError. rdload knows acks but no idempotence: it is compiled with some lines in front of it that turn
+it on where IDEMPOTENT is in the environment. RDLOAD names a program that is built already; that one is not asked for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.brokers import ROOT, Broker
+
+SOURCE = ROOT.parent / "shared" / "bench" / "rdload.c"
+ACKS = ("1", "all", "idempotent")
+IDEMPOTENT = "RDLOAD_IDEMPOTENT"
+# librdkafka asks for a producer id when its timer of half a second says so, once it is connected: that is no part of the load.
+PRODUCER_ID_S = 2
+PREAMBLE = f"""
+#include <librdkafka/rdkafka.h>
+#include <stdlib.h>
+#include <unistd.h>
+static rd_kafka_t *new_client(rd_kafka_type_t type, rd_kafka_conf_t *conf, char *why, size_t size) {{
+    if (type != RD_KAFKA_PRODUCER || !getenv("{IDEMPOTENT}"))
+        return rd_kafka_new(type, conf, why, size);
+    if (rd_kafka_conf_set(conf, "enable.idempotence", "true", why, size) != RD_KAFKA_CONF_OK)
+        return NULL;
+    rd_kafka_t *producer = rd_kafka_new(type, conf, why, size);
+    sleep({PRODUCER_ID_S});
+    return producer;
+}}
+#define rd_kafka_new new_client
+"""
+# Longer than any run may take beyond the time that it is given: rdload itself waits 20 s for the last acknowledgements.
+GRACE_S = 60
+
+
+class LoadError(Exception):
+    """A run that did not do what it was to do; the message says what came instead."""
+
+
+class Load(NamedTuple):
+    """What one run moved, in how long, and the CPU time that the broker took for it."""
+
+    records: int
+    megabytes: float
+    seconds: float
+    broker_cpu_s: float
+
+    @property
+    def mb_s(self) -> float:
+        """Megabytes of records a second."""
+        return self.megabytes / self.seconds
+
+    @property
+    def mb_per_cpu_s(self) -> float:
+        """Megabytes of records a second of the broker's CPU time."""
+        return self.megabytes / self.broker_cpu_s
+
+
+class LoadGenerator:
+    """rdload, as a program."""
+
+    def __init__(self, program: Path, *, can_be_idempotent: bool) -> None:
+        self.program, self.can_be_idempotent = program, can_be_idempotent
+
+    def produce(
+        self, broker: Broker, topic: str, partitions: int, record_bytes: int, acks: str, seconds: float, max_mb: float
+    ) -> Load:
+        """Produce for so long, or so much. Raises LoadError where a record failed or was not acknowledged."""
+        environment = {IDEMPOTENT: "1"} if acks == "idempotent" else {}
+        words = [record_bytes, "1" if acks == "1" else "all", seconds, max_mb]
+        found, cpu_s = self._run(broker, ["produce", _address(broker), topic, partitions, *words], seconds, environment)
+        acked = int(found["acked"])
+        if found["failed"] or not acked or acked != found["sent"]:
+            raise LoadError(f"{broker.name}: of {found['sent']:,} records {acked:,} were acknowledged {found['error']}")
+        return Load(acked, acked * record_bytes / 1e6, found["seconds"], cpu_s)
+
+    def consume(self, broker: Broker, topic: str, partitions: int, record_bytes: int, expected: int, seconds: float) -> Load:
+        """Read all partitions whole. Raises LoadError where other than `expected` records came, or of another size."""
+        found, cpu_s = self._run(broker, ["consume", _address(broker), topic, partitions, expected, seconds], seconds, {})
+        records = int(found["records"])
+        if records != expected or found["bytes"] != expected * record_bytes or found["errors"]:
+            raise LoadError(
+                f"{broker.name}: {expected:,} records were produced, {records:,} of {found['bytes']:,} bytes were read in "
+                f"{seconds} s, with {found['errors']} errors {found['error']}"
+            )
+        return Load(records, records * record_bytes / 1e6, found["seconds"], cpu_s)
+
+    def _run(self, broker: Broker, words: list[Any], seconds: float, environment: dict[str, str]) -> tuple[Any, float]:
+        """-> its figures, and the CPU time that the broker took meanwhile, in seconds."""
+        before = broker.cpu_seconds()
+        ran = subprocess.run(
+            [str(word) for word in (self.program, *words)],
+            capture_output=True, text=True, timeout=seconds + GRACE_S, check=False, env=os.environ | environment,
+        )  # fmt: skip
+        cpu_s = broker.cpu_seconds() - before
+        try:
+            return json.loads(ran.stdout), cpu_s
+        except ValueError:
+            raise LoadError(f"rdload {words[0]} of {broker.name}: {ran.stderr[-300:] or ran.returncode}") from None
+
+
+def _address(broker: Broker) -> str:
+    return f"127.0.0.1:{broker.port}"
+
+
+def load_generator(work: Path) -> LoadGenerator:
+    """The one that RDLOAD names, or one that is built in a directory: with the librdkafka of the confluent-kafka wheel where
+    there is one, and the headers of librdkafka-dev."""
+    if os.environ.get("RDLOAD"):
+        return LoadGenerator(Path(os.environ["RDLOAD"]), can_be_idempotent=False)
+    preamble, program = work / "idempotent.h", work / "rdload"
+    preamble.write_text(PREAMBLE)
+    wheel = [path for folder in sys.path for path in Path(folder).glob("confluent_kafka.libs/librdkafka-*.so*")]
+    library = [wheel[0], f"-Wl,-rpath,{wheel[0].parent}", "-Wl,--allow-shlib-undefined"] if wheel else ["-lrdkafka"]
+    subprocess.run(["cc", "-O2", "-include", preamble, "-o", program, SOURCE, *library], check=True)
+    return LoadGenerator(program, can_be_idempotent=True)
