@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import answer_in_slices
+from kcli.server.apis.slices import Pace, answer_in_slices
 from kcli.server.config.describe_configs import ConfigEntry, describe
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.request_errors import ConfigRequestError
@@ -29,20 +29,19 @@ _GUARDS = {
     "TOPIC": ("TOPIC", error_codes.TOPIC_AUTHORIZATION_FAILED),
     "GROUP": ("GROUP", error_codes.GROUP_AUTHORIZATION_FAILED),
 }
-# A resource costs some 0.6 ms.
-RESOURCES_A_SLICE = 10
+_ENTRY_US = 25
 
 
-def handle_describe_configs(context: RequestContext, request: Message) -> Message | None:
+def handle_describe_configs(context: RequestContext, request: Message) -> None:
     """Answer a DescribeConfigsRequest, after a while where it asks for many resources."""
     response = context.new("DescribeConfigsResponse")
-    return answer_in_slices(context, _describe_all(context, request, response.results), response)
+    answer_in_slices(context, _describe_all(context, request, response.results), response)
 
 
 def _describe_all(context: RequestContext, request: Message, results: list[Message]) -> Iterator[None]:
     unknown = [item.resource_type for item in request.resources if item.resource_type not in CONFIG_RESOURCE_TYPES]
-    dynamic = context.broker.config
-    for index, item in enumerate(request.resources, 1):
+    dynamic, pace = context.broker.config, Pace()
+    for item in request.resources:
         result = context.new(
             "DescribeConfigsResult", error_message="", resource_type=item.resource_type, resource_name=item.resource_name
         )
@@ -51,12 +50,12 @@ def _describe_all(context: RequestContext, request: Message, results: list[Messa
             result.error_code = error_codes.INVALID_REQUEST
             result.error_message = f"{unknown[0]} is no type of resource that has configurations"
         else:
-            _answer(context, request, item, dynamic, result)
-            if index % RESOURCES_A_SLICE == 0:
-                yield
+            yield from _answer(context, request, item, dynamic, result, pace)
 
 
-def _answer(context: RequestContext, request: Message, item: Message, dynamic: DynamicConfig, result: Message) -> None:
+def _answer(
+    context: RequestContext, request: Message, item: Message, dynamic: DynamicConfig, result: Message, pace: Pace
+) -> Iterator[None]:
     resource = ConfigResource(CONFIG_RESOURCE_TYPES[item.resource_type], item.resource_name)
     guard, code = _GUARDS.get(resource.type, ("CLUSTER", error_codes.CLUSTER_AUTHORIZATION_FAILED))
     named = (resource.name,) if guard != "CLUSTER" else ()
@@ -68,11 +67,13 @@ def _answer(context: RequestContext, request: Message, item: Message, dynamic: D
         return
     try:
         # An empty list of names is taken for none at all, as in Kafka.
-        entries = describe(resource, item.configuration_keys or None, context.broker.image, dynamic)
+        for entry in describe(resource, item.configuration_keys or None, context.broker.image, dynamic):
+            result.configs.append(_entry(context, entry, request.include_synonyms))
+            if pace.is_due(_ENTRY_US):
+                yield
     except ConfigRequestError as error:
         result.error_code, result.error_message = error.code, str(error)
         return
-    result.configs = [_entry(context, entry, request.include_synonyms) for entry in entries]
     if request.include_documentation:
         _document(resource.type, result.configs)
 

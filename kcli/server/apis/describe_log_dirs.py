@@ -11,55 +11,63 @@ directories.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kcli.log.log_dir_facts import LogDirFacts, ReplicaFacts, describe_log_dirs
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.slices import Pace, answer_in_slices
+
+_REPLICA_US = 10
 
 
-def handle_describe_log_dirs(context: RequestContext, request: Message) -> Message:
-    """Answer a DescribeLogDirsRequest."""
+def handle_describe_log_dirs(context: RequestContext, request: Message) -> Message | None:
+    """Answer a DescribeLogDirsRequest, in slices where it asks for many replicas."""
     if not context.is_allowed("DESCRIBE", "CLUSTER"):
         return context.new("DescribeLogDirsResponse", error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED)
+    response = context.new("DescribeLogDirsResponse")
+    answer_in_slices(context, _fill(context, request, response.results), response)
+    return None
+
+
+def _fill(context: RequestContext, request: Message, results: list[Message]) -> Iterator[None]:
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    broker = context.broker
+    broker, pace = context.broker, Pace()
     registered = broker.image.brokers.get(broker.node_id)
     cordoned = (registered.cordoned_log_dirs if registered is not None else None) or []
-    results = []
     for facts in describe_log_dirs(broker.log_manager):
-        result = _result(context, facts, wanted)
+        result = _result(context, facts)
         result.is_cordoned = facts.directory_id is not None and facts.directory_id in cordoned
         results.append(result)
-    return context.new("DescribeLogDirsResponse", results=results)
+        topics: dict[str, Message] = {}
+        for replica in facts.replicas:
+            if wanted is None or (replica.topic, replica.partition) in wanted:
+                _add(context, topics, replica)
+                if pace.is_due(_REPLICA_US):
+                    yield
+        result.topics = list(topics.values())
 
 
-def _result(context: RequestContext, facts: LogDirFacts, wanted: set[tuple[str, int]] | None) -> Message:
+def _result(context: RequestContext, facts: LogDirFacts) -> Message:
     if facts.offline_reason is not None:
         return context.new("DescribeLogDirsResult", error_code=error_codes.KAFKA_STORAGE_ERROR, log_dir=facts.path)
-    replicas: dict[str, list[ReplicaFacts]] = {}
-    for replica in facts.replicas:
-        if wanted is None or (replica.topic, replica.partition) in wanted:
-            replicas.setdefault(replica.topic, []).append(replica)
     return context.new(
-        "DescribeLogDirsResult",
-        log_dir=facts.path,
-        topics=[_topic(context, name, found) for name, found in replicas.items()],
-        total_bytes=facts.total_bytes,
-        usable_bytes=facts.usable_bytes,
+        "DescribeLogDirsResult", log_dir=facts.path, total_bytes=facts.total_bytes, usable_bytes=facts.usable_bytes
     )
 
 
-def _topic(context: RequestContext, name: str, replicas: list[ReplicaFacts]) -> Message:
-    partitions = [
-        context.new(
-            "DescribeLogDirsPartition",
-            partition_index=replica.partition,
-            partition_size=replica.size_bytes,
-            offset_lag=replica.offset_lag,
-            is_future_key=replica.is_future,
-        )
-        for replica in replicas
-    ]
-    return context.new("DescribeLogDirsTopic", name=name, partitions=partitions)
+def _add(context: RequestContext, topics: dict[str, Message], replica: ReplicaFacts) -> None:
+    topic = topics.get(replica.topic)
+    if topic is None:
+        topic = topics[replica.topic] = context.new("DescribeLogDirsTopic", name=replica.topic)
+    partition = context.new(
+        "DescribeLogDirsPartition",
+        partition_index=replica.partition,
+        partition_size=replica.size_bytes,
+        offset_lag=replica.offset_lag,
+        is_future_key=replica.is_future,
+    )
+    topic.partitions.append(partition)

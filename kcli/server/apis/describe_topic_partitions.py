@@ -15,19 +15,22 @@ may not describe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.authorized_operations import authorized_operations
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.replica_state import ReplicaStates
+from kcli.server.apis.slices import PARTITION_US, TOPIC_US, Pace, answer_in_slices
 from kcli.state.metadata_values import NO_LEADER, Topic
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 _TOPIC = "DescribeTopicPartitionsResponseTopic"
 
 
-def handle_describe_topic_partitions(context: RequestContext, request: Message) -> Message:
-    """Answer a DescribeTopicPartitionsRequest."""
+def handle_describe_topic_partitions(context: RequestContext, request: Message) -> Message | None:
+    """Answer a DescribeTopicPartitionsRequest, in slices where it asks for many."""
     image, cursor = context.broker.image, request.cursor
     is_all = not request.topics
     names = list(image.topic_ids) if is_all else [topic.name for topic in request.topics]
@@ -40,10 +43,8 @@ def handle_describe_topic_partitions(context: RequestContext, request: Message) 
     for name in sorted(set(names)):
         (allowed if context.is_allowed("DESCRIBE", "TOPIC", name) else refused).append(name)
     response = context.new("DescribeTopicPartitionsResponse")
-    _fill_page(context, request, response, allowed)
-    if not is_all:
-        response.topics += [_failed(context, name, error_codes.TOPIC_AUTHORIZATION_FAILED) for name in refused]
-    return response
+    answer_in_slices(context, _fill(context, request, response, allowed, [] if is_all else refused), response)
+    return None
 
 
 def _refuse(context: RequestContext, request: Message) -> Message:
@@ -51,8 +52,15 @@ def _refuse(context: RequestContext, request: Message) -> Message:
     return context.new("DescribeTopicPartitionsResponse", topics=topics)
 
 
-def _fill_page(context: RequestContext, request: Message, response: Message, names: list[str]) -> None:
-    image, cursor = context.broker.image, request.cursor
+def _fill(
+    context: RequestContext, request: Message, response: Message, allowed: list[str], refused: list[str]
+) -> Iterator[None]:
+    yield from _fill_page(context, request, response, allowed)
+    response.topics += [_failed(context, name, error_codes.TOPIC_AUTHORIZATION_FAILED) for name in refused]
+
+
+def _fill_page(context: RequestContext, request: Message, response: Message, names: list[str]) -> Iterator[None]:
+    image, cursor, pace = context.broker.image, request.cursor, Pace()
     states = ReplicaStates(image.brokers, context.connection.listener)
     room = max(1, min(request.response_partition_limit, context.broker.config["max.request.partition.size.limit"]))
     for name in names:
@@ -67,7 +75,7 @@ def _fill_page(context: RequestContext, request: Message, response: Message, nam
             response.topics.append(_failed(context, name, code))
             continue
         indexes = [index for index in sorted(topic.partitions) if index >= first]
-        response.topics.append(_found(context, states, topic, indexes[:room]))
+        yield from _found(context, states, topic, indexes[:room], response.topics, pace)
         if len(indexes) > room:
             response.next_cursor = context.new("Cursor", topic_name=name, partition_index=indexes[room])
             return
@@ -81,10 +89,14 @@ def _failed(context: RequestContext, name: str, code: int) -> Message:
     )
 
 
-def _found(context: RequestContext, states: ReplicaStates, topic: Topic, indexes: list[int]) -> Message:
+def _found(
+    context: RequestContext, states: ReplicaStates, topic: Topic, indexes: list[int], topics: list[Message], pace: Pace
+) -> Iterator[None]:
     make = context.api.response.classes["DescribeTopicPartitionsResponsePartition"]
-    partitions = []
+    partitions: list[Message] = []
     for index in indexes:
+        if pace.is_due(PARTITION_US):
+            yield
         partition = topic.partitions[index]
         partitions.append(
             make(
@@ -98,7 +110,7 @@ def _found(context: RequestContext, states: ReplicaStates, topic: Topic, indexes
                 offline_replicas=states.offline(partition),
             )
         )
-    return context.new(
+    found = context.new(
         _TOPIC,
         name=topic.name,
         topic_id=topic.topic_id,
@@ -106,3 +118,6 @@ def _found(context: RequestContext, states: ReplicaStates, topic: Topic, indexes
         partitions=partitions,
         topic_authorized_operations=authorized_operations(context, "TOPIC", topic.name),
     )
+    topics.append(found)
+    if pace.is_due(TOPIC_US):
+        yield

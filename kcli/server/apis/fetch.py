@@ -15,7 +15,8 @@ not                   the connection ends first
 A partition that nobody knows, or that the reader may not see, does not end the wait for the others, as in Kafka: else a reader
 that still asks for a deleted topic would ask without a pause. The first partition that has anything gives at least one batch,
 however small the limits are, so that a reader always gets on. While a fetch waits, an append costs it a look at the one
-partition that has grown; what it is answered with is read when it is answered, for segments may be closed meanwhile.
+partition that has grown; what it is answered with is read when it is answered, for files may be closed meanwhile. A fetch of
+many partitions is read in slices, and what has records is read once more when it is answered.
 Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.broker.fetch_session.
 
 Versions 4 to 12 name topics, 13 and later have their ids. From 12 on a reader that tells the epoch of what it read last is
@@ -24,7 +25,7 @@ told where its log parts from this one. From 16 on the answer to a wrong leader 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from kcli.log.append_errors import OffsetOutOfRangeError
@@ -32,6 +33,7 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.slices import Pace, in_slices
 from kcli.server.broker.fetch_session import FetchPlan, FetchTarget, SessionError, rotate
 from kcli.server.broker.purgatory import DelayedOperation
 from kcli.server.events import FileRegion
@@ -49,6 +51,9 @@ _NO_LOG = (
     error_codes.TOPIC_AUTHORIZATION_FAILED,
 )
 _NO_RECORDS = b""
+# Of so many partitions a fetch is read in slices. Each costs so much, where its files are not open.
+MANY_PARTITIONS = 150
+_READ_US = 30
 
 
 class DelayedFetch(DelayedOperation):
@@ -75,7 +80,7 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self, now_ms: int) -> None:
         """Answer with what there is."""
-        self._fetch.respond(self._fetch.read()[0], now_ms)
+        in_slices(self.context, self._fetch.read(), self._fetch.respond, now_ms)
 
 
 class FetchHandler:
@@ -92,13 +97,20 @@ class FetchHandler:
         except SessionError as error:
             return context.new("FetchResponse", error_code=error.code, session_id=0, responses=[])
         fetch = _Fetch(broker, context, request, plan)
-        answers, is_enough = fetch.read()
-        if is_enough or request.max_wait_ms <= 0:
-            fetch.respond(answers, context.now_ms)
-            return None
-        targets, sizes = fetch.watched(answers)
-        delayed = DelayedFetch(fetch, context, targets, sizes)
-        broker.watch_fetch(context.connection, delayed, targets, context.now_ms + request.max_wait_ms)
+
+        def decide(now_ms: int) -> None:
+            if fetch.is_enough or request.max_wait_ms <= 0:
+                fetch.respond(now_ms)
+                return
+            targets, sizes = fetch.watched()
+            delayed = DelayedFetch(fetch, context, targets, sizes)
+            broker.watch_fetch(context.connection, delayed, targets, context.now_ms + request.max_wait_ms)
+            if fetch.is_sliced:
+                # What grew between the slices has not been looked at since.
+                for key in fetch.grown(targets):
+                    broker.fetch_purgatory.check(key, now_ms)
+
+        in_slices(context, fetch.read(), decide, context.now_ms)
         return None
 
 
@@ -116,6 +128,8 @@ class _Fetch:
         "_plan",
         "_refused",
         "_uses_ids",
+        "answers",
+        "is_enough",
         "min_bytes",
     )
 
@@ -131,16 +145,35 @@ class _Fetch:
         self._make = context.api.response.classes["PartitionData"]
         self._refused: set[object] = set()
         self._names = self._find_names()
+        self.answers: list[Message] = []
+        self.is_enough = False
 
-    def watched(self, answers: list[Message]) -> tuple[dict[Hashable, FetchTarget], list[int]]:
+    @property
+    def is_sliced(self) -> bool:
+        """True where there are so many partitions that others get their turns in between."""
+        return len(self._plan.targets) > MANY_PARTITIONS
+
+    def watched(self) -> tuple[dict[Hashable, FetchTarget], list[int]]:
         """The partitions whose growth may complete the fetch, by key, and the bytes that each has now."""
         targets: dict[Hashable, FetchTarget] = {}
         sizes = []
-        for target, answer in zip(self._plan.targets, answers):
+        for target, answer in zip(self._plan.targets, self.answers):
             if not answer.error_code:
                 targets[self._names[target.topic], target.partition.partition] = target
                 sizes.append(len(answer.records))
         return targets, sizes
+
+    def grown(self, targets: dict[Hashable, FetchTarget]) -> list[Hashable]:
+        """The watched partitions that are not any more as they were read."""
+        known = {id(target): answer for target, answer in zip(self._plan.targets, self.answers)}
+        grown = []
+        for key, target in targets.items():
+            partition, answer = self._broker.partitions.get(key), known[id(target)]
+            log = None if partition is None else partition.log
+            seen = (answer.high_watermark, answer.last_stable_offset)
+            if log is None or (log.high_watermark, log.last_stable_offset) != seen:
+                grown.append(key)
+        return grown
 
     def _find_names(self) -> dict[object, str | None]:
         """The names of the topics, None for an unknown id; and which of them the client may not read."""
@@ -154,13 +187,19 @@ class _Fetch:
                     self._refused.add(topic)
         return names
 
-    def read(self) -> tuple[list[Message], bool]:
-        """Read all targets -> (a PartitionData each, True where that is enough to answer with)."""
+    def read(self) -> Iterator[None]:
+        """Read all targets: a PartitionData each into `answers`, and whether that `is_enough` to answer with."""
         left_bytes, left_files = self._max_bytes, self._max_files
         read_bytes = 0
         is_decided, may_grow = False, False
-        answers = []
+        answers: list[Message] = []
+        pace = None
+        if self.is_sliced:
+            pace = Pace()
+            yield  # to make the plan was a slice of its own
         for target in self._plan.targets:
+            if pace is not None and pace.is_due(_READ_US):
+                yield
             max_bytes = target.partition.partition_max_bytes
             if max_bytes > left_bytes:
                 max_bytes = left_bytes
@@ -176,7 +215,8 @@ class _Fetch:
             elif answer.error_code or answer.diverging_epoch.epoch >= 0:
                 is_decided = True
             may_grow = True
-        return answers, is_decided or not may_grow or read_bytes >= self.min_bytes
+        self.answers = answers
+        self.is_enough = is_decided or not may_grow or read_bytes >= self.min_bytes
 
     def available_bytes(self, target: FetchTarget) -> int | None:
         """What a target has to read now; None where the reader must be told something else of it."""
@@ -257,9 +297,20 @@ class _Fetch:
         make = self._context.api.response.classes["AbortedTransaction"]
         return [make(producer_id=txn.producer_id, first_offset=txn.first_offset) for txn in aborted]
 
-    def respond(self, answers: list[Message], now_ms: int) -> None:
+    def _read_again(self) -> None:
+        """Read what has records once more: between slices its files may have been closed, or deleted."""
+        is_first = True
+        for at, target in enumerate(self._plan.targets):
+            size = len(self.answers[at].records)
+            if size:
+                self.answers[at] = self._read_one(target, size, is_first)
+                is_first = False
+
+    def respond(self, now_ms: int) -> None:
         """Answer with what was read; an incremental fetch leaves out what the client knows."""
-        plan, context = self._plan, self._context
+        if self.is_sliced:
+            self._read_again()
+        plan, context, answers = self._plan, self._context, self.answers
         session_id = 0
         told = list(zip(plan.targets, answers))
         if plan.is_incremental and plan.session is not None:

@@ -23,7 +23,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.offset_for_leader_epoch import missing_partition_code
-from kcli.server.apis.slices import answer_in_slices
+from kcli.server.apis.slices import PARTITION_US, Pace, answer_in_slices
 from kcli.server.replication.partition import PartitionError
 
 LATEST = -1
@@ -38,18 +38,17 @@ _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TI
 LEADER_EPOCH_VERSION = 4
 _READ_COMMITTED = 1
 _NONE = (-1, -1, -1)
-# A look-up by time costs some 0.1 ms.
-LOOKUPS_A_SLICE = 50
+_LOOKUP_US = 100  # of a time, in files
 
 
-def handle_list_offsets(context: RequestContext, request: Message) -> Message | None:
+def handle_list_offsets(context: RequestContext, request: Message) -> None:
     """Answer a ListOffsetsRequest, after a while where it asks for the times of many partitions."""
     response = context.new("ListOffsetsResponse")
-    return answer_in_slices(context, _answer_all(context, request, response.topics), response)
+    answer_in_slices(context, _answer_all(context, request, response.topics), response)
 
 
 def _answer_all(context: RequestContext, request: Message, topics: list[Message]) -> Iterator[None]:
-    lookups = 0
+    pace = Pace()
     for topic in request.topics:
         is_allowed = context.is_allowed("DESCRIBE", "TOPIC", topic.name)
         by_index = {wanted.partition_index: wanted for wanted in topic.partitions}
@@ -66,9 +65,8 @@ def _answer_all(context: RequestContext, request: Message, topics: list[Message]
             else:
                 _answer(context, request, topic.name, wanted, answer)
                 # The special times but one are at hand; the others are looked up in files.
-                lookups += wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
-                if lookups == LOOKUPS_A_SLICE:
-                    lookups = 0
+                is_lookup = wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
+                if pace.is_due(_LOOKUP_US if is_lookup else PARTITION_US):
                     yield
 
 

@@ -14,12 +14,15 @@ A leader that cannot be reached on the client's listener: LEADER_NOT_AVAILABLE, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.authorized_operations import authorized_operations
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.replica_state import ReplicaStates
+from kcli.server.apis.slices import PARTITION_US, TOPIC_US, Pace, answer_in_slices
 from kcli.state.metadata_values import BrokerRegistration, Partition, Topic
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
@@ -27,8 +30,8 @@ _TOPIC_IDS_SINCE = 12
 _LISTENER_NOT_FOUND_SINCE = 6
 
 
-def handle_metadata(context: RequestContext, request: Message) -> Message:
-    """Answer a MetadataRequest."""
+def handle_metadata(context: RequestContext, request: Message) -> Message | None:
+    """Answer a MetadataRequest, in slices where it asks for many partitions."""
     broker = context.broker
     if context.version < _TOPIC_IDS_SINCE and any(
         item.name is None or item.topic_id != ZERO_UUID for item in request.topics or ()
@@ -47,30 +50,33 @@ def handle_metadata(context: RequestContext, request: Message) -> Message:
         brokers=brokers,
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id if broker.node_id in states.reached else next(iter(states.reached), -1),
-        topics=_topics(context, request, states),
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations(context, "CLUSTER")
-    return response
+    answer_in_slices(context, _fill(context, request, response.topics, states), response)
+    return None
 
 
-def _topics(context: RequestContext, request: Message, states: ReplicaStates) -> list[Message]:
-    image = context.broker.image
+def _fill(context: RequestContext, request: Message, topics: list[Message], states: ReplicaStates) -> Iterator[None]:
+    """Answer for one topic after the other."""
+    image, pace = context.broker.image, Pace()
     asked = request.topics
     if asked is None or (not asked and context.version == 0):
-        allowed = (topic for topic in image.topics.values() if context.is_allowed("DESCRIBE", "TOPIC", topic.name))
-        return [_found(context, request, topic, states) for topic in allowed]
-    topics, missing = [], []
+        for topic in list(image.topics.values()):
+            if context.is_allowed("DESCRIBE", "TOPIC", topic.name):
+                yield from _found(context, request, topics, topic, states, pace)
+        return
+    missing = []
     for item in {(item.topic_id, item.name): item for item in asked}.values():
         if item.name is None or item.topic_id != ZERO_UUID:
-            topics.append(_by_id(context, request, item, states))
+            yield from _by_id(context, request, topics, item, states, pace)
             continue
         if not context.is_allowed("DESCRIBE", "TOPIC", item.name):
             topics.append(_failed(context, item.name, error_codes.TOPIC_AUTHORIZATION_FAILED))
             continue
-        topic = image.topic(item.name)
-        if topic is not None:
-            topics.append(_found(context, request, topic, states))
+        found = image.topic(item.name)
+        if found is not None:
+            yield from _found(context, request, topics, found, states, pace)
         elif topic_name_fault(item.name) is not None:
             topics.append(_with_operations(context, request, _failed(context, item.name, error_codes.INVALID_TOPIC_EXCEPTION)))
         else:
@@ -79,16 +85,19 @@ def _topics(context: RequestContext, request: Message, states: ReplicaStates) ->
             topics.append(_with_operations(context, request, answer))
     if missing and request.allow_auto_topic_creation and context.broker.config["auto.create.topics.enable"]:
         context.broker.auto_create_topics([name for name in missing if context.is_allowed("CREATE", "TOPIC", name)])
-    return topics
 
 
-def _by_id(context: RequestContext, request: Message, item: Message, states: ReplicaStates) -> Message:
+def _by_id(
+    context: RequestContext, request: Message, topics: list[Message], item: Message, states: ReplicaStates, pace: Pace
+) -> Iterator[None]:
     if item.topic_id == ZERO_UUID:
-        return _failed(context, "", error_codes.INVALID_REQUEST)
+        topics.append(_failed(context, "", error_codes.INVALID_REQUEST))
+        return
     topic = context.broker.image.topics.get(item.topic_id)
     if topic is None or not context.is_allowed("DESCRIBE", "TOPIC", topic.name):
-        return _failed(context, None, error_codes.UNKNOWN_TOPIC_ID, item.topic_id)
-    return _found(context, request, topic, states)
+        topics.append(_failed(context, None, error_codes.UNKNOWN_TOPIC_ID, item.topic_id))
+    else:
+        yield from _found(context, request, topics, topic, states, pace)
 
 
 def _failed(context: RequestContext, name: str | None, code: int, topic_id: bytes = ZERO_UUID) -> Message:
@@ -97,11 +106,15 @@ def _failed(context: RequestContext, name: str | None, code: int, topic_id: byte
     )
 
 
-def _found(context: RequestContext, request: Message, topic: Topic, states: ReplicaStates) -> Message:
+def _found(
+    context: RequestContext, request: Message, topics: list[Message], topic: Topic, states: ReplicaStates, pace: Pace
+) -> Iterator[None]:
     make = context.api.response.classes["MetadataResponsePartition"]
     registered = context.broker.image.brokers
-    partitions = []
+    partitions: list[Message] = []
     for index in sorted(topic.partitions):
+        if pace.is_due(PARTITION_US):
+            yield
         partition = topic.partitions[index]
         code, leader = _leader(context, partition, registered, states)
         partitions.append(
@@ -123,7 +136,9 @@ def _found(context: RequestContext, request: Message, topic: Topic, states: Repl
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
     )
-    return _with_operations(context, request, answer)
+    topics.append(_with_operations(context, request, answer))
+    if pace.is_due(TOPIC_US):
+        yield
 
 
 def _with_operations(context: RequestContext, request: Message, answer: Message) -> Message:

@@ -1,35 +1,70 @@
-"""Answers that take long, made a slice at a time: no request holds the node above some 10 ms.
+"""What takes long, done a slice at a time: no request holds the node above some 10 ms.
 
-The first slice is done at once; each later one comes by a deadline of "now", so that other events are let in between. The
-state may change between slices, as it may between the partitions of any answer that several brokers give.
+The first slice is done at once; each later one comes by a deadline of "now", so that other events are let in between, and so
+does what follows of them all, which often is as long: an answer is encoded. The state may change between slices, as it may
+between the partitions of any answer that several brokers give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 
+# The work of a slice, by estimates: the slowest machines take thrice as long as these say.
+SLICE_US = 2_500
+# What an answer's part on a topic or a partition costs to make.
+TOPIC_US = 10
+PARTITION_US = 5
 _DONE = object()
 
 
-def answer_in_slices(context: RequestContext, work: Iterator[None], response: Message) -> Message | None:
-    """Do `work`, which fills in `response`, a slice at each step -> the response, or None where it is sent later."""
+class Pace:
+    """Adds up what work costs: `is_due(us)` tells when others have their turn."""
+
+    __slots__ = ("_left_us",)
+
+    def __init__(self) -> None:
+        self._left_us = SLICE_US
+
+    def is_due(self, us: int) -> bool:
+        """Count work of some microseconds -> True where it is time for a new slice."""
+        self._left_us -= us
+        if self._left_us > 0:
+            return False
+        self._left_us = SLICE_US
+        return True
+
+
+def in_slices(context: RequestContext, work: Iterator[None], done: Callable[[int], None], now_ms: int) -> None:
+    """Do `work`, a slice at each step, then `done(now_ms)`, which answers; at once where it is one slice.
+
+    A fault in a later step is answered as one in a handler is; one in the first goes to who called.
+    """
     if next(work, _DONE) is _DONE:
-        return response
+        done(now_ms)
+        return
     broker = context.broker
 
     def step(now_ms: int) -> None:
+        is_last = False
         try:
-            is_done = next(work, _DONE) is _DONE
+            is_last = next(work, _DONE) is _DONE
         except Exception as error:
-            broker.fault(f"serving {context.api.name} of version {context.version}", error)
-            is_done = True  # what is filled in is sent; the rest is missing
-        if is_done:
-            context.respond(response)
-        else:
-            broker.timer.schedule(now_ms, step)
+            broker.router.failed(context, error)
+            return
+        broker.timer.schedule(now_ms, finish if is_last else step)
 
-    broker.timer.schedule(context.now_ms, step)
-    return None
+    def finish(now_ms: int) -> None:
+        try:
+            done(now_ms)
+        except Exception as error:
+            broker.router.failed(context, error)
+
+    broker.timer.schedule(now_ms, step)
+
+
+def answer_in_slices(context: RequestContext, work: Iterator[None], response: Message) -> None:
+    """Do `work`, which fills in `response`, a slice at each step, then send that."""
+    in_slices(context, work, lambda now_ms: context.respond(response), context.now_ms)

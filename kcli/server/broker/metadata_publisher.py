@@ -13,7 +13,7 @@ The first time, at start, everything in the image counts as changed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -25,10 +25,12 @@ from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, Topic, name_of
 
 # How many logs are opened or deleted before other events get their turn, and as how many of them counts one that is made, with
-# five files: some milliseconds of work.
+# five files: some milliseconds of work. As many changes of partitions whose logs are open cost as one log does.
 SLICE_LOGS = 8
 LOGS_A_NEW_ONE = 4
-_TOPIC_RECORDS = frozenset(("TopicRecord", "PartitionRecord", "PartitionChangeRecord"))
+CHANGES_A_LOG = 50
+_PARTITION_RECORDS = frozenset(("PartitionRecord", "PartitionChangeRecord"))
+PartitionKey = tuple[Uuid, int]
 
 
 class MetadataPublisher:
@@ -40,8 +42,8 @@ class MetadataPublisher:
         self._is_started_long_ago = False  # all partitions that come from now on are new
         self._work: deque[Callable[[int], None]] = deque()
         self._is_working = False
-        # What records have changed that is not yet published: topics by id, topics removed, configurations.
-        self._pending: tuple[dict[Uuid, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
+        # What records have changed that is not yet published: partitions, topics removed, configurations.
+        self._pending: tuple[dict[PartitionKey, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
 
     @property
     def image(self) -> MetadataImage:
@@ -55,12 +57,12 @@ class MetadataPublisher:
         image = self.image
         for record in records:
             kind = record.STRUCT.name
-            if kind in _TOPIC_RECORDS:
-                changed[record.topic_id] = None
+            if kind in _PARTITION_RECORDS:
+                changed[record.topic_id, record.partition_id] = None
             elif kind == "RemoveTopicRecord" and record.topic_id in image.topics:
                 removed.append(image.topics[record.topic_id])
             elif kind == "ClearElrRecord":
-                changed.update(dict.fromkeys(image.topics))
+                changed.update(dict.fromkeys(self._partitions()))
             image.apply(record)
             if kind == "ConfigRecord":
                 configs[ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)] = None
@@ -75,7 +77,7 @@ class MetadataPublisher:
         self._is_started = True
         self._pending = ({}, [], {})
         self._broker.reconfigure()
-        self._publish(dict.fromkeys(self.image.topics), [], {}, now_ms)
+        self._publish(self._partitions(), [], {}, now_ms)
 
         def finish(now_ms: int) -> None:
             self._is_started_long_ago = True
@@ -84,13 +86,16 @@ class MetadataPublisher:
         self._work.append(finish)
         self._run_work(now_ms)
 
-    def _publish(self, changed: Iterable[Uuid], removed: list[Topic], configs: dict[ConfigResource, None], now_ms: int) -> None:
+    def _partitions(self) -> Iterator[PartitionKey]:
+        """All that the image has."""
+        return ((topic.topic_id, index) for topic in self.image.topics.values() for index in topic.partitions)
+
+    def _publish(
+        self, changed: Iterable[PartitionKey], removed: list[Topic], configs: dict[ConfigResource, None], now_ms: int
+    ) -> None:
         for topic in removed:
             self._remove(topic, now_ms)
-        for topic_id in changed:
-            found = self.image.topics.get(topic_id)
-            if found is not None:
-                self._update(found, now_ms)
+        self._update(changed, now_ms)
         for resource in configs:
             if resource.type == "TOPIC":
                 self._broker.reconfigure_topic(resource.name)
@@ -112,15 +117,31 @@ class MetadataPublisher:
         if self._work:
             self._broker.timer.schedule(now_ms, self._run_work)
 
-    def _update(self, topic: Topic, now_ms: int) -> None:
-        broker = self._broker
-        for index, registration in topic.partitions.items():
-            if broker.node_id not in registration.replicas:
+    def _update(self, changed: Iterable[PartitionKey], now_ms: int) -> None:
+        """Have logs opened for partitions that are new here; the others go by their new states, at once where they are few."""
+        broker, topics = self._broker, self.image.topics
+        known: list[PartitionKey] = []
+        for key in changed:
+            topic_id, index = key
+            topic = topics.get(topic_id)
+            if topic is None or index not in topic.partitions or broker.node_id not in topic.partitions[index].replicas:
                 continue
             partition = broker.partitions.get((topic.name, index))
-            if partition is None or partition.topic_id != topic.topic_id:
-                self._work.append(partial(self._open, topic.topic_id, index))
+            if partition is None or partition.topic_id != topic_id:
+                self._work.append(partial(self._open, topic_id, index))
             else:
+                known.append(key)
+        if len(known) <= CHANGES_A_LOG:
+            self._apply_all(known, now_ms)
+            return
+        for start in range(0, len(known), CHANGES_A_LOG):
+            self._work.append(partial(self._apply_all, known[start : start + CHANGES_A_LOG]))
+
+    def _apply_all(self, keys: Iterable[PartitionKey], now_ms: int) -> None:
+        for topic_id, index in keys:
+            topic = self.image.topics.get(topic_id)
+            partition = None if topic is None else self._broker.partitions.get((topic.name, index))
+            if topic is not None and partition is not None and partition.topic_id == topic_id:
                 self._apply(topic, index, partition, now_ms)
 
     def _apply(self, topic: Topic, index: int, partition: Partition, now_ms: int) -> None:

@@ -18,7 +18,7 @@ none, and source 5: that is Kafka's answer). A name that Kafka does not know, a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kcli.protocol.error_codes import INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION
@@ -69,12 +69,16 @@ class ConfigEntry(NamedTuple):
 
 def describe(
     resource: ConfigResource, names: Collection[str] | None, image: MetadataImage, dynamic: DynamicConfig
-) -> list[ConfigEntry]:
-    """The configurations of a resource, all or those of the names, in alphabetical order. Raises ConfigRequestError."""
+) -> Iterator[ConfigEntry]:
+    """The configurations of a resource, all or those of the names, in alphabetical order. Raises ConfigRequestError.
+
+    A broker has hundreds: each is made when it is drawn.
+    """
+    entries: Iterable[ConfigEntry] = ()
     if resource.type == "TOPIC":
         entries = _describe_topic(resource, image, dynamic)
     elif resource.type == "BROKER":
-        entries = _describe_broker(resource, dynamic)
+        return _describe_broker(resource, names, dynamic)
     elif resource.type == "GROUP":
         _need_name(resource)
         entries = _describe_group(image.configs.get(resource, {}), dynamic)
@@ -82,12 +86,11 @@ def describe(
         _need_name(resource)
         entries = _describe_client_metrics(image.configs.get(resource, {}))
     elif resource.type == "BROKER_LOGGER":
-        _need_own(resource, dynamic)
-        entries = []  # there are no loggers whose level could be set
+        _need_own(resource, dynamic)  # there are no loggers whose level could be set
     else:
         raise invalid_request(f"{resource.type} is no type of resource that has configurations")
     shown = [entry for entry in entries if names is None or entry.name in names]
-    return sorted(shown, key=lambda entry: entry.name)
+    return iter(sorted(shown, key=lambda entry: entry.name))
 
 
 def list_config_resources(types: Iterable[int], image: MetadataImage) -> list[ConfigResource]:
@@ -115,13 +118,16 @@ def _need_own(resource: ConfigResource, dynamic: DynamicConfig) -> None:
 # ------------------------------------------------------------------------------------------------------------------ brokers
 
 
-def _describe_broker(resource: ConfigResource, dynamic: DynamicConfig) -> list[ConfigEntry]:
-    if not resource.name:
-        return [_broker_entry(name, dynamic, text) for name, text in dynamic.cluster.items()]
-    _need_own(resource, dynamic)
-    names = {key.name for key in BROKER_KEYS.definitions() if not key.is_internal}
-    names.update(_static_texts(dynamic), dynamic.cluster, dynamic.own)
-    return [_broker_entry(name, dynamic) for name in names]
+def _describe_broker(resource: ConfigResource, wanted: Collection[str] | None, dynamic: DynamicConfig) -> Iterator[ConfigEntry]:
+    cluster = dict(dynamic.cluster)
+    if resource.name:
+        _need_own(resource, dynamic)
+        names = {key.name for key in BROKER_KEYS.definitions() if not key.is_internal}
+        names.update(_static_texts(dynamic), cluster, dynamic.own)
+    else:
+        names = set(cluster)
+    shown = sorted(names if wanted is None else names.intersection(wanted))
+    return (_broker_entry(name, dynamic, None if resource.name else cluster[name]) for name in shown)
 
 
 def _broker_entry(name: str, dynamic: DynamicConfig, cluster_text: str | None = None) -> ConfigEntry:

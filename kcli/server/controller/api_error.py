@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kcli.protocol.message import Message
@@ -25,7 +26,11 @@ class RequestInfo(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The records that a request asks for, and its response, which leaves when they are committed and applied."""
+    """The records that a request asks for, and its response, which leaves when they are committed and applied.
 
-    records: list[Message]
+    Where they may be many they are an iterator, which makes each when it is drawn: the controller draws them in slices. The
+    state is the same until all are drawn.
+    """
+
+    records: Iterable[Message]
     response: Message

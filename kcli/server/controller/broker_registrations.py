@@ -15,8 +15,9 @@ unfencing elects leaders where none are. A broker that registers anew after an u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from itertools import chain
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
@@ -62,17 +63,17 @@ def register_broker(state: ControllerState, request: Message, info: RequestInfo)
     if metadata_version >= DIRECTORIES_SINCE:
         _check_directories(state, broker_id, request.log_dirs)
     _check_features(state, broker_id, request.features)
-    records: list[Message] = []
+    records: Iterable[Message] = ()
     if is_new:
         previous_epoch = _NEVER_REGISTERED if existing is None else existing.broker_epoch
         is_clean = state.is_elr_enabled and previous_epoch == request.previous_broker_epoch
-        records += shutdown_records(state, broker_id, is_clean=is_clean)
+        records = shutdown_records(state, broker_id, is_clean=is_clean)
         state.sessions.pop(broker_id, None)
     broker_epoch = state.next_offset() if existing is None or is_new else existing.broker_epoch
-    records.append(_registration_record(request, metadata_version, broker_epoch, None if is_new else existing))
+    registration = _registration_record(request, metadata_version, broker_epoch, None if is_new else existing)
     state.sessions.setdefault(broker_id, Session(info.now_ms))
     response = API_KEYS[BROKER_REGISTRATION].response.new(broker_epoch=broker_epoch)
-    return Decision(records, response)
+    return Decision(chain(records, (registration,)), response)
 
 
 def _registration_record(
@@ -147,24 +148,23 @@ def heartbeat(state: ControllerState, request: Message, info: RequestInfo) -> De
     session = state.sessions.setdefault(broker_id, Session(info.now_ms))
     current = _step_of(broker)
     following = _next_step(state, broker, session, current, request, registration_offset)
-    records: list[Message] = []
+    records: Iterable[Message] = ()
     if following is not current:
         if following in (BrokerStep.FENCED, BrokerStep.SHUTDOWN_NOW):
-            records += fence_records(state, broker) if not broker.is_fenced else []
+            records = fence_records(state, broker) if not broker.is_fenced else ()
         elif following is BrokerStep.UNFENCED:
-            records += _unfence_records(state, broker)
+            records = _unfence_records(state, broker)
         else:
-            records += _controlled_shutdown_records(state, broker)
-            session.controlled_shutdown_offset = state.next_offset() + len(records) - 1
+            records = _noted(session, state.next_offset(), _controlled_shutdown_records(state, broker))
     session.last_heartbeat_ms = info.now_ms
     session.metadata_offset = request.current_metadata_offset
-    records += _directory_records(state, broker, request)
+    directories = _directory_records(state, broker, request)
     response = API_KEYS[BROKER_HEARTBEAT].response.new(
         is_caught_up=request.current_metadata_offset >= registration_offset,
         is_fenced=following in (BrokerStep.FENCED, BrokerStep.SHUTDOWN_NOW),
         should_shut_down=following is BrokerStep.SHUTDOWN_NOW,
     )
-    return Decision(records, response)
+    return Decision(chain(records, directories), response)
 
 
 def _step_of(broker: BrokerRegistration) -> BrokerStep:
@@ -236,13 +236,15 @@ def leader_and_isr_records(
     removed: int = NO_LEADER,
     added: int = NO_LEADER,
     unclean: int = NO_LEADER,
-) -> list[Message]:
-    """The changes of all partitions that `touched` picks: `removed` leaves, `added` may lead, `unclean` lost its data."""
+) -> Iterator[Message]:
+    """The changes of all partitions that `touched` picks: `removed` leaves, `added` may lead, `unclean` lost its data.
+
+    Each is made when it is drawn, and costs some 20 us.
+    """
 
     def may_lead(broker_id: int) -> bool:
         return broker_id not in (removed, unclean) and (broker_id == added or state.is_active(broker_id))
 
-    records = []
     for topic, index, partition in state.partitions():
         if touched(partition):
             change = state.change(topic, index, may_lead=may_lead)
@@ -250,31 +252,36 @@ def leader_and_isr_records(
             change.unclean_replicas = () if unclean == NO_LEADER else (unclean,)
             record = change.record()
             if record is not None:
-                records.append(record)
-    return records
+                yield record
 
 
-def fence_records(state: ControllerState, broker: BrokerRegistration) -> list[Message]:
+def fence_records(state: ControllerState, broker: BrokerRegistration) -> Iterator[Message]:
     """Fence a broker and take it out of the ISRs."""
-    records = leader_and_isr_records(state, lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id)
-    return [*records, _change_record(broker, 0, fenced=_FENCE)]
+    yield from leader_and_isr_records(state, lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id)
+    yield _change_record(broker, 0, fenced=_FENCE)
 
 
-def _unfence_records(state: ControllerState, broker: BrokerRegistration) -> list[Message]:
-    records = leader_and_isr_records(state, lambda partition: partition.leader == NO_LEADER, added=broker.broker_id)
-    return [_change_record(broker, 0, fenced=_UNFENCE), *records]
+def _unfence_records(state: ControllerState, broker: BrokerRegistration) -> Iterator[Message]:
+    yield _change_record(broker, 0, fenced=_UNFENCE)
+    yield from leader_and_isr_records(state, lambda partition: partition.leader == NO_LEADER, added=broker.broker_id)
 
 
-def _controlled_shutdown_records(state: ControllerState, broker: BrokerRegistration) -> list[Message]:
-    records = []
+def _controlled_shutdown_records(state: ControllerState, broker: BrokerRegistration) -> Iterator[Message]:
     if not broker.is_in_controlled_shutdown:
-        records.append(_change_record(broker, 1, in_controlled_shutdown=_IN_CONTROLLED_SHUTDOWN))
-    return records + leader_and_isr_records(
-        state, lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id
-    )
+        yield _change_record(broker, 1, in_controlled_shutdown=_IN_CONTROLLED_SHUTDOWN)
+    yield from leader_and_isr_records(state, lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id)
 
 
-def shutdown_records(state: ControllerState, broker_id: int, *, is_clean: bool) -> list[Message]:
+def _noted(session: Session, base_offset: int, records: Iterable[Message]) -> Iterator[Message]:
+    """The records of a controlled shutdown; with the last the session knows the offset up to which others must follow."""
+    next_offset = base_offset
+    for record in records:
+        next_offset += 1
+        yield record
+    session.controlled_shutdown_offset = next_offset - 1
+
+
+def shutdown_records(state: ControllerState, broker_id: int, *, is_clean: bool) -> Iterator[Message]:
     """What the stop of a broker's last incarnation means for its partitions."""
     if state.is_elr_enabled and not is_clean:
         return leader_and_isr_records(
@@ -323,13 +330,13 @@ def unregister_broker(state: ControllerState, request: Message, info: RequestInf
     if broker is None:
         raise ApiError(error_codes.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
     broker_id = broker.broker_id
-    records = leader_and_isr_records(
+    changes = leader_and_isr_records(
         state,
         lambda partition: broker_id in partition.isr or broker_id in partition.eligible_leader_replicas,
         removed=broker_id,
     )
-    records.append(new_record("UnregisterBrokerRecord", broker_id=broker_id, broker_epoch=broker.broker_epoch))
-    return Decision(records, API_KEYS[UNREGISTER_BROKER].response.new())
+    last = new_record("UnregisterBrokerRecord", broker_id=broker_id, broker_epoch=broker.broker_epoch)
+    return Decision(chain(changes, (last,)), API_KEYS[UNREGISTER_BROKER].response.new())
 
 
 def register_controller(state: ControllerState, request: Message, info: RequestInfo) -> Decision:

@@ -192,7 +192,7 @@ def assign_replicas_to_dirs(state: ControllerState, request: Message, info: Requ
     broker = state.check_epoch(broker_id, request.broker_epoch)
     classes = API_KEYS[ASSIGN_REPLICAS_TO_DIRS].response.classes
     records: list[Message] = []
-    offline: list[Partition] = []
+    offline: dict[int, Partition] = {}  # by identity
     directories = []
     for directory in request.directories:
         is_offline = bool(broker.log_dirs) and directory.id not in broker.log_dirs
@@ -208,12 +208,13 @@ def assign_replicas_to_dirs(state: ControllerState, request: Message, info: Requ
                     change.target_directories[broker_id] = directory.id
                     record = change.record()
                     records += [] if record is None else [record]
-                    offline += [topic.partitions[index]] if is_offline else []
+                    if is_offline:
+                        offline[id(topic.partitions[index])] = topic.partitions[index]
                 results.append(classes["PartitionData"](partition_index=index, error_code=code))
             topics.append(classes["TopicData"](topic_id=asked.topic_id, partitions=results))
         directories.append(classes["DirectoryData"](id=directory.id, topics=topics))
     if offline:
-        records += leader_and_isr_records(state, lambda partition: any(partition is one for one in offline), removed=broker_id)
+        records += leader_and_isr_records(state, lambda partition: id(partition) in offline, removed=broker_id)
     return Decision(records, API_KEYS[ASSIGN_REPLICAS_TO_DIRS].response.new(directories=directories))
 
 

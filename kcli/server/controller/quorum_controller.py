@@ -8,8 +8,8 @@
     commit    the raft client hands them to everybody who follows the log; then the response leaves
     nothing   a decision without records waits too, if others before it are not committed: it may have seen their records
 
-A decision of many records is encoded in slices, and what is asked meanwhile waits until it is applied: so no decision sees half
-of another, and the broker's clients, who share the loop, are not held.
+A decision of many records is made and encoded in slices, and what is asked meanwhile waits until it is applied: so no decision
+sees half of another, and the broker's clients, who share the loop, are not held.
 
 Only the leader decides; all others answer NOT_CONTROLLER. By itself it fences brokers that are silent, and writes a NoOp record
 where the log was idle for metadata.max.idle.interval.ms, so that followers and observers see the log moving.
@@ -18,8 +18,9 @@ where the log was idle for metadata.max.idle.interval.ms, so that followers and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
@@ -44,8 +45,8 @@ from kcli.state.metadata_image import MetadataImage
 
 # What follows of a broker's coming and going may be more than one batch: it is as right in parts, the registration last.
 _IN_PARTS = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER))
-# How many records are encoded in one go, about 3 ms of work.
-SLICE_RECORDS = 250
+# How many records are made and encoded in one go, some 3 ms of work.
+SLICE_RECORDS = 100
 Handler = Callable[[ControllerState, Message, RequestInfo], Decision]
 Respond = Callable[[Message], None]
 
@@ -78,7 +79,7 @@ class QuorumController:
         self._tell = tell
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._is_deciding = False  # a decision is between two slices
-        self._queue: deque[Callable[[int], None]] = deque()
+        self._queue: deque[Callable[[int], Iterator[None]]] = deque()
         self._last_append_ms = 0
         self._check_due_ms = 0
         self.is_active = False
@@ -123,18 +124,14 @@ class QuorumController:
 
     def submit(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> None:
         """Decide a request; `respond` is called once, now or when its records are committed."""
+        self._in_turn(lambda now_ms: self._decision(api_key, request, info._replace(now_ms=now_ms), respond), info.now_ms)
+
+    def _in_turn(self, begin: Callable[[int], Iterator[None]], now_ms: int) -> None:
+        """Begin a decision, now or when those before it are done."""
         if self._is_deciding or self._queue:
-            self._queue.append(lambda now_ms: self._decide(api_key, request, info._replace(now_ms=now_ms), respond))
+            self._queue.append(begin)
         else:
-            self._decide(api_key, request, info, respond)
-
-    def _decide(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> None:
-        api = API_KEYS[api_key]
-
-        def refuse(code: int, message: str) -> None:
-            respond(error_answer(api, info.version, request, code, message))
-
-        self._go_on(self._decision(api_key, request, info, refuse, respond), info.now_ms)
+            self._go_on(begin(now_ms), now_ms)
 
     def _go_on(self, work: Iterator[None], now_ms: int) -> None:
         """Take a slice of a decision; when it is done, the next one that waits has its turn."""
@@ -148,23 +145,26 @@ class QuorumController:
 
     def _next_decision(self, now_ms: int) -> None:
         if self._queue and not self._is_deciding:
-            self._queue.popleft()(now_ms)
+            self._go_on(self._queue.popleft()(now_ms), now_ms)
 
-    def _decision(
-        self, api_key: int, request: Message, info: RequestInfo, refuse: Callable[[int, str], None], respond: Respond
-    ) -> Iterator[None]:
+    def _decision(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> Iterator[None]:
         """Decide, append and apply, in slices."""
         api = API_KEYS[api_key]
+
+        def refuse(code: int, message: str) -> None:
+            respond(error_answer(api, info.version, request, code, message))
+
         if not self.is_active:
             refuse(error_codes.NOT_CONTROLLER, "this node is not the active controller")
             return
         try:
             decision = self._handler_of(api_key)(self.state, request, info)
-            if len(decision.records) > MAX_RECORDS_PER_APPEND and api_key not in _IN_PARTS:
-                count = len(decision.records)
-                text = f"the request makes {count} records; {MAX_RECORDS_PER_APPEND} can be written at once, so send several"
-                raise ApiError(error_codes.POLICY_VIOLATION, text)
-            yield from self._commit(decision.records, info.now_ms, lambda: self._answer(refuse, respond, decision.response))
+            yield from self._commit(
+                decision.records,
+                info.now_ms,
+                lambda: self._answer(refuse, respond, decision.response),
+                in_parts=api_key in _IN_PARTS,
+            )
         except ApiError as error:
             refuse(error.code, error.message)
         except NotLeaderError as error:
@@ -186,19 +186,32 @@ class QuorumController:
         for _ in self._commit(records, now_ms, None):
             pass
 
-    def _commit(self, records: list[Message], now_ms: int, answer: Callable[[], None] | None) -> Iterator[None]:
-        """Append and apply, in parts where it is much; the answer waits for the commit of the last.
+    def _commit(
+        self, records: Iterable[Message], now_ms: int, answer: Callable[[], None] | None, *, in_parts: bool = True
+    ) -> Iterator[None]:
+        """Append and apply, in parts where it is much and may be so; the answer waits for the commit of the last.
 
-        A step is a slice of the encoding. Each part is appended and applied in one step: nobody sees the one without the other.
+        A step is a slice of making and encoding. Each part is appended and applied in one step: nobody sees the one without
+        the other. Raises ApiError for what is too much and not to be parted, before anything is appended.
         """
         last_offset, epoch = self._raft.next_offset - 1, self._raft.epoch
-        for start in range(0, len(records), MAX_RECORDS_PER_APPEND):
-            part = records[start : start + MAX_RECORDS_PER_APPEND]
+        undrawn = iter(records)
+        while True:
+            part: list[Message] = []
             values: list[bytes] = []
-            while len(values) < len(part):
-                if values:
+            while len(part) < MAX_RECORDS_PER_APPEND:
+                drawn = list(islice(undrawn, min(SLICE_RECORDS, MAX_RECORDS_PER_APPEND - len(part))))
+                if not drawn:
+                    break
+                part += drawn
+                values += map(encode_metadata_record, drawn)
+                if len(drawn) == SLICE_RECORDS:
                     yield
-                values += map(encode_metadata_record, part[len(values) : len(values) + SLICE_RECORDS])
+            if not part:
+                break
+            if not in_parts and next(undrawn, None) is not None:
+                text = f"the request makes more than {MAX_RECORDS_PER_APPEND} records; that many are not written at once"
+                raise ApiError(error_codes.POLICY_VIOLATION, text)
             if self._raft.epoch != epoch:
                 raise NotLeaderError("another epoch of the metadata quorum began meanwhile")
             base_offset = self._raft.next_offset
@@ -238,7 +251,7 @@ class QuorumController:
         if not self.is_active:
             return
         if now_ms - self._last_append_ms >= self._times.max_idle_interval_ms and not self._is_deciding:
-            self._by_itself([new_record("NoOpRecord")], now_ms)
+            self._in_turn(partial(self._by_itself, [new_record("NoOpRecord")]), now_ms)
             self._last_append_ms = now_ms
         self._schedule_idle_check(now_ms)
 
@@ -254,15 +267,15 @@ class QuorumController:
         if now_ms - self._check_due_ms < self._check_interval_ms and not self._is_deciding:
             for broker in expired_brokers(self.state, now_ms):
                 self._tell(f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced")
-                self._by_itself(fence_records(self.state, broker), now_ms)
+                self._in_turn(partial(self._by_itself, fence_records(self.state, broker)), now_ms)
         self._schedule_session_check(now_ms)
 
     def _schedule_session_check(self, now_ms: int) -> None:
         self._check_due_ms = now_ms + self._check_interval_ms
         self._timer.schedule(self._check_due_ms, self._check_sessions)
 
-    def _by_itself(self, records: list[Message], now_ms: int) -> None:
+    def _by_itself(self, records: Iterable[Message], now_ms: int) -> Iterator[None]:
         try:
-            self.write(records, now_ms)
+            yield from self._commit(records, now_ms, None)
         except (NotLeaderError, OSError):
             return  # the raft client has said so, and this is no leader any more

@@ -21,7 +21,9 @@ Partition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from kcli.format.file_names import METADATA_TOPIC
@@ -53,16 +55,16 @@ def create_topics(state: ControllerState, request: Message, info: RequestInfo) -
     _check_total(state, request)
     api = API_KEYS[CREATE_TOPICS]
     names = [topic.name for topic in request.topics]
-    twice = {name for name in names if names.count(name) > 1}
+    twice = _named_twice(names)
     colliding = _colliding_names(state, names)
-    records: list[Message] = []
+    records: list[Iterable[Message]] = []
     results = []
     for topic in request.topics:
         if topic.name in twice:
             continue
         try:
             made, result = _create_topic(state, topic, colliding, info.version)
-            records += made
+            records.append(made)
         except ApiError as error:
             result = api.response.classes["CreatableTopicResult"](
                 name=topic.name, error_code=error.code, error_message=error.message
@@ -71,7 +73,11 @@ def create_topics(state: ControllerState, request: Message, info: RequestInfo) -
     for name in dict.fromkeys(name for name in names if name in twice):
         code, text = error_codes.INVALID_REQUEST, "the request names this topic twice"
         results.append(api.response.classes["CreatableTopicResult"](name=name, error_code=code, error_message=text))
-    return Decision([] if request.validate_only else records, api.response.new(topics=results))
+    return Decision(() if request.validate_only else chain.from_iterable(records), api.response.new(topics=results))
+
+
+def _named_twice(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
 
 
 def _check_total(state: ControllerState, request: Message) -> None:
@@ -99,8 +105,8 @@ def _colliding_names(state: ControllerState, names: Sequence[str]) -> dict[str, 
 
 def _create_topic(
     state: ControllerState, topic: Message, colliding: dict[str, str], version: int
-) -> tuple[list[Message], Message]:
-    """One new topic -> (its records, its result). Raises ApiError."""
+) -> tuple[Iterator[Message], Message]:
+    """One new topic -> (its records, made when they are drawn, and its result). Raises ApiError."""
     if topic.name == METADATA_TOPIC:
         raise ApiError(error_codes.INVALID_REQUEST, f"{METADATA_TOPIC} is the quorum's own and cannot be made")
     fault = topic_name_fault(topic.name)
@@ -112,17 +118,25 @@ def _create_topic(
         raise ApiError(error_codes.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
     configs = _new_configs(state, topic)
     assignments = _manual(state, topic) if topic.assignments else _placed(state, topic)
-    topic_id = random_uuid(state.rng.randbytes)
-    made = Topic(topic.name, topic_id)
-    records = [new_record("TopicRecord", name=topic.name, topic_id=topic_id)]
-    records += (
-        new_record("ConfigRecord", resource_type=_TOPIC_RESOURCE, resource_name=topic.name, name=key, value=value)
-        for key, value in configs.items()
-    )
-    for index, replicas in enumerate(assignments):
-        records.append(partition_record(made, index, _new_partition(state, replicas), state.metadata_version))
+    _check_active(state, assignments)
+    made = Topic(topic.name, random_uuid(state.rng.randbytes))
     described = _described(state, configs) if version >= _CONFIGS_SINCE else []
-    return records, _result(topic.name, topic_id, assignments, described)
+    result = _result(topic.name, made.topic_id, assignments, described)
+    return chain(_topic_records(made, configs), _partition_records(state, made, 0, assignments)), result
+
+
+def _topic_records(made: Topic, configs: dict[str, str]) -> Iterator[Message]:
+    yield new_record("TopicRecord", name=made.name, topic_id=made.topic_id)
+    for key, value in configs.items():
+        yield new_record("ConfigRecord", resource_type=_TOPIC_RESOURCE, resource_name=made.name, name=key, value=value)
+
+
+def _partition_records(
+    state: ControllerState, topic: Topic, first_index: int, assignments: list[list[int]]
+) -> Iterator[Message]:
+    """The records of new partitions, whose replicas were checked: some 12 us each."""
+    for index, replicas in enumerate(assignments, first_index):
+        yield partition_record(topic, index, _new_partition(state, replicas), state.metadata_version)
 
 
 def _new_configs(state: ControllerState, topic: Message) -> dict[str, str]:
@@ -203,12 +217,17 @@ def usable_brokers(state: ControllerState) -> list[UsableBroker]:
     ]
 
 
-def _new_partition(state: ControllerState, replicas: list[int]) -> Partition:
-    """A partition as it begins: in sync are all replicas that are active. Raises ApiError where none is."""
-    isr = [broker_id for broker_id in replicas if state.is_active(broker_id)]
-    if not isr:
+def _check_active(state: ControllerState, assignments: Iterable[Sequence[int]]) -> None:
+    """Raises ApiError for a partition that has no active replica to begin with."""
+    active = set(filter(state.is_active, state.image.brokers))
+    if any(map(active.isdisjoint, assignments)):
         text = "all brokers that a partition would lie on are fenced or shutting down; try again when one is back"
         raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
+
+
+def _new_partition(state: ControllerState, replicas: list[int]) -> Partition:
+    """A partition as it begins: in sync are all replicas that are active."""
+    isr = [broker_id for broker_id in replicas if state.is_active(broker_id)]
     return Partition(
         replicas=replicas,
         isr=isr,
@@ -259,25 +278,28 @@ def create_partitions(state: ControllerState, request: Message, info: RequestInf
     """Decide a CreatePartitions. Raises ApiError for a request that is refused as a whole."""
     api = API_KEYS[CREATE_PARTITIONS]
     result = api.response.classes["CreatePartitionsTopicResult"]
-    names = [topic.name for topic in request.topics]
-    records: list[Message] = []
-    results: list[Message] = []
+    twice = _named_twice(topic.name for topic in request.topics)
+    records: list[Iterable[Message]] = []
+    results: dict[str, Message] = {}
+    total = 0
     for topic in request.topics:
-        if names.count(topic.name) > 1:
-            if not any(given.name == topic.name for given in results):
-                text = "the request names this topic twice"
-                results.append(result(name=topic.name, error_code=error_codes.INVALID_REQUEST, error_message=text))
+        if topic.name in twice:
+            text = "the request names this topic twice"
+            results[topic.name] = result(name=topic.name, error_code=error_codes.INVALID_REQUEST, error_message=text)
             continue
         try:
-            records += _create_partitions(state, topic, len(records))
-            results.append(result(name=topic.name, error_code=error_codes.NONE))
+            additional, made = _create_partitions(state, topic, total)
+            total += additional
+            records.append(made)
+            results[topic.name] = result(name=topic.name, error_code=error_codes.NONE)
         except ApiError as error:
-            results.append(result(name=topic.name, error_code=error.code, error_message=error.message))
-    return Decision([] if request.validate_only else records, api.response.new(results=results))
+            results[topic.name] = result(name=topic.name, error_code=error.code, error_message=error.message)
+    response = api.response.new(results=list(results.values()))
+    return Decision(() if request.validate_only else chain.from_iterable(records), response)
 
 
-def _create_partitions(state: ControllerState, request: Message, already: int) -> list[Message]:
-    """The PartitionRecords that a topic grows by. Raises ApiError."""
+def _create_partitions(state: ControllerState, request: Message, already: int) -> tuple[int, Iterator[Message]]:
+    """By how many partitions a topic grows, and their records. Raises ApiError."""
     topic = state.image.topic(request.name)
     if topic is None:
         raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name!r}")
@@ -299,10 +321,8 @@ def _create_partitions(state: ControllerState, request: Message, already: int) -
         assignments = [list(assignment.broker_ids) for assignment in request.assignments]
         for index, replicas in enumerate(assignments, present):
             check_assignment(state, index, replicas, replication_factor)
-    return [
-        partition_record(topic, index, _new_partition(state, replicas), state.metadata_version)
-        for index, replicas in enumerate(assignments, present)
-    ]
+    _check_active(state, assignments)
+    return additional, _partition_records(state, topic, present, assignments)
 
 
 # --------------------------------------------------------------------------------------------------------- DeleteTopics

@@ -1,0 +1,197 @@
+"""Protects what is done in slices: it comes to the same as in one go, whatever others do between the slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kcli.protocol import apis, error_codes
+from kcli.protocol.apis import API_KEYS, FETCH
+from kcli.protocol.message import Message
+from kcli.server.apis import fetch, slices
+from kcli.server.broker import metadata_publisher
+from kcli.server.controller import quorum_controller
+from kcli.server.events import DeadlineReached
+from tests.server.apis.asking import ask, struct
+from tests.server.whole_node import Pending, WholeNode, batch, partitions_of
+
+PARTITIONS = 7
+ALL = {("t", index): 0 for index in range(PARTITIONS)}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> WholeNode:
+    made = WholeNode(tmp_path / "data")
+    made.create_topic("t", PARTITIONS)
+    made.create_topic("u", 2)
+    for index in range(0, PARTITIONS, 2):
+        made.produce("t", index, batch(b"%d" % index * 100))
+    return made
+
+
+@pytest.fixture
+def finely(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Calling it makes every slice as small as it can be."""
+
+    def cut() -> None:
+        monkeypatch.setattr(slices, "SLICE_US", 1)
+        monkeypatch.setattr(fetch, "MANY_PARTITIONS", 1)
+
+    return cut
+
+
+def slice_(node: WholeNode) -> None:
+    """One slice more, without time going by."""
+    node.handle(DeadlineReached())
+
+
+def questions() -> list[tuple[int, int, Message]]:
+    """Of each API that answers in slices: its key, a version, a request."""
+    offset = API_KEYS[apis.LIST_OFFSETS].request.classes["ListOffsetsPartition"]
+    offsets = [offset(partition_index=index, timestamp=-3) for index in range(PARTITIONS + 1)]
+    config = API_KEYS[apis.DESCRIBE_CONFIGS].request.classes["DescribeConfigsResource"]
+    named = [(2, "t"), (4, "1"), (2, "none"), (4, "7")]
+    configs = [config(resource_type=kind, resource_name=name, configuration_keys=None) for kind, name in named]
+    metadata = [struct(apis.METADATA, "MetadataRequestTopic", name=name) for name in ("t", "none", "u")]
+    logs = [struct(apis.DESCRIBE_LOG_DIRS, "DescribableLogDirTopic", topic="t", partitions=[1, 2, 9])]
+    topics = [struct(apis.DESCRIBE_TOPIC_PARTITIONS, "TopicRequest", name=name) for name in ("t", "none", "u")]
+    return [
+        (apis.METADATA, 12, API_KEYS[apis.METADATA].request.new(topics=None)),
+        (apis.METADATA, 12, API_KEYS[apis.METADATA].request.new(topics=metadata, allow_auto_topic_creation=False)),
+        (apis.DESCRIBE_TOPIC_PARTITIONS, 0, API_KEYS[apis.DESCRIBE_TOPIC_PARTITIONS].request.new(topics=topics)),
+        (apis.DESCRIBE_LOG_DIRS, 4, API_KEYS[apis.DESCRIBE_LOG_DIRS].request.new(topics=None)),
+        (apis.DESCRIBE_LOG_DIRS, 4, API_KEYS[apis.DESCRIBE_LOG_DIRS].request.new(topics=logs)),
+        (
+            apis.LIST_OFFSETS,
+            10,
+            API_KEYS[apis.LIST_OFFSETS].request.new(
+                replica_id=-1, topics=[struct(apis.LIST_OFFSETS, "ListOffsetsTopic", name="t", partitions=offsets)]
+            ),
+        ),
+        (apis.DESCRIBE_CONFIGS, 4, API_KEYS[apis.DESCRIBE_CONFIGS].request.new(resources=configs, include_synonyms=True)),
+    ]
+
+
+def test_answers_are_those_of_one_go(node: WholeNode, finely: Callable[[], None]) -> None:
+    def answers() -> list[Message]:
+        found = [until_answered(node, node.send(key, version, request)).result() for key, version, request in questions()]
+        for result in (result for answer in found for result in getattr(answer, "results", ())):
+            if hasattr(result, "usable_bytes"):
+                result.usable_bytes = 0  # others use the disk too
+        return found
+
+    expected = answers()
+    finely()
+    assert node.send(*questions()[0]).answer is None
+    node.advance(100)
+    assert answers() == expected
+
+
+def until_answered(node: WholeNode, pending: Pending) -> Pending:
+    node.until(lambda: pending.answer is not None)
+    return pending
+
+
+@pytest.mark.parametrize("max_bytes", [1, 150, 1 << 20])
+def test_a_fetch_reads_what_it_reads_in_one_go(node: WholeNode, finely: Callable[[], None], max_bytes: int) -> None:
+    expected = node.fetch(ALL, max_bytes=max_bytes).frame
+    finely()
+    in_slices = node.fetch(ALL, max_bytes=max_bytes)
+    assert in_slices.answer is None
+    assert until_answered(node, in_slices).frame == expected
+
+
+def test_files_may_be_closed_between_slices(tmp_path: Path, finely: Callable[[], None]) -> None:
+    node = WholeNode(tmp_path / "data", max_open_files=2)
+    node.create_topic("t", PARTITIONS)
+    for index in range(PARTITIONS):
+        node.produce("t", index, batch(b"%d" % index * 100))
+    finely()
+    waiting = node.fetch(ALL)
+    for index in range(PARTITIONS):
+        slice_(node)
+        node.fetch({("t", index): 0})
+    answers = partitions_of(until_answered(node, waiting).result())
+    assert bytes(answers["t", 0].records).endswith(b"0" * 100 + b"\0")
+    # No more files than may be open are answered from, however many have records.
+    assert [index for _, index in ALL if len(answers["t", index].records)] == [0]
+
+
+def test_a_topic_may_be_deleted_between_slices(node: WholeNode, finely: Callable[[], None]) -> None:
+    finely()
+    waiting = node.fetch(ALL | {("u", 0): 0})
+    for _ in range(3):
+        slice_(node)
+    node.delete_topic("t")
+    answers = partitions_of(until_answered(node, waiting).result())
+    codes = [answers["t", index].error_code for index in range(0, PARTITIONS, 2)]
+    assert codes == [error_codes.UNKNOWN_TOPIC_OR_PARTITION] * len(codes)
+    assert not any(len(answer.records) for answer in answers.values())
+    assert answers["u", 0].error_code == 0
+
+
+@pytest.mark.parametrize("after", range(PARTITIONS + 2))
+def test_what_is_produced_between_slices_ends_the_wait(node: WholeNode, finely: Callable[[], None], after: int) -> None:
+    """Also where its partition had been read when the records came."""
+    finely()
+    wanted = {("t", 1): 0, **{("u", index): 0 for index in range(2)}, **{("t", index): 9 for index in (3, 5)}}
+    waiting = node.fetch({key: 0 for key in wanted if key[0] == "u" or key[1] == 1}, max_wait_ms=5_000)
+    for _ in range(after):
+        slice_(node)
+    assert waiting.answer is None
+    node.produce("t", 1, batch(b"late"))
+    began_ms = node.now_ms
+    answers = partitions_of(until_answered(node, waiting).result())
+    assert node.now_ms - began_ms < 100
+    assert b"late" in bytes(answers["t", 1].records)
+
+
+def test_a_fetch_in_slices_ends_when_its_time_is_up(node: WholeNode, finely: Callable[[], None]) -> None:
+    finely()
+    waiting = node.fetch({("u", 0): 0, ("u", 1): 0}, max_wait_ms=500)
+    began_ms = node.now_ms
+    assert until_answered(node, waiting).result().error_code == 0
+    assert 500 <= node.now_ms - began_ms < 520
+
+
+def test_a_session_goes_on_through_slices(node: WholeNode, finely: Callable[[], None]) -> None:
+    finely()
+    topic = node.broker.image.topic_ids["t"]
+    first = until_answered(node, node.fetch({(topic, index): 0 for _, index in ALL}, version=13, session_epoch=0)).result()
+    assert first.session_id and len(partitions_of(first, "topic_id")) == PARTITIONS
+    node.produce("t", 3, batch(b"news"))
+    following = {(topic, index): 1 for index in range(0, PARTITIONS, 2)}
+    pending = node.fetch(following, version=13, session_id=first.session_id, session_epoch=1)
+    told = partitions_of(until_answered(node, pending).result(), "topic_id")
+    assert list(told) == [(topic, 3)]
+    assert node.send(FETCH, 13, API_KEYS[FETCH].request.new(session_id=first.session_id, session_epoch=1)).result().error_code
+
+
+@pytest.mark.parametrize("slice_records", [1, 3, 100])
+def test_a_decision_in_slices_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_records: int) -> None:
+    """Topics made, grown and deleted, a broker that comes back after its death: what is asked meanwhile comes after it."""
+    monkeypatch.setattr(quorum_controller, "SLICE_RECORDS", slice_records)
+    monkeypatch.setattr(metadata_publisher, "CHANGES_A_LOG", slice_records)
+    node = WholeNode(tmp_path / "data")
+    made = API_KEYS[apis.CREATE_TOPICS].request
+    topic = made.classes["CreatableTopic"]
+    request = made.new(topics=[topic(name=name, num_partitions=9, replication_factor=1) for name in "xy"], timeout_ms=5_000)
+    both = node.send(apis.CREATE_TOPICS, 7, request), node.send(apis.CREATE_TOPICS, 7, request)
+    for pending in both:
+        until_answered(node, pending)
+    assert [[result.error_code for result in pending.result().topics] for pending in both] == [
+        [0, 0],
+        [error_codes.TOPIC_ALREADY_EXISTS] * 2,
+    ]
+    more = struct(apis.CREATE_PARTITIONS, "CreatePartitionsTopic", name="x", count=12, assignments=None)
+    assert ask(node, apis.CREATE_PARTITIONS, 3, topics=[more], timeout_ms=5_000).results[0].error_code == 0
+    node.until(lambda: node.broker.partition("x", 11) is not None)
+    node.produce("x", 11, batch(b"kept"))
+    again = WholeNode(tmp_path / "data")
+    keys = sorted(again.broker.partitions)
+    assert keys == [("x", index) for index in range(12)] + [("y", index) for index in range(9)]
+    again.until(lambda: all(partition.is_leader for partition in again.broker.partitions.values()))
+    assert {partition.leader_epoch for partition in again.broker.partitions.values()} == {2}
+    assert len(partitions_of(again.fetch({("x", 11): 0}).result())["x", 11].records) > 0
