@@ -74,6 +74,7 @@ def expected_lines(records: list[Record]) -> list[str]:
     return lines
 
 
+@pytest.mark.ci
 def test_kafka_reads_what_each_codec_deflates(kafka_peer: Peer, tmp_path: Path) -> None:
     """From one record to blocks of every codec crossed several times, at levels that Kafka knows."""
     cases = []
@@ -88,6 +89,7 @@ def test_kafka_reads_what_each_codec_deflates(kafka_peer: Peer, tmp_path: Path) 
         assert record_lines(outcome) == expected_lines(records), (codec, len(records), level)
 
 
+@pytest.mark.ci
 def test_kafka_reads_the_other_framings_that_we_read(kafka_peer: Peer, tmp_path: Path) -> None:
     import zstandard
     from cramjam import snappy
@@ -138,6 +140,7 @@ def our_lines(codec: int, payload: bytes, records: list[Record]) -> list[str] | 
         return None
 
 
+@pytest.mark.ci
 def test_damaged_payloads_open_where_they_open_for_kafka(kafka_peer: Peer, tmp_path: Path) -> None:
     """Bits flipped, ends cut off, ends put on: the same records, or none for both."""
     dice = random.Random("payloads")
@@ -201,6 +204,7 @@ def legacy_records(count: int, value_bytes: int, base_offset: int = 0) -> list[N
     ]
 
 
+@pytest.mark.ci
 def test_kafka_reads_the_message_sets_that_we_write(kafka_peer: Peer, tmp_path: Path) -> None:
     """Formats 0 and 1, each codec, large sets, LogAppendTime; lz4 of format 0 with its wrong header checksum."""
     logs = []
@@ -250,6 +254,7 @@ def spoilt_sets(count: int) -> list[bytes]:
     return logs
 
 
+@pytest.mark.ci
 def test_spoilt_message_sets_read_as_kafka_reads_them(kafka_peer: Peer, tmp_path: Path) -> None:
     """The same messages before the same fault; in Kafka's words where Kafka has any."""
     logs = spoilt_sets(300)

@@ -15,6 +15,7 @@ from tests.oracle.peer import Peer
 pytestmark = pytest.mark.oracle
 
 
+@pytest.mark.ci
 def test_kafka_still_takes_and_refuses_the_same_files(kafka_peer: Peer) -> None:
     assert server_properties_cases.ask_kafka(kafka_peer) == json.loads(server_properties_cases.FIXTURE.read_text())
 

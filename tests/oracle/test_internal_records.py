@@ -103,6 +103,7 @@ def package_types(kind: str) -> list[MessageType]:
     return list(message_types({"remote": "remote_log"}.get(kind, kind) + "_records").values())
 
 
+@pytest.mark.ci
 def test_every_message_in_every_version_is_to_kafka_what_it_is_to_us(kafka_peer: Peer) -> None:
     cases = [(found, version, data) for found, version in ALL_VERSIONS for data in encodings(found, version)]
     answers = ask(kafka_peer, [f"message {java_class(found)} {version} {data.hex()}" for found, version, data in cases])
@@ -198,6 +199,7 @@ def without_subnormals(text: str | None) -> str | None:
     return text and re.sub(r"\d\.\d+E-3(0[89]|[12]\d)\b", "<subnormal>", text)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("cases", [coordinator_cases, consumer_group_cases, framed_cases])
 def test_kafkas_dump_tool_prints_what_we_print(kafka_peer: Peer, cases: object) -> None:
     assert callable(cases)
@@ -218,6 +220,7 @@ def test_kafkas_dump_tool_prints_what_we_print(kafka_peer: Peer, cases: object) 
         )
 
 
+@pytest.mark.ci
 def test_control_records_print_as_kafka_prints_them_or_are_refused_with_it(kafka_peer: Peer) -> None:
     dice = random.Random(7)
     cases: list[tuple[bytes | None, bytes | None]] = [(None, b""), (b"", b""), (b"\0\0\0", b""), (b"\0\0\0\1", None)]

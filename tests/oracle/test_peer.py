@@ -29,6 +29,7 @@ def log_bytes(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("*.log")}
 
 
+@pytest.mark.ci
 def test_load_leaves_a_sound_log_alone(kafka_peer: Peer, partition: Path, tmp_path: Path) -> None:
     """Both ways of loading keep every byte of a sound log, and find the same end: else every comparison is void."""
     clean = copy_partition(partition, tmp_path / "clean")
@@ -43,6 +44,7 @@ def test_load_leaves_a_sound_log_alone(kafka_peer: Peer, partition: Path, tmp_pa
     assert answers[1]["segments"][0]["offset_index"] == {"count": len(entries), "entries": entries}
 
 
+@pytest.mark.ci
 def test_load_cuts_at_a_bad_batch_only_when_unclean(kafka_peer: Peer, partition: Path, tmp_path: Path) -> None:
     """The two modes differ where they must: a clean load believes what is there."""
     cases = []
@@ -55,6 +57,7 @@ def test_load_cuts_at_a_bad_batch_only_when_unclean(kafka_peer: Peer, partition:
     assert unclean_answer["log"]["end_offset"] < clean_answer["log"]["end_offset"]
 
 
+@pytest.mark.ci
 def test_load_reports_a_refusal_and_goes_on(kafka_peer: Peer, partition: Path, tmp_path: Path) -> None:
     """A directory that Kafka refuses is an answer with the exception; the case behind it is still loaded."""
     refused = damaged_copy("stray_log_without_offset", partition, tmp_path / "refused")
@@ -76,6 +79,7 @@ def test_load_takes_offsets_from_the_checkpoints(kafka_peer: Peer, partition: Pa
     assert answer["recovery_point_offset"] == 0
 
 
+@pytest.mark.ci
 def test_dump_many_is_the_dump_tool(kafka_peer: Peer, partition: Path) -> None:
     """In one JVM the tool prints the same bytes, and fails the same, as in a process of its own."""
     cases = [
@@ -95,6 +99,7 @@ def test_dump_many_is_the_dump_tool(kafka_peer: Peer, partition: Path) -> None:
             assert alone.stderr.splitlines()[0] == outcome.stderr.splitlines()[0]
 
 
+@pytest.mark.ci
 def test_java_text(kafka_peer: Peer) -> None:
     """Each mode of the small text judge answers line by line, for sound and unsound bytes."""
     rng = random.Random(1)

@@ -73,6 +73,7 @@ def compare(peer: Peer, work_dir: Path, kind: str, sound: list[bytes], ours: Cal
     assert sum(answer.startswith("ok") for answer in answers) > len(sound)
 
 
+@pytest.mark.ci
 def test_checkpoints(kafka_peer: Peer, tmp_path: Path) -> None:
     sound = [b"", b"0\n0\n", b"0\n2\nt 0 5\na-b 12 900\n", b"0\n1\nsome.topic 3 -1\n"]
 
@@ -92,6 +93,7 @@ def test_checkpoints(kafka_peer: Peer, tmp_path: Path) -> None:
     compare(kafka_peer, tmp_path, "epochs", epochs, starts)
 
 
+@pytest.mark.ci
 def test_metadata_files(kafka_peer: Peer, tmp_path: Path) -> None:
     topic_id = Uuid(range(16))
 
@@ -130,6 +132,7 @@ def test_metadata_files(kafka_peer: Peer, tmp_path: Path) -> None:
     compare(kafka_peer, tmp_path, "clean", sound, clean)
 
 
+@pytest.mark.ci
 def test_quorum_states(kafka_peer: Peer, tmp_path: Path) -> None:
     """Taken and refused alike; Kafka's answer leaves out the applied offset and the cluster."""
     directory_id = Uuid(range(16))
@@ -152,6 +155,7 @@ def test_quorum_states(kafka_peer: Peer, tmp_path: Path) -> None:
         assert f"Election(epoch={state.leader_epoch}, leaderId={leader}" in answer, (data, answer)
 
 
+@pytest.mark.ci
 def test_directory_names(kafka_peer: Peer, tmp_path: Path) -> None:
     sound = [
         b"a-0",
@@ -169,6 +173,7 @@ def test_directory_names(kafka_peer: Peer, tmp_path: Path) -> None:
     compare(kafka_peer, tmp_path, "directory", sound, directory)
 
 
+@pytest.mark.ci
 def test_file_names(kafka_peer: Peer, tmp_path: Path) -> None:
     def offset(data: bytes) -> str:
         # Any extension that makes a segment's file does; names of cached remote indexes are another matter.
@@ -232,6 +237,7 @@ def sanity_of(index: OffsetIndex | TimeIndex | TransactionIndex) -> str:
     return "sound"
 
 
+@pytest.mark.ci
 def test_index_lookups_truncations_and_checks(kafka_peer: Peer, tmp_path: Path) -> None:
     cases = list(random_indexes(random.Random("indexes")))
     answers = ask(kafka_peer, [case[:3] for case in cases], tmp_path)
@@ -262,6 +268,7 @@ def test_transaction_indexes(kafka_peer: Peer, tmp_path: Path) -> None:
     assert ask(kafka_peer, cases, tmp_path) == expected
 
 
+@pytest.mark.ci
 def test_producer_snapshots(kafka_peer: Peer, tmp_path: Path) -> None:
     dice = random.Random("snapshot")
     sound = [
