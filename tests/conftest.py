@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import gzip
 import os
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.forked_commands import CommandServer
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -21,6 +25,17 @@ def open_descriptors() -> int:
     """How many descriptors this process has open, but for those of objects that nobody has any more."""
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
+
+
+def peak_bytes(action: Callable[[], object]) -> int:
+    """The most memory that Python's objects take while `action` runs."""
+    tracemalloc.start()
+    try:
+        action()
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return peak
 
 
 class LogSet(NamedTuple):
@@ -52,6 +67,14 @@ def every_log_set() -> list[LogSet]:
     return log_sets(SHARED) or log_sets(FIXTURES)
 
 
+def given_partition(name: str) -> Path:
+    """The directory of a given partition; the test is skipped where it is missing."""
+    for log_set in every_log_set():
+        if (log_set.data / name).is_dir():
+            return log_set.data / name
+    pytest.skip(f"neither ../shared nor fixtures/ holds {name}")
+
+
 def missing(reason: str) -> NoReturn:
     """Skip a test for what is missing here; where CI wants all of it (KCLI_STRICT) and ../shared is there, fail instead."""
     if os.environ.get("KCLI_STRICT") and SHARED.is_dir():
@@ -71,6 +94,13 @@ def shared() -> Path:
 def fixtures() -> Path:
     """The inputs that every clone has."""
     return FIXTURES
+
+
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[CommandServer]:
+    """Runs commands, each in a bounded process of its own."""
+    with CommandServer() as running:
+        yield running
 
 
 # The fast and ci tiers try the same cases in each run, so that a change is judged by itself; the slow one looks for new cases

@@ -5,7 +5,6 @@ ends as promised (tests.bad_cases), in 100 MB and a minute, and shows the sound 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,12 +88,6 @@ LIES: dict[str, bytes] = {
 NO_DAMAGE_TO_A_DUMP = {"0 records", "last offset before the first"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[CommandServer]:
-    with CommandServer() as running:
-        yield running
-
-
 def log_directory(tmp_path: Path, bad: bytes) -> tuple[Path, Path]:
     """A log directory with one log: a sound batch, the bad one, a sound one -> it, the log."""
     data = tmp_path / "data"
@@ -110,10 +103,10 @@ def shown_offsets(out: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_lies(server: CommandServer, lie: str, tmp_path: Path) -> None:
+def test_lies(command_server: CommandServer, lie: str, tmp_path: Path) -> None:
     """The lie is told with its file and byte; the batches around it are shown."""
     data, log = log_directory(tmp_path, LIES[lie])
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     shown = check(JSON, log)
     assert {0, 2} <= set(shown_offsets(shown.out))
     verified = check(VERIFY, data)
@@ -125,10 +118,10 @@ def test_lies(server: CommandServer, lie: str, tmp_path: Path) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("lie", LIES)
-def test_lies_in_every_output(server: CommandServer, lie: str, tmp_path: Path) -> None:
+def test_lies_in_every_output(command_server: CommandServer, lie: str, tmp_path: Path) -> None:
     """The other outputs, plans and descriptions, of the file and of the directory."""
     data, log = log_directory(tmp_path, LIES[lie])
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     for command in COMMANDS:
         check(command, data)
         if command in DUMPS:
@@ -169,48 +162,48 @@ def bomb(kind: str, codec: int, megabytes: int = BOMB_MEGABYTES) -> NewRecordBat
 BOMBS = ("one record", "a record that ends early", "zeros for records", "zeros behind the record")
 
 
-def survives(server: CommandServer, bad: NewRecordBatch | bytes, tmp_path: Path) -> None:
+def survives(command_server: CommandServer, bad: NewRecordBatch | bytes, tmp_path: Path) -> None:
     """Demand of all commands that the bomb does no harm, and that what stands around it is shown."""
     data, log = log_directory(tmp_path, bad if isinstance(bad, bytes) else bad.encode())
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     for command in COMMANDS:
         run = check(command, data if command == DESCRIBE else log)
         if command == JSON:
             assert {0, 2} <= set(shown_offsets(run.out)) and len(run.out) < MEGABYTE
 
 
-def test_a_bomb(server: CommandServer, tmp_path: Path) -> None:
+def test_a_bomb(command_server: CommandServer, tmp_path: Path) -> None:
     """A few kilobytes that are one record of 192 MB."""
-    survives(server, bomb("one record", codec_id("zstd")), tmp_path)
+    survives(command_server, bomb("one record", codec_id("zstd")), tmp_path)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("codec", [codec for codec in CODECS if codec])
 @pytest.mark.parametrize("kind", BOMBS)
-def test_bombs(server: CommandServer, kind: str, codec: int, tmp_path: Path) -> None:
+def test_bombs(command_server: CommandServer, kind: str, codec: int, tmp_path: Path) -> None:
     """Of every codec, with its bytes in a record, behind the records, or in place of them."""
-    survives(server, bomb(kind, codec), tmp_path)
+    survives(command_server, bomb(kind, codec), tmp_path)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("codec", [codec_id("zstd"), codec_id("lz4")])
-def test_a_bomb_beyond_the_limit(server: CommandServer, codec: int, tmp_path: Path) -> None:
+def test_a_bomb_beyond_the_limit(command_server: CommandServer, codec: int, tmp_path: Path) -> None:
     """Beyond 2 GiB, what a Java array holds, inflating ends; the record is refused, the next batch is shown."""
     data, log = log_directory(tmp_path, bomb("zeros behind the record", codec, 2100).encode())
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     assert {0, 2} <= set(shown_offsets(check(JSON, log).out))
     assert check(VERIFY, data).code == 1
 
 
 @pytest.mark.ci
-def test_a_million_records_in_a_kilobyte(server: CommandServer, tmp_path: Path) -> None:
+def test_a_million_records_in_a_kilobyte(command_server: CommandServer, tmp_path: Path) -> None:
     """Three million records of seven bytes, all of the same offset: columns of a few thousand at a time."""
     tiny = encode_record(Record(0, 0, None, None))
     per_piece = 100_000
     records = deflated(codec_id("zstd"), (tiny * per_piece, 30))
     bad = BAD._replace(attributes=codec_id("zstd"), records=records, record_count=30 * per_piece)
     data, log = log_directory(tmp_path, bad.encode())
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     for command in (VERIFY, DESCRIBE, (*KAFKA, "--max-bytes", "70"), (*JSON, "--stats"), (*JSON, "--tail", "1")):
         check(command, data if command == DESCRIBE else log)
 
@@ -252,38 +245,38 @@ def nested(kind: str, magic: int, codec: int) -> bytes:
 NESTED = ("one message", "beyond the limit", "zeros", "twice", "bombs in bombs")
 
 
-def test_a_nested_bomb(server: CommandServer, tmp_path: Path) -> None:
+def test_a_nested_bomb(command_server: CommandServer, tmp_path: Path) -> None:
     """A set within a set within a set, each a bomb."""
-    survives(server, nested("bombs in bombs", 1, codec_id("gzip")), tmp_path)
+    survives(command_server, nested("bombs in bombs", 1, codec_id("gzip")), tmp_path)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [codec_id("gzip"), codec_id("snappy"), codec_id("lz4")])
 @pytest.mark.parametrize("kind", NESTED)
-def test_nested_bombs(server: CommandServer, kind: str, codec: int, magic: int, tmp_path: Path) -> None:
+def test_nested_bombs(command_server: CommandServer, kind: str, codec: int, magic: int, tmp_path: Path) -> None:
     """Message sets of the old formats, of every codec that they have."""
-    survives(server, nested(kind, magic, codec), tmp_path)
+    survives(command_server, nested(kind, magic, codec), tmp_path)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("magic", [0, 1])
-def test_many_messages_in_a_set(server: CommandServer, magic: int, tmp_path: Path) -> None:
+def test_many_messages_in_a_set(command_server: CommandServer, magic: int, tmp_path: Path) -> None:
     """200,000 messages that are 3 KB deflated: held a window at a time."""
     data, log = log_directory(tmp_path, nested("many messages", magic, codec_id("gzip")))
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     for command in (VERIFY, DESCRIBE, REPAIR, (*JSON, "--stats"), (*JSON, "--tail", "1")):
         check(command, data if command == DESCRIBE else log)
 
 
 @pytest.mark.parametrize("claimed", [-2, 0, 13, 14, 100, INT32_MAX])
 @pytest.mark.parametrize("field_at", [8, 26, 30], ids=["message size", "key size", "value size"])
-def test_lies_of_old_formats(server: CommandServer, field_at: int, claimed: int, tmp_path: Path) -> None:
+def test_lies_of_old_formats(command_server: CommandServer, field_at: int, claimed: int, tmp_path: Path) -> None:
     """Sizes of a message, a key or a value of format 1 that lie."""
     data = bytearray(encode_message(NewLegacyRecord(1, TIME, None, b"value"), 1))
     data[field_at : field_at + 4] = claimed.to_bytes(4, "big", signed=True)
     _, log = log_directory(tmp_path, bytes(data))
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     assert {0, 2} <= set(shown_offsets(check(JSON, log).out))
     assert check(KAFKA, log).code in (0, 1)
     assert check(VERIFY, log).code == 1

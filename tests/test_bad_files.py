@@ -11,7 +11,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,12 +63,6 @@ MAY_BE_SOUND = {
 }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[CommandServer]:
-    with CommandServer() as running:
-        yield running
-
-
 def damaged_directory(kind: str, body: str, tmp_path: Path) -> tuple[Path, Path]:
     """A log directory with one bad file -> it, the file."""
     original = sorted(path for path in FIXTURES.glob(FILES[kind]) if path.stat().st_size)[0]
@@ -87,10 +81,10 @@ def damaged_directory(kind: str, body: str, tmp_path: Path) -> tuple[Path, Path]
     return data, bad
 
 
-def survives(server: CommandServer, kind: str, body: str, tmp_path: Path) -> None:
+def survives(command_server: CommandServer, kind: str, body: str, tmp_path: Path) -> None:
     """Demand of all commands what the module promises, on the file and on the directory around it."""
     data, bad = damaged_directory(kind, body, tmp_path)
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     for command in COMMANDS if kind.endswith("log") else (*DUMPS, VERIFY, REPAIR, DESCRIBE):
         whole = check(command, data)
         if command == DESCRIBE:
@@ -109,17 +103,17 @@ def survives(server: CommandServer, kind: str, body: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_a_bad_log(server: CommandServer, body: str, tmp_path: Path) -> None:
+def test_a_bad_log(command_server: CommandServer, body: str, tmp_path: Path) -> None:
     """The file that everything is about."""
-    survives(server, "log", body, tmp_path)
+    survives(command_server, "log", body, tmp_path)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "log"])
-def test_a_bad_file(server: CommandServer, kind: str, body: str, tmp_path: Path) -> None:
+def test_a_bad_file(command_server: CommandServer, kind: str, body: str, tmp_path: Path) -> None:
     """Each other kind of file."""
-    survives(server, kind, body, tmp_path)
+    survives(command_server, kind, body, tmp_path)
 
 
 # Names that are nearly Kafka's, of files and of partitions' directories.
@@ -154,7 +148,7 @@ DIRECTORY_NAMES = (
 
 
 @pytest.mark.parametrize("content", ["a log", "random bytes"])
-def test_names_that_are_not_kafkas(server: CommandServer, tmp_path: Path, content: str) -> None:
+def test_names_that_are_not_kafkas(command_server: CommandServer, tmp_path: Path, content: str) -> None:
     """Every such file and directory is passed over or told of; none is taken for what it is not, none ends the run."""
     log = next(FIXTURES.glob(FILES["log"])).read_bytes()[:4096] if content == "a log" else random.Random(1).randbytes(300)
     data = tmp_path / "data"
@@ -165,7 +159,7 @@ def test_names_that_are_not_kafkas(server: CommandServer, tmp_path: Path, conten
     for name in FILE_NAMES:
         (data / "sound-0" / name).write_bytes(log)
         (data / name).write_bytes(log)
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     for command in COMMANDS:
         for path in (data, data / "sound-0", data / DIRECTORY_NAMES[1]):
             run = check(command, path)

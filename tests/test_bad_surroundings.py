@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,6 @@ from tests.log_builder import PartitionBuilder
 
 ROOT = Path(__file__).resolve().parents[1]
 LOG = f"{0:020d}.log"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[CommandServer]:
-    with CommandServer() as running:
-        yield running
 
 
 @pytest.fixture
@@ -57,13 +50,13 @@ DENIED = [
 
 
 @pytest.mark.parametrize("denied", DENIED)
-def test_no_permission(server: CommandServer, data: Path, denied: str) -> None:
+def test_no_permission(command_server: CommandServer, data: Path, denied: str) -> None:
     """What may not be read is told by its name, with exit code 1 or 2; everything beside it is shown."""
     place = data / denied
     mode = place.stat().st_mode
     place.chmod(0)
     try:
-        refused_by_all(checker(server, data.parent, as_root=False), data, denied)
+        refused_by_all(checker(command_server, data.parent, as_root=False), data, denied)
     finally:
         place.chmod(mode)
 
@@ -115,13 +108,13 @@ KINDS = ("directory", "pipe", "socket", "endless device", "dangling link", "link
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file(server: CommandServer, data: Path, kind: str, tmp_path: Path) -> None:
+def test_what_is_no_file(command_server: CommandServer, data: Path, kind: str, tmp_path: Path) -> None:
     """In the place of each file of a partition and of the log directory: nothing waits, the other partition is shown."""
     for name in NAMES:
         put(kind, data / "t-0" / name)
     for name in ("meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown"):
         put(kind, data / name)
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     for command in COMMANDS:
         run = check(command, data)
         if command in DUMPS:
@@ -131,14 +124,14 @@ def test_what_is_no_file(server: CommandServer, data: Path, kind: str, tmp_path:
             assert kind == "directory" or (alone.code != 0 and names(alone, data / "t-0" / LOG)), f"{command}: {alone.told}"
 
 
-def test_links_in_circles(server: CommandServer, data: Path, tmp_path: Path) -> None:
+def test_links_in_circles(command_server: CommandServer, data: Path, tmp_path: Path) -> None:
     """Directories that link to themselves, to each other and to those above are walked once."""
     (data / "u-0").symlink_to("t-0")
     (data / "t-0" / "up-0").symlink_to("..")
     (data / "here-0").symlink_to(".")
     (data / "a-0").symlink_to("b-0")
     (data / "b-0").symlink_to("a-0")
-    check = checker(server, tmp_path)
+    check = checker(command_server, tmp_path)
     for command in COMMANDS:
         assert len(check(command, data).out) < 1_000_000
 

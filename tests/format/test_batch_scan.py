@@ -3,11 +3,7 @@ and what they call usual is what the declarations of the formats say."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from array import array
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,26 +14,12 @@ from kcli.format import batch_passes, batch_scan, record_scan
 from kcli.format.primitives import FormatError, crc32c
 from kcli.format.record_batch import NewRecordBatch, check_batch
 from kcli.format.records import Record, encode_records, read_records
+from tests.interpreted import interpreted
 
-FORMAT = Path(record_scan.__file__).parent
-
-
-def interpreted(name: str, **replaced: ModuleType) -> ModuleType:
-    """The module as plain Python, whatever was compiled; `replaced` are modules that it is to use."""
-    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", FORMAT / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    for attribute, replacement in replaced.items():
-        setattr(module, attribute, replacement)
-    return module
-
-
-PLAIN_RECORD_SCAN = interpreted("record_scan")
+PLAIN_RECORD_SCAN = interpreted(record_scan)
 WAYS: dict[str, tuple[Any, Any, Any]] = {
     "as installed": (batch_scan, batch_passes, record_scan),
-    "interpreted": (interpreted("batch_scan", record_scan=PLAIN_RECORD_SCAN), interpreted("batch_passes"), PLAIN_RECORD_SCAN),
+    "interpreted": (interpreted(batch_scan, record_scan=PLAIN_RECORD_SCAN), interpreted(batch_passes), PLAIN_RECORD_SCAN),
 }
 
 records_of_a_batch = st.lists(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
-import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -19,7 +18,7 @@ from kcli.format.compression import CODECS, codec_id, codec_name, deflate, infla
 from kcli.format.legacy_message_set import read_legacy_header
 from kcli.format.primitives import FormatError, InflationError, InflationLimitError, read_unsigned_varint
 from kcli.format.record_batch import HEADER_BYTES, read_header
-from tests.conftest import every_log_set
+from tests.conftest import every_log_set, peak_bytes
 from tests.format.damaged_bytes import damaged
 
 MIB = 1024 * 1024
@@ -47,16 +46,6 @@ def chunked(data: bytes, cuts: list[int]) -> list[bytes]:
 def refused(codec: int, data: bytes, limit: int) -> None:
     with pytest.raises(InflationLimitError):
         inflate(codec, data, limit=limit)
-
-
-def peak_bytes(action: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        action()
-    finally:
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    return peak
 
 
 def test_names_are_kafkas() -> None:

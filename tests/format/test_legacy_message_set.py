@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +24,7 @@ from kcli.format.legacy_message_set import (
     read_legacy_header,
 )
 from kcli.format.primitives import CorruptRecordError, FormatError, InflationError, InvalidRecordError
+from tests.conftest import peak_bytes
 from tests.format.damaged_bytes import damaged
 from tests.format.given_files import dump_lines, given_files
 
@@ -296,16 +295,6 @@ def test_sizes_that_lie_are_refused() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- bounds
-
-
-def peak_bytes(action: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        action()
-    finally:
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    return peak
 
 
 def test_a_large_set_is_walked_in_windows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,7 @@ same of any bytes, and of no bytes more than their own error."""
 
 from __future__ import annotations
 
-import importlib.util
 from array import array
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import construct
@@ -28,22 +25,13 @@ from kcli.format.records import (
     record_declaration,
 )
 from tests.format.damaged_bytes import damaged
+from tests.interpreted import interpreted
 
 BASE_OFFSET, BASE_TIMESTAMP = 1000, 5000
 CAPACITY = 8
 
 
-def load_interpreted() -> ModuleType:
-    """The scanner as plain Python, whatever was compiled beside its source."""
-    source = Path(record_scan.__file__).parent / "record_scan.py"
-    spec = importlib.util.spec_from_file_location("interpreted_record_scan", source)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-WAYS: dict[str, Any] = {"as installed": record_scan, "interpreted": load_interpreted()}
+WAYS: dict[str, Any] = {"as installed": record_scan, "interpreted": interpreted(record_scan)}
 
 blobs = st.none() | st.binary(max_size=12) | st.integers(60, 200).map(bytes)
 records = st.builds(

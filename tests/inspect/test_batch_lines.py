@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +18,7 @@ from kcli.inspect.dumping.kafka_text import DumpOptions
 from kcli.log.disk import OsDisk
 from kcli.log.record_windows import RecordScanner
 from tests.conftest import every_log_set
+from tests.interpreted import interpreted
 
 OPTIONS = [
     DumpOptions(),
@@ -34,18 +32,7 @@ LOGS = [path for logs in every_log_set() for path in sorted(logs.data.rglob("*.l
 WAYS = ("python", "interpreted", "compiled")
 
 
-def interpreted() -> ModuleType:
-    """batch_lines as plain Python, whether it is compiled here or not."""
-    source = Path(batch_lines.__file__).parent / "batch_lines.py"
-    spec = importlib.util.spec_from_file_location("interpreted_batch_lines", source)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-INTERPRETED = interpreted()
+INTERPRETED = interpreted(batch_lines)
 
 
 def dumped(way: str, path: str, options: DumpOptions) -> tuple[bytes, list[str], bool]:

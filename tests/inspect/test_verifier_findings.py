@@ -17,6 +17,7 @@ from kcli.format.records import Record, encode_records
 from kcli.inspect.verification.finding_kinds import KINDS
 from kcli.inspect.verification.findings import MOST_OF_A_KIND
 from tests.conftest import every_log_set
+from tests.damage.layout import patch
 from tests.inspect.verified import TIME, batch, codes, entry, marker, partition, root_files, verify
 
 Case = Callable[[Path], Sequence[Path] | None]
@@ -39,12 +40,6 @@ def one_segment(root: Path, *batches: NewRecordBatch | bytes, epochs: Iterable[t
     path = partition(root, "t-0", batches, epochs=epochs)
     root_files(root)
     return path / f"{ZERO}.log"
-
-
-def overwrite(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
@@ -81,18 +76,18 @@ def zeros_behind_the_last_batch(root: Path) -> None:
 @case("batch-size")
 def a_length_that_lies(root: Path) -> None:
     log = one_segment(root, batch(0), batch(1), batch(2))
-    overwrite(log, len(batch(0).encode()) + 8, (10**6).to_bytes(4, "big"))
+    patch(log, len(batch(0).encode()) + 8, (10**6).to_bytes(4, "big"))
 
 
 @case("batch-magic")
 def a_magic_that_does_not_exist(root: Path) -> None:
-    overwrite(one_segment(root, batch(0), batch(1)), 16, b"\x07")
+    patch(one_segment(root, batch(0), batch(1)), 16, b"\x07")
 
 
 @case("batch-crc")
 def a_flipped_bit(root: Path) -> None:
     log = one_segment(root, batch(0, 5), batch(5))
-    overwrite(log, 70, bytes([log.read_bytes()[70] ^ 1]))
+    patch(log, 70, bytes([log.read_bytes()[70] ^ 1]))
 
 
 @case("batch-header", "batch-records")
@@ -331,7 +326,7 @@ def an_aborted_transaction_that_is_not_told(root: Path) -> None:
 @case("snapshot-corrupt")
 def a_flipped_snapshot(root: Path) -> None:
     path = partition(root, "t-0", [batch(0, 2, producer=7, sequence=0)], snapshots={2: [entry(7, 1, 1, delta=1)]})
-    overwrite(path / f"{2:020d}.snapshot", 20, b"\xff")
+    patch(path / f"{2:020d}.snapshot", 20, b"\xff")
     root_files(root)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,11 +27,6 @@ from kcli.log.record_validator import HURRIED_INFLATED_BYTES, MAX_RECORD_ERRORS,
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
-    return LiveLog(tmp_path / "t-0")
 
 
 def with_config(live: LiveLog, **settings: object) -> LiveLog:

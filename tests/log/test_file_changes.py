@@ -12,7 +12,7 @@ from kcli.inspect.repairing.quarantine import Quarantine
 from kcli.inspect.repairing.repair import LogDirectoryRepair
 from kcli.log.disk import OsDisk
 from kcli.log.log_directory import read_partition
-from tests.conftest import every_log_set
+from tests.conftest import given_partition
 from tests.damage import damaged_copy
 from tests.log.failing_disk import FailingDisk
 
@@ -30,13 +30,6 @@ CASES = [
 ]
 
 
-def given(name: str) -> Path:
-    for log_set in every_log_set():
-        if (log_set.data / name).is_dir():
-            return log_set.data / name
-    pytest.skip(f"neither ../shared nor fixtures/ holds {name}")
-
-
 def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
@@ -52,7 +45,7 @@ def repair(disk: OsDisk, partition: Path, *, like_kafka: bool) -> None:
 @pytest.mark.parametrize(("name", "damage", "like_kafka"), CASES)
 def test_a_repair_that_died_is_finished_by_the_next(tmp_path: Path, name: str, damage: str, like_kafka: bool) -> None:
     """At every single change: the second repair leaves the very files that one undisturbed repair leaves."""
-    damaged = damaged_copy(damage, given(name), tmp_path / "damaged")
+    damaged = damaged_copy(damage, given_partition(name), tmp_path / "damaged")
     (damaged.parent / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
     whole = tmp_path / "whole"
     shutil.copytree(damaged.parent, whole)
@@ -77,7 +70,7 @@ def test_a_repair_that_died_is_finished_by_the_next(tmp_path: Path, name: str, d
 
 def test_no_byte_is_lost(tmp_path: Path) -> None:
     """Whatever leaves a segment lies in the quarantine: put back where the manifest says, the damaged file is there again."""
-    damaged = damaged_copy("flip_record", given("transactions-0"), tmp_path / "logs")
+    damaged = damaged_copy("flip_record", given_partition("transactions-0"), tmp_path / "logs")
     before = files(damaged)
     repair(OsDisk(), damaged, like_kafka=False)
     after = files(damaged)

@@ -18,11 +18,6 @@ from kcli.log.storage_errors import (
 from tests.log.log_nodes import NOW_MS, OTHER_ID, TOPIC_ID, Node, batch, crash, flush, stop
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "a", tmp_path / "b")
-
-
 def test_partitions_go_where_the_fewest_are(node: Node) -> None:
     manager = node.started()
     for partition in range(6):

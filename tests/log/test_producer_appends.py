@@ -17,11 +17,6 @@ from kcli.log.log_validator import AppendOrigin
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
-    return LiveLog(tmp_path / "t-0")
-
-
 def test_duplicates_get_the_first_copys_offsets(live: LiveLog) -> None:
     """Of the last five batches each is known again; the sixth is out of order. Nothing is written."""
     for at in range(6):

@@ -16,7 +16,7 @@ from kcli.log.log_segment import LogRefusedError
 from kcli.log.planned_disk import Change, PlannedDisk
 from kcli.log.recovery_pass import RecoveryPass, is_torn_offset
 from kcli.log.slices import Slices
-from tests.conftest import every_log_set
+from tests.conftest import given_partition
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.inspect.verified import batch, partition
 
@@ -40,13 +40,6 @@ def nothing(self: RecoveryPass, position: int) -> Slices[int]:
     """A pass that takes no batch."""
     return position
     yield
-
-
-def given_partition(name: str) -> Path:
-    for log_set in every_log_set():
-        if (log_set.data / name).is_dir():
-            return log_set.data / name
-    pytest.skip(f"neither ../shared nor fixtures/ holds {name}")
 
 
 @pytest.mark.parametrize("name", PARTITIONS)

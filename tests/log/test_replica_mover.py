@@ -17,11 +17,6 @@ from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, batch, crash, flush, sto
 CONFIG = LogConfig(segment_bytes=400)
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "a", tmp_path / "b")
-
-
 def made(manager: LogManager, batches: int = 12, topic: str = "t") -> UnifiedLog:
     log = manager.get_or_create_log(topic, 0, TOPIC_ID, CONFIG, now_ms=NOW_MS, is_new=True)
     for number in range(batches):
@@ -32,6 +27,15 @@ def made(manager: LogManager, batches: int = 12, topic: str = "t") -> UnifiedLog
 
 def other_dir(node: Node, log: UnifiedLog) -> str:
     return next(path for path in node.dirs if not log.directory.startswith(path))
+
+
+def moving(node: Node, **settings: int) -> tuple[LogManager, UnifiedLog, str]:
+    """A manager that is asked to move a log of 36 records, nothing of which is copied yet; the log; where it is to go."""
+    manager = node.started(**settings)
+    log = made(manager)
+    target = other_dir(node, log)
+    manager.mover.move("t", 0, target, NOW_MS)
+    return manager, log, target
 
 
 def copy_all(manager: LogManager) -> list[tuple[str, int]]:
@@ -49,10 +53,7 @@ def bytes_of(directory: Path | str) -> bytes:
 
 
 def test_a_replica_moves_while_it_serves(node: Node, tmp_path: Path) -> None:
-    manager = node.started()
-    log = made(manager)
-    target = other_dir(node, log)
-    manager.mover.move("t", 0, target, NOW_MS)
+    manager, log, target = moving(node)
     future = manager.get_log("t", 0, future=True)
     assert future is not None and future.directory.startswith(target) and future.directory.endswith("-future")
     assert copy_all(manager) == [("t", 0)]
@@ -79,9 +80,7 @@ def test_a_replica_moves_while_it_serves(node: Node, tmp_path: Path) -> None:
 
 def test_a_move_goes_on_after_a_crash(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_mover, "COPY_BYTES", 200)
-    manager = node.started()
-    log = made(manager)
-    manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
+    manager, log, _ = moving(node)
     for _ in range(3):
         manager.mover.run(NOW_MS)
     future = manager.get_log("t", 0, future=True)
@@ -95,9 +94,7 @@ def test_a_move_goes_on_after_a_crash(node: Node, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_future_log_follows_cuts_and_deletions(node: Node) -> None:
-    manager = node.started()
-    log = made(manager)
-    manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
+    manager, log, _ = moving(node)
     copy_all(manager)
     future = manager.future_logs["t", 0]
     log.truncate_to(10, NOW_MS)
@@ -113,10 +110,7 @@ def test_a_future_log_follows_cuts_and_deletions(node: Node) -> None:
 
 def test_a_replica_that_the_metadata_has_moved_takes_its_place_at_the_start(node: Node) -> None:
     """The crash came between the controller's record and the renaming."""
-    manager = node.started()
-    log = made(manager)
-    target = other_dir(node, log)
-    manager.mover.move("t", 0, target, NOW_MS)
+    manager, _, target = moving(node)
     copy_all(manager)
     crash(manager)
     again = node.started()
@@ -128,10 +122,7 @@ def test_a_replica_that_the_metadata_has_moved_takes_its_place_at_the_start(node
 def test_one_that_a_crash_has_left_shorter_goes_on_copying(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The metadata has the replica there; taking the place at once would lose what the log has more."""
     monkeypatch.setattr(replica_mover, "COPY_BYTES", 200)
-    manager = node.started()
-    log = made(manager)
-    target = other_dir(node, log)
-    manager.mover.move("t", 0, target, NOW_MS)
+    manager, _, target = moving(node)
     manager.mover.run(NOW_MS)
     crash(manager)
     again = node.started()
@@ -205,10 +196,7 @@ def test_no_flush_looks_for_what_a_cut_has_removed(node: Node, offset: int) -> N
 
 def test_of_two_the_metadata_knows_the_right_one(node: Node) -> None:
     """The crash came between the renaming of the new log and that of the old one; without metadata the start is refused."""
-    manager = node.started()
-    log = made(manager)
-    target = other_dir(node, log)
-    manager.mover.move("t", 0, target, NOW_MS)
+    manager, log, target = moving(node)
     copy_all(manager)
     old, future = Path(log.directory), Path(manager.future_logs["t", 0].directory)
     crash(manager)
@@ -266,9 +254,7 @@ def test_what_cannot_be_moved_is_refused_with_kafkas_codes(node: Node, tmp_path:
 
 def test_the_copy_keeps_to_its_speed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_mover, "COPY_BYTES", 200)
-    manager = node.started(alter_log_dirs_max_bytes_per_second=1_000)
-    log = made(manager)
-    manager.mover.move("t", 0, other_dir(node, log), NOW_MS)
+    manager, log, _ = moving(node, alter_log_dirs_max_bytes_per_second=1_000)
     now_ms, limit_ms = NOW_MS, NOW_MS + 60_000
     while manager.future_logs["t", 0].log_end_offset < log.log_end_offset:
         now_ms = manager.mover.run(now_ms)
@@ -278,10 +264,7 @@ def test_the_copy_keeps_to_its_speed(node: Node, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_error_while_copying_takes_the_right_directory_offline(node: Node) -> None:
-    manager = node.started()
-    log = made(manager)
-    target = other_dir(node, log)
-    manager.mover.move("t", 0, target, NOW_MS)
+    manager, log, target = moving(node)
     open_log_file = manager.disk.open_log_file
 
     def failing(path: str, *, create: bool) -> object:
@@ -298,10 +281,7 @@ def test_an_error_while_copying_takes_the_right_directory_offline(node: Node) ->
 
 
 def test_what_is_told_of_log_directories(node: Node) -> None:
-    manager = node.started()
-    log = made(manager)
-    target = other_dir(node, log)
-    manager.mover.move("t", 0, target, NOW_MS)
+    manager, log, target = moving(node)
     by_path = {facts.path: facts for facts in describe_log_dirs(manager)}
     home = by_path[str(Path(log.directory).parent)]
     assert [(found.topic, found.partition, found.size_bytes, found.offset_lag, found.is_future) for found in home.replicas] == [

@@ -21,11 +21,6 @@ from tests.log.live_logs import NOW_MS, LiveLog, new_batch, of_producer
 INDEXED = LogConfig(segment_bytes=4000, index_interval_bytes=300, segment_index_bytes=1200)
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveLog:
-    return LiveLog(tmp_path / "t-0")
-
-
 def names(live: LiveLog) -> list[str]:
     return sorted(path.name for path in live.directory.iterdir())
 

@@ -21,6 +21,7 @@ LC_ALL=C.UTF-8, since Java takes the encoding of its output from there.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -96,6 +97,16 @@ def find_peer() -> Path | None:
     named = os.environ.get("KCLI_KAFKA_PEER")
     script = Path(named) if named else ORACLE_DIR.parents[2] / "shared" / "apache-kafka" / "kafka"
     return script if script.is_file() else None
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """What the files of a directory have in them, by their names."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir() if path.is_file()}
+
+
+def stated(answer: dict[str, Any]) -> dict[str, str]:
+    """The digests of the files that Kafka left, by an answer of LoadLog or AppendLog."""
+    return {name: file["sha256"] for name, file in answer["files"].items()}
 
 
 class Peer:

@@ -27,7 +27,7 @@ from kcli.format.record_batch import (
     read_header,
 )
 from kcli.format.records import Header, Record, encode_records
-from tests.conftest import every_log_set
+from tests.conftest import every_log_set, given_partition
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.damage.random_bytes import mutate
 from tests.oracle.dump_cases import LOG_SUFFIXES, TOPIC_DECODERS, DumpCases
@@ -46,13 +46,6 @@ LOG_OPTIONS = [
 INDEX_OPTIONS = [[], ["--index-sanity-check"], ["--verify-index-only"], ["--max-message-size", "1000"]]
 INDEX_SUFFIXES = (".index", ".timeindex")
 STRING, INTEGER, LONG = (f"org.apache.kafka.tools.api.{kind}Decoder" for kind in ("String", "Integer", "Long"))
-
-
-def given_partition(name: str) -> Path:
-    for given in every_log_set():
-        if (given.data / name).is_dir():
-            return given.data / name
-    pytest.skip(f"neither ../shared nor fixtures/ holds {name}")
 
 
 def given_files(*suffixes: str) -> list[Path]:

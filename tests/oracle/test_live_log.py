@@ -4,11 +4,9 @@ to the same offsets, sizes and files as an opening log does.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ from kcli.log.log_segment import LogRefusedError
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES, NotApplicableError, copy_partition, damaged_copy
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer
-from tests.oracle.peer import LoadCase, Peer
+from tests.oracle.peer import LoadCase, Peer, digests, stated
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
@@ -83,14 +81,6 @@ def filled(parent: Path) -> list[LiveLog]:
         fill(live)
         logs.append(live)
     return logs
-
-
-def digests(directory: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir() if path.is_file()}
-
-
-def stated(answer: dict[str, Any]) -> dict[str, str]:
-    return {name: file["sha256"] for name, file in answer["files"].items()}
 
 
 def test_kafka_opens_what_a_stop_left(kafka_peer: Peer, tmp_path: Path) -> None:

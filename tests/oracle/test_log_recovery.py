@@ -36,7 +36,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import read_partition
 from kcli.log.log_manager import LogManager
 from kcli.log.storage_errors import AllLogDirsOfflineError
-from tests.conftest import every_log_set
+from tests.conftest import given_partition
 from tests.damage import DAMAGES, NotApplicableError, copy_partition
 from tests.oracle.peer import LoadCase, Peer
 
@@ -75,13 +75,6 @@ class Start(NamedTuple):
     clean: bool
     recovery_point: int
     log_start_offset: int
-
-
-def given_partition(name: str) -> Path:
-    for log_set in every_log_set():
-        if (log_set.data / name).is_dir():
-            return log_set.data / name
-    pytest.skip(f"neither ../shared nor fixtures/ holds {name}")
 
 
 def start_of(mode: str, source: Path) -> Start:

@@ -15,7 +15,6 @@ test fails when Kafka refuses another. They are the only ones in which --like-ka
 
 from __future__ import annotations
 
-import hashlib
 import random
 import shutil
 from pathlib import Path
@@ -36,9 +35,9 @@ from kcli.log.log_directory import read_partition
 from kcli.log.log_loader import LoadSettings, load_log
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.planned_disk import PlannedDisk
-from tests.conftest import every_log_set
+from tests.conftest import every_log_set, given_partition
 from tests.damage import DAMAGES, NotApplicableError, copy_partition, damaged_copy
-from tests.oracle.peer import LoadCase, Peer
+from tests.oracle.peer import LoadCase, Peer, digests, stated
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
@@ -96,13 +95,6 @@ class Case(NamedTuple):
     own: Path
 
 
-def given_partition(name: str) -> Path:
-    for log_set in every_log_set():
-        if (log_set.data / name).is_dir():
-            return log_set.data / name
-    pytest.skip(f"neither ../shared nor fixtures/ holds {name}")
-
-
 def index_settings(name: str) -> IndexSettings:
     return IndexSettings(1024) if name.startswith("many-segments") else IndexSettings()
 
@@ -135,15 +127,6 @@ def repair(directory: Path, name: str, *, like_kafka: bool) -> PartitionPlan:
     plan = session.apply(read_partition(disk, str(directory)), quarantine)
     session.apply_root(quarantine)
     return plan
-
-
-def digests(directory: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir() if path.is_file()}
-
-
-def stated(answer: dict[str, Any]) -> dict[str, str]:
-    """The digests of the files that Kafka left."""
-    return {name: file["sha256"] for name, file in answer["files"].items()}
 
 
 @pytest.fixture(scope="module", params=PARAMETERS)

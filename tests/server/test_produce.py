@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kcli.format.codec_streams import ZSTD
+from kcli.format.compression import deflate
+from kcli.format.records import Record, encode_records
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis import produce
@@ -202,9 +204,6 @@ def test_replicas_that_do_not_come_time_out(node: WholeNode) -> None:
 
 def inflating(size: int, codec: int = ZSTD, **fields: object) -> bytes:
     """A small batch whose one record has so many bytes."""
-    from kcli.format.compression import deflate
-    from kcli.format.records import Record, encode_records
-
     return batch(b"x", attributes=codec, records=deflate(codec, encode_records([Record(0, 0, None, bytes(size))])), **fields)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from array import array
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,19 +11,9 @@ from hypothesis import strategies as st
 
 from kcli.format.primitives import write_varint
 from kcli.spark import arrow_columns
+from tests.interpreted import interpreted
 
-
-def interpreted() -> ModuleType:
-    """The module's source, not the extension that may stand beside it."""
-    source = Path(arrow_columns.__file__).parent / "arrow_columns.py"
-    spec = importlib.util.spec_from_file_location("interpreted_arrow_columns", source)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULES = [arrow_columns, interpreted()]
+MODULES = [arrow_columns, interpreted(arrow_columns)]
 NULLABLE = st.lists(st.none() | st.binary(max_size=40), max_size=20)
 
 

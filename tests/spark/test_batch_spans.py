@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from array import array
 from pathlib import Path
@@ -17,21 +16,11 @@ from kcli.format.batch_scan import SOUND, BatchColumns
 from kcli.format.record_scan import RecordColumns
 from kcli.spark import batch_spans, column_builders, span_walk
 from tests.conftest import every_log_set
+from tests.interpreted import interpreted
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of
 
-
-def interpreted() -> ModuleType:
-    """The module's source, not the extension that may stand beside it."""
-    source = Path(batch_spans.__file__).parent / "batch_spans.py"
-    spec = importlib.util.spec_from_file_location("interpreted_batch_spans", source)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-INTERPRETED = interpreted()
+INTERPRETED = interpreted(batch_spans)
 MODULES = [batch_spans, INTERPRETED]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,14 +24,8 @@ from kcli.protocol.apis import (
 from kcli.protocol.errors import MessageError
 from kcli.state.metadata_values import ConfigResource, Partition
 from tests.server.controller.controllers import ControllerNode
-from tests.server.controller.nodes import formatted
 
 TOPIC, BROKER = 2, 4
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> ControllerNode:
-    return ControllerNode(formatted(tmp_path / "data")).start_with_broker()
 
 
 def request(key: int, **fields: Any) -> Any:

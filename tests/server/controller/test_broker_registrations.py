@@ -25,11 +25,6 @@ from tests.server.controller.controllers import ControllerNode
 from tests.server.controller.nodes import formatted
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> ControllerNode:
-    return ControllerNode(formatted(tmp_path / "data")).start_with_broker()
-
-
 def partition(node: ControllerNode, name: str = "orders", index: int = 0) -> Partition:
     found = node.broker.image.topic(name)
     assert found is not None

@@ -18,11 +18,6 @@ DELETE = API_KEYS[DELETE_TOPICS].request
 GROW = API_KEYS[CREATE_PARTITIONS].request
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> ControllerNode:
-    return ControllerNode(formatted(tmp_path / "data")).start_with_broker()
-
-
 def topic(name: str, partitions: int = 1, replication_factor: int = 1, **fields: Any) -> Any:
     assignments = [
         CREATE.classes["CreatableReplicaAssignment"](partition_index=index, broker_ids=broker_ids)
