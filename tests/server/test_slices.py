@@ -9,13 +9,14 @@ import pytest
 
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS, FETCH
+from kcli.protocol.framing import encode_request
 from kcli.protocol.message import Message
-from kcli.server.apis import fetch, slices
+from kcli.server.apis import fetch, produce, slices
 from kcli.server.broker import metadata_publisher
 from kcli.server.controller import quorum_controller
 from kcli.server.events import DeadlineReached
 from tests.server.apis.asking import ask, struct
-from tests.server.whole_node import Pending, WholeNode, batch, partitions_of
+from tests.server.whole_node import Closed, Pending, WholeNode, batch, partitions_of, produce_request
 
 PARTITIONS = 7
 ALL = {("t", index): 0 for index in range(PARTITIONS)}
@@ -195,3 +196,43 @@ def test_a_decision_in_slices_is_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     again.until(lambda: all(partition.is_leader for partition in again.broker.partitions.values()))
     assert {partition.leader_epoch for partition in again.broker.partitions.values()} == {2}
     assert len(partitions_of(again.fetch({("x", 11): 0}).result())["x", 11].records) > 0
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@pytest.mark.parametrize("held_bytes", [0, 150, 1 << 20])
+def test_a_produce_in_slices_appends_every_batch_once(
+    node: WholeNode, finely: Callable[[], None], monkeypatch: pytest.MonkeyPatch, acks: int, held_bytes: int
+) -> None:
+    """Its frame is somebody else's after the first slice; where no more may be held it is done in one go."""
+    monkeypatch.setattr(produce, "MAX_HELD_BYTES", held_bytes)
+    finely()
+    batches = {("t", index): batch(b"new %d" % index) for index in range(PARTITIONS)} | {("u", 1): batch(b"u"), ("?", 0): None}
+    request = produce_request(batches, acks)
+    frame = bytearray(encode_request(77, API_KEYS[apis.PRODUCE], 12, "test", request))[4:]
+    connection = node.connection()
+    pending = node.send_frame(frame, apis.PRODUCE, 12, connection)
+    frame[:] = bytes(len(frame))
+    assert (pending.answer is None) == bool(held_bytes)
+    if acks:
+        result = until_answered(node, pending).result()
+        codes = {
+            (topic.name, answer.index): answer.error_code for topic in result.responses for answer in topic.partition_responses
+        }
+        assert codes == dict.fromkeys(batches, 0) | {("?", 0): error_codes.UNKNOWN_TOPIC_OR_PARTITION}
+    node.advance(100)
+    assert node.broker.held_produce_bytes == 0
+    monkeypatch.undo()
+    for index in range(PARTITIONS):
+        kept = bytes(partitions_of(node.fetch({("t", index): (index + 1) % 2}).result())["t", index].records)
+        assert kept.count(b"new %d" % index) == 1
+
+
+def test_a_fault_in_a_later_slice_of_a_produce_leaves_nothing_held(
+    node: WholeNode, finely: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finely()
+    pending = node.send(apis.PRODUCE, 12, produce_request({("t", index): batch(b"x") for index in range(3)}, 1))
+    monkeypatch.setattr(node.broker, "partition", lambda *args: 1 // 0)
+    node.advance(100)
+    assert isinstance(pending.answer, Closed)
+    assert node.broker.held_produce_bytes == 0

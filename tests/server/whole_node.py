@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -235,23 +235,31 @@ class WholeNode:
         connection: Connection | None = None,
     ) -> Pending:
         """Produce to several partitions."""
-        classes = API_KEYS[PRODUCE].request.classes
-        topics: dict[str, Message] = {}
-        for (name, index), records in batches.items():
-            if name not in topics:
-                topics[name] = classes["TopicProduceData"](name=name, partition_data=[])
-                if version >= 13:
-                    topic_id = self.broker.image.topic_ids.get(name, Uuid(b"\7" * 16))
-                    topics[name] = classes["TopicProduceData"](topic_id=topic_id, partition_data=[])
-            topics[name].partition_data.append(classes["PartitionProduceData"](index=index, records=records))
-        request = API_KEYS[PRODUCE].request.new(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
-        return self.send(PRODUCE, version, request, connection)
+        topic_ids = self.broker.image.topic_ids if version >= 13 else None
+        return self.send(PRODUCE, version, produce_request(batches, acks, timeout_ms, topic_ids), connection)
 
     def fetch(
         self, offsets: dict[tuple[Any, int], int], *, version: int = 12, connection: Connection | None = None, **options: Any
     ) -> Pending:
         """Fetch from partitions (of topics by name, or by id from version 13 on) at offsets; see `fetch_request`."""
         return self.send(FETCH, version, fetch_request(offsets, version, **options), connection)
+
+
+def produce_request(
+    batches: dict[tuple[str, int], bytes | None],
+    acks: int,
+    timeout_ms: int = 1000,
+    topic_ids: Mapping[str, Uuid] | None = None,
+) -> Message:
+    """A ProduceRequest; with `topic_ids` of a version that names topics by them."""
+    classes = API_KEYS[PRODUCE].request.classes
+    topics: dict[str, Message] = {}
+    for (name, index), records in batches.items():
+        if name not in topics:
+            named = {"name": name} if topic_ids is None else {"topic_id": topic_ids.get(name, Uuid(b"\7" * 16))}
+            topics[name] = classes["TopicProduceData"](**named, partition_data=[])
+        topics[name].partition_data.append(classes["PartitionProduceData"](index=index, records=records))
+    return API_KEYS[PRODUCE].request.new(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
 
 
 def fetch_request(

@@ -14,26 +14,37 @@ is this one, nobody has to be waited for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.offset_for_leader_epoch import missing_partition_code
+from kcli.server.apis.slices import Pace, answer_in_slices
 from kcli.server.replication.partition import PartitionError
 from kcli.state.topic_names import INTERNAL_TOPICS
 
 HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
+_DELETE_US = 15
 
 
-def handle_delete_records(context: RequestContext, request: Message) -> Message:
-    """Answer a DeleteRecordsRequest."""
-    topics = []
+def handle_delete_records(context: RequestContext, request: Message) -> Message | None:
+    """Answer a DeleteRecordsRequest, in slices where it names many partitions."""
+    response = context.new("DeleteRecordsResponse")
+    answer_in_slices(context, _delete_all(context, request, response.topics), response)
+    return None
+
+
+def _delete_all(context: RequestContext, request: Message, topics: list[Message]) -> Iterator[None]:
+    pace = Pace()
     for topic in request.topics:
         code = _refusal(context, topic.name)
         # As in Kafka, the last of those that name a partition counts.
         offsets = {wanted.partition_index: wanted.offset for wanted in topic.partitions}
-        partitions = []
+        partitions: list[Message] = []
+        topics.append(context.new("DeleteRecordsTopicResult", name=topic.name, partitions=partitions))
         for index, offset in offsets.items():
             answer = context.new("DeleteRecordsPartitionResult", partition_index=index, low_watermark=INVALID_LOW_WATERMARK)
             partitions.append(answer)
@@ -41,8 +52,8 @@ def handle_delete_records(context: RequestContext, request: Message) -> Message:
                 answer.error_code = code
             else:
                 _delete(context, topic.name, offset, answer)
-        topics.append(context.new("DeleteRecordsTopicResult", name=topic.name, partitions=partitions))
-    return context.new("DeleteRecordsResponse", topics=topics)
+                if pace.is_due(_DELETE_US):
+                    yield
 
 
 def _refusal(context: RequestContext, topic: str) -> int:

@@ -11,7 +11,8 @@ the append itself does the fsync; so the request's timeout begins behind it, and
 Other partitions of the request are not held up by one that fails: each has its own error.
 
 A batch whose records take long to check (they inflate to much, or must be built anew) is checked by a Compute effect, and the
-answer waits for it; the other clients do not.
+answer waits for it; the other clients do not. A request of many partitions, or of tens of megabytes, is appended in slices: no
+other of its connection is served meanwhile, so a producer's batches stay in their order.
 
 Versions 3 to 12 name topics, 13 has their ids (KIP-516). Below version 7 zstd is not known, so such batches are refused.
 Errors of single records are told from version 8 on (KIP-467).
@@ -19,6 +20,7 @@ Errors of single records are told from version 8 on (KIP-467).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -33,12 +35,18 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.slices import Pace, in_slices
 from kcli.server.broker.purgatory import DelayedOperation
 from kcli.server.replication.partition import Partition, PartitionError
 
 # From this version on topics are named by their ids.
 TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
+# Requests that are appended in slices are held in memory, all together at most so much.
+MAX_HELD_BYTES = 128 * 1024 * 1024
+# What a batch costs: some look-ups and calls of the system, and its bytes.
+_APPEND_US = 60
+_BYTES_A_US = 2_000
 _ATTRIBUTES_LOW_BYTE = HEADER.offset_of("attributes") + 1
 # A partition that was appended to, the offset that its high watermark must reach, its part of the response.
 Waiting = tuple[Partition, int, Message]
@@ -88,26 +96,7 @@ class ProduceHandler:
         """Append what a ProduceRequest carries."""
         context.wants_answer = request.acks != 0
         produce = _Produce(self._broker, context, request)
-        classes = context.api.response.classes
-        make_topic, make_partition = classes["TopicProduceResponse"], classes["PartitionProduceResponse"]
-        uses_ids = context.version >= TOPIC_IDS_VERSION
-        refusal = _refusal(context, request)
-        for topic in request.topic_data:
-            name = self._broker.topic_name(topic.topic_id) if uses_ids else topic.name
-            answers = []
-            for data in topic.partition_data:
-                answer = make_partition(index=data.index, error_code=0, base_offset=-1)
-                answers.append(answer)
-                if refusal is not None:
-                    answer.error_code, answer.error_message = refusal
-                else:
-                    produce.append(name, data.index, data.records, answer, context.now_ms)
-            produce.responses.append(
-                make_topic(topic_id=topic.topic_id, partition_responses=answers)
-                if uses_ids
-                else make_topic(name=topic.name, partition_responses=answers)
-            )
-        produce.finish(context.now_ms)
+        in_slices(context, produce.append_all(request), produce.finish, context.now_ms)
         return None
 
 
@@ -123,17 +112,80 @@ def _refusal(context: RequestContext, request: Message) -> tuple[int, str | None
 class _Produce:
     """One produce under way."""
 
-    __slots__ = ("_acks", "_broker", "_checking", "_context", "_timeout_ms", "_to_flush", "_waiting", "responses")
+    __slots__ = (
+        "_acks",
+        "_broker",
+        "_checking",
+        "_context",
+        "_held_bytes",
+        "_responses",
+        "_timeout_ms",
+        "_to_flush",
+        "_waiting",
+    )
 
     def __init__(self, broker: Any, context: RequestContext, request: Message) -> None:
         self._broker = broker
         self._context = context
         self._acks = request.acks
         self._timeout_ms = request.timeout_ms
-        self.responses: list[Message] = []
+        self._responses: list[Message] = []
+        self._held_bytes = 0
         self._waiting: list[Waiting] = []
         self._to_flush: list[ToFlush] = []
         self._checking: list[ToCheck] = []
+
+    def append_all(self, request: Message) -> Iterator[None]:
+        """Append each partition's batch; a step is a slice."""
+        try:
+            yield from self._append_topics(request)
+        finally:
+            self._broker.held_produce_bytes -= self._held_bytes
+
+    def _append_topics(self, request: Message) -> Iterator[None]:
+        broker, context, pace = self._broker, self._context, Pace()
+        classes = context.api.response.classes
+        make_topic, make_partition = classes["TopicProduceResponse"], classes["PartitionProduceResponse"]
+        uses_ids = context.version >= TOPIC_IDS_VERSION
+        refusal = _refusal(context, request)
+        now_ms = context.now_ms
+        for topic in request.topic_data:
+            name = broker.topic_name(topic.topic_id) if uses_ids else topic.name
+            answers: list[Message] = []
+            self._responses.append(
+                make_topic(topic_id=topic.topic_id, partition_responses=answers)
+                if uses_ids
+                else make_topic(name=topic.name, partition_responses=answers)
+            )
+            for data in topic.partition_data:
+                answer = make_partition(index=data.index, error_code=0, base_offset=-1)
+                answers.append(answer)
+                records, data.records = data.records, None
+                if refusal is not None:
+                    answer.error_code, answer.error_message = refusal
+                    continue
+                self.append(name, data.index, records, answer, now_ms)
+                if pace.is_due(_APPEND_US if records is None else _APPEND_US + len(records) // _BYTES_A_US):
+                    self._hold(request)
+                    if self._held_bytes:
+                        yield
+                        now_ms = broker.timer.clock_ms
+
+    def _hold(self, request: Message) -> None:
+        """Copy what is still to be appended, once: the frame is the shell's again after this slice.
+
+        Where so much is held already that there is no room, this request has to be done in one go.
+        """
+        if self._held_bytes:
+            return
+        left = [data for topic in request.topic_data for data in topic.partition_data if data.records]
+        size_bytes = sum(len(data.records) for data in left)
+        if self._broker.held_produce_bytes + size_bytes > MAX_HELD_BYTES:
+            return
+        for data in left:
+            data.records = memoryview(bytearray(data.records))
+        self._broker.held_produce_bytes += size_bytes
+        self._held_bytes = size_bytes
 
     def append(
         self, name: str | None, index: int, records: memoryview | ValidBatch | None, answer: Message, now_ms: int
@@ -233,7 +285,7 @@ class _Produce:
     def _wait_for_replicas(self, now_ms: int) -> None:
         """Answer when all in-sync replicas have it, where that is asked for; else at once."""
         context = self._context
-        response = context.api.response.classes["ProduceResponse"](responses=self.responses)
+        response = context.api.response.classes["ProduceResponse"](responses=self._responses)
         if self._acks == -1 and self._waiting:
             waiting = [entry for entry in self._waiting if not entry[2].error_code]
             if waiting:

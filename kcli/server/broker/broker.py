@@ -57,6 +57,9 @@ from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS, ConfigResource
 
 # The process has too many files open: that is no fault of the disk.
+# A fetch is answered from so many partitions at most, each by system calls of its own: the others are next, by the turns of a
+# session or the order in which the client asks.
+MAX_FILES_PER_FETCH = 200
 DESCRIPTORS_EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 SECURITY_PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
@@ -97,11 +100,12 @@ class Broker:
         self.fetch_purgatory = Purgatory(timer, self._waiting_failed)
         self.fetch_sessions = FetchSessionCache(config["max.incremental.fetch.session.cache.slots"], rng)
         self.fetch_max_bytes: int = config["fetch.max.bytes"]
-        self.max_files_per_fetch = max(1, log_manager.files.max_open // 2)
+        self.max_files_per_fetch = max(1, min(MAX_FILES_PER_FETCH, log_manager.files.max_open // 2))
         self.controller = ControllerChannel(self.node_id, effects, controller_id)
         self.router = RequestRouter(self, effects, config["unstable.api.versions.enable"])
         self.router.serve_with(PRODUCE, ProduceHandler(self).handle)
         self.router.serve_with(FETCH, FetchHandler(self).handle)
+        self.held_produce_bytes = 0  # of requests that are appended in slices
         self._waiting_fetches: dict[Connection, DelayedFetch] = {}
         self._default_topic_config: LogConfig | None = None
         self.bound_ports: dict[str, int] = {}  # by listener, where a free port was asked for

@@ -29,6 +29,8 @@ from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, To
 SLICE_LOGS = 8
 LOGS_A_NEW_ONE = 4
 CHANGES_A_LOG = 50
+# Does some of what records ask for -> as how many opened logs it counts.
+Work = Callable[[int], int]
 _PARTITION_RECORDS = frozenset(("PartitionRecord", "PartitionChangeRecord"))
 PartitionKey = tuple[Uuid, int]
 
@@ -40,7 +42,7 @@ class MetadataPublisher:
         self._broker = broker
         self._is_started = False
         self._is_started_long_ago = False  # all partitions that come from now on are new
-        self._work: deque[Callable[[int], None]] = deque()
+        self._work: deque[Work] = deque()
         self._is_working = False
         # What records have changed that is not yet published: partitions, topics removed, configurations.
         self._pending: tuple[dict[PartitionKey, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
@@ -79,9 +81,10 @@ class MetadataPublisher:
         self._broker.reconfigure()
         self._publish(self._partitions(), [], {}, now_ms)
 
-        def finish(now_ms: int) -> None:
+        def finish(now_ms: int) -> int:
             self._is_started_long_ago = True
             done(now_ms)
+            return 1
 
         self._work.append(finish)
         self._run_work(now_ms)
@@ -109,9 +112,7 @@ class MetadataPublisher:
         self._is_working = True
         left = SLICE_LOGS
         while left > 0 and self._work:
-            known = len(self._broker.log_manager.logs)
-            self._work.popleft()(now_ms)
-            left -= LOGS_A_NEW_ONE if len(self._broker.log_manager.logs) > known else 1
+            left -= self._work.popleft()(now_ms)
         self._broker.take_log_flushes(now_ms)
         self._is_working = bool(self._work)
         if self._work:
@@ -137,12 +138,13 @@ class MetadataPublisher:
         for start in range(0, len(known), CHANGES_A_LOG):
             self._work.append(partial(self._apply_all, known[start : start + CHANGES_A_LOG]))
 
-    def _apply_all(self, keys: Iterable[PartitionKey], now_ms: int) -> None:
+    def _apply_all(self, keys: Iterable[PartitionKey], now_ms: int) -> int:
         for topic_id, index in keys:
             topic = self.image.topics.get(topic_id)
             partition = None if topic is None else self._broker.partitions.get((topic.name, index))
             if topic is not None and partition is not None and partition.topic_id == topic_id:
                 self._apply(topic, index, partition, now_ms)
+        return 1
 
     def _apply(self, topic: Topic, index: int, partition: Partition, now_ms: int) -> None:
         was_leader = partition.is_leader
@@ -171,12 +173,13 @@ class MetadataPublisher:
             ):
                 self._broker.assignments.assign(topic.topic_id, index, directory_id, now_ms)
 
-    def _open(self, topic_id: Uuid, index: int, now_ms: int) -> None:
+    def _open(self, topic_id: Uuid, index: int, now_ms: int) -> int:
         """Open or make the log of a partition, if the metadata still has it."""
         broker = self._broker
         topic = self.image.topics.get(topic_id)
         if topic is None or index not in topic.partitions:
-            return
+            return 1
+        known = len(broker.log_manager.logs)
         log = None
         try:
             log = broker.log_manager.get_or_create_log(
@@ -193,6 +196,7 @@ class MetadataPublisher:
         partition = Partition(broker.node_id, topic.name, index, topic_id, log)
         broker.partitions[topic.name, index] = partition
         self._apply(topic, index, partition, now_ms)
+        return LOGS_A_NEW_ONE if len(broker.log_manager.logs) > known else 1
 
     def _remove(self, topic: Topic, now_ms: int) -> None:
         broker = self._broker
@@ -212,11 +216,12 @@ class MetadataPublisher:
         for start in range(0, len(gone), SLICE_LOGS):
             self._work.append(partial(self._delete, topic.name, gone[start : start + SLICE_LOGS]))
 
-    def _delete(self, topic: str, keys: list[tuple[str, int]], now_ms: int) -> None:
+    def _delete(self, topic: str, keys: list[tuple[str, int]], now_ms: int) -> int:
         try:
             self._broker.log_manager.delete_logs(keys, now_ms)
         except StorageError as error:
             self._broker.tell(f"topic {topic} is deleted, but {error}")
+        return len(keys)
 
 
 def _directory(topic: Topic, index: int, node_id: int) -> Uuid | None:
