@@ -259,7 +259,7 @@ class Administrator:
 
     def _compare(self, response: Message) -> str:
         """What is wrong with a Metadata response, or nothing; topics in doubt that are there are taken in."""
-        world, ledger = self._world, self._world.ledger
+        ledger = self._world.ledger
         seen = {bytes(topic.topic_id): topic for topic in response.topics}
         for topic_id, found in seen.items():
             if topic_id not in ledger.topics and found.name in self._in_doubt:
@@ -269,9 +269,6 @@ class Administrator:
                 ledger.topics[topic_id] = topic
         for topic_id, topic in ledger.topics.items():
             if topic_id not in seen:
-                if world.machine.disk.has_lost_writes:
-                    # The metadata log ends where a failed flush has left a hole, which no program could see.
-                    topic.deletion_asked = True
                 if not topic.deletion_asked:
                     return f"topic {topic.facts.name} is gone"
             elif topic.is_deleted:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 
+from kcli.format.file_names import DirectoryState
 from kcli.inspect.verification.finding_kinds import ERROR
 from kcli.inspect.verification.verifier import Verifier
 from kcli.log.log_directory import parent_path, resolve_paths
@@ -83,7 +84,7 @@ class DiskChecker:
     def _check_start(self) -> None:
         for partition in self._partitions():
             path = self._path(self._disk, partition)
-            if path is not None and self.dead_directory == parent_path(path):
+            if self.dead_directory is not None and self._lies_in(self.dead_directory, partition, path):
                 continue
             if self.dead_directory is None:
                 self._check_place(partition)
@@ -143,6 +144,16 @@ class DiskChecker:
     def _path(self, disk: SimulatedDisk, partition: PartitionLedger) -> str | None:
         """Where a partition lies, or None."""
         return next(iter(self._paths(disk, partition)), None)
+
+    def _lies_in(self, directory: str, partition: PartitionLedger, path: str | None) -> bool:
+        """Whether a partition lies in a directory at `path`, or (None) as a replica that takes its place there at a start.
+
+        The loss of power may have kept the rename of the old one to -delete, and not that of the new one to its place.
+        """
+        if path is not None:
+            return directory == parent_path(path)
+        names = self._disk.list_directory(directory)
+        return any(name.startswith(f"{partition}.") and name.endswith(DirectoryState.FUTURE.value) for name in names)
 
     def _image(self, disk: SimulatedDisk, partition: PartitionLedger) -> LogImage:
         """The log of a partition; an empty one where it lies nowhere."""

@@ -120,8 +120,8 @@ class Operator:
         looks = 0
         while looks < MOVE_PATIENCE:
             yield LOOK_MS
-            if topic.deletion_asked or (not places and looks and self._world.machine.disk.has_lost_writes):
-                return None  # with a metadata log that a failed flush has torn the topic may be gone
+            if topic.deletion_asked:
+                return None
             answer = yield from self._places(partition)
             if answer is None:
                 continue

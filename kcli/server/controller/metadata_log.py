@@ -8,6 +8,7 @@
     <...>.checkpoint.deleted                 a snapshot about to be removed; removed at start
 
 The log begins at the offset of the oldest snapshot that is kept: a node that lacks more loads that and goes on behind it.
+A node whose disk fails a flush of it ends, and its next start writes what no snapshot holds once more (see `_write_again`).
 The epoch of the last record is the log's, or the snapshot's where the log holds nothing.
 """
 
@@ -144,6 +145,7 @@ class MetadataLog:
                 "restore the snapshot (a .checkpoint) from a copy"
             )
         opened._start_behind_latest_snapshot(now_ms)
+        opened._write_again()
         return opened
 
     def _start_behind_latest_snapshot(self, now_ms: int) -> None:
@@ -153,6 +155,24 @@ class MetadataLog:
         if latest is not None and (latest.epoch > log_epoch or latest.end_offset > self.end_offset) and latest.end_offset > 0:
             for path in self.log.truncate_fully_and_start_at(latest.end_offset, now_ms):
                 self.disk.remove(path)
+
+    def _write_again(self) -> None:
+        """Write what lies behind the latest snapshot once more, in its place, so that the next flush brings it to the device.
+
+        A process before this one may have ended because a flush failed. Of the pages that are lost then Linux shows the bytes
+        and no longer writes them, so that a later flush succeeds without them; behind such a hole nothing that is committed
+        would outlast a loss of power. What a snapshot holds was committed, and flushed, when that began.
+        """
+        latest, log = self.latest_snapshot, self.log.local_log()
+        offset = max(self.start_offset, latest.end_offset if latest is not None else 0)
+        if offset >= self.end_offset:
+            return
+        first, position = log.locate(offset)
+        for segment in log.segments[log.floor(first.base_offset) :]:
+            file = log.files.get(segment.log_path)
+            begin = position if segment is first else 0
+            for at in range(begin, segment.size_bytes, READ_BYTES):
+                self.disk.write_at(segment.log_path, at, file.read_at(at, min(READ_BYTES, segment.size_bytes - at)))
 
     @property
     def start_offset(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk import LogDisk, OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.server.controller.formatting import METADATA_PARTITION, format_directory, read_meta_properties
 from kcli.server.controller.metadata_batches import MetadataBatch
@@ -22,8 +22,8 @@ START_MS = 1_700_000_000_000
 class Surroundings:
     """What the shell gives a core, in a test's hands: `run` makes all that is under way come back."""
 
-    def __init__(self, now_ms: int = START_MS) -> None:
-        self.disk = OsDisk()
+    def __init__(self, now_ms: int = START_MS, disk: LogDisk | None = None) -> None:
+        self.disk: LogDisk = OsDisk() if disk is None else disk
         self.files = FileCache(self.disk)
         self.timer = Timer(now_ms)
         self.now_ms = now_ms
@@ -36,8 +36,11 @@ class Surroundings:
 
     def finish_flush(self, error: OSError | None = None) -> None:
         paths, callback = self.flushes.pop(0)
-        for path in paths if error is None else ():
-            self.disk.flush(path)
+        try:
+            for path in paths if error is None else ():
+                self.disk.flush(path)
+        except OSError as failed:
+            error = failed
         self.flush_count += 1
         callback(error, self.now_ms)
 
@@ -78,26 +81,25 @@ class Follower:
         self.leaders.append((leader_id, epoch))
 
 
-def formatted(directory: Path, seed: int = 1) -> Path:
+def formatted(directory: Path, seed: int = 1, disk: LogDisk | None = None) -> Path:
     """A directory that was formatted for one node with a dynamic quorum."""
-    dice = random.Random(seed)
+    dice, disk = random.Random(seed), OsDisk() if disk is None else disk
     format_directory(
-        OsDisk(), str(directory), dice.randbytes, START_MS, node_id=NODE_ID, controller_host="127.0.0.1", controller_port=PORT
+        disk, str(directory), dice.randbytes, START_MS, node_id=NODE_ID, controller_host="127.0.0.1", controller_port=PORT
     )
     return directory
 
 
-def raft_config(directory: Path, **changes: object) -> RaftConfig:
-    meta = read_meta_properties(OsDisk(), str(directory))
+def raft_config(directory: Path, disk: LogDisk | None = None, **changes: object) -> RaftConfig:
+    meta = read_meta_properties(disk or OsDisk(), str(directory))
     assert meta is not None and meta.directory_id is not None
     config = RaftConfig(NODE_ID, meta.directory_id, f"{directory}/{METADATA_PARTITION}", {"CONTROLLER": ("127.0.0.1", PORT)})
     return config._replace(**changes)  # type: ignore[arg-type]
 
 
 def started_raft(directory: Path, around: Surroundings, *listeners: Follower, **changes: object) -> RaftClient:
-    raft = RaftClient(
-        raft_config(directory, **changes), around.disk, around.files, around.timer, around.flush, around.lines.append
-    )
+    config = raft_config(directory, around.disk, **changes)
+    raft = RaftClient(config, around.disk, around.files, around.timer, around.flush, around.lines.append)
     raft.listeners += listeners
     raft.start(around.now_ms)
     return raft
