@@ -172,3 +172,11 @@ def test_nothing_of_one_machine_is_in_the_tree() -> None:
         path = ROOT / name
         if path.suffix in {".py", ".md", ".toml", ".pxd", ".java", ".txt", ""} and "fixtures/" not in name and path.is_file():
             assert path.name == "test_house.py" or not pattern.search(path.read_text(errors="replace")), name
+
+
+@pytest.mark.xdist_group("house")
+def test_the_tests_of_a_group_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    """xdist tells groups by the ids of tests; where those get lost, every process starts a Spark and a Kafka of its own."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("there are no groups without --dist loadgroup")
+    assert request.node.nodeid.endswith("@house")
