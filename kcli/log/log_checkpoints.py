@@ -12,23 +12,20 @@ A log and the future log that is to replace it lie in different directories, so 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from kcli.format.file_names import FileKind
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import parent_path
+from kcli.log.log_registry import LogRegistry
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.unified_log import UnifiedLog
 
-if TYPE_CHECKING:
-    from kcli.log.log_manager import LogManager
-
 
 class LogCheckpoints:
-    """The checkpoints of one manager's log directories. What is to be flushed goes to the manager."""
+    """The checkpoints of a registry's log directories. What is to be flushed goes to the registry."""
 
-    def __init__(self, manager: LogManager) -> None:
-        self._manager = manager
+    def __init__(self, registry: LogRegistry) -> None:
+        self._registry = registry
 
     @staticmethod
     def offset_of(log: UnifiedLog, kind: FileKind) -> int | None:
@@ -42,7 +39,7 @@ class LogCheckpoints:
     def offsets_in(self, log_dir: LogDir, kind: FileKind) -> dict[TopicPartition, int]:
         """What a checkpoint of a log directory is to hold now."""
         found = {}
-        for log in self._manager.all_logs():
+        for log in self._registry.all_logs():
             if parent_path(log.directory) == log_dir.path:
                 offset = self.offset_of(log, kind)
                 if offset is not None:
@@ -57,8 +54,8 @@ class LogCheckpoints:
         """Write these offsets as one checkpoint of a log directory; an error takes it offline."""
         if not log_dir.is_online:
             return
-        manager = self._manager
+        registry = self._registry
         try:
-            manager.queue_flush(log_dir.checkpoints[kind].write(offsets, manager.failing(log_dir.path)))
+            registry.queue_flush(log_dir.checkpoints[kind].write(offsets, registry.failing(log_dir.path)))
         except OSError as error:
-            manager.take_offline(log_dir.path, error)
+            registry.take_offline(log_dir.path, error)

@@ -9,14 +9,12 @@ total, usable     the bytes of the file system, and those that may still be writ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.log_directory import parent_path
+from kcli.log.log_registry import LogRegistry
 from kcli.log.unified_log import UnifiedLog
-
-if TYPE_CHECKING:
-    from kcli.log.log_manager import LogManager
 
 UNKNOWN_BYTES = -1
 
@@ -42,23 +40,23 @@ class LogDirFacts(NamedTuple):
     replicas: list[ReplicaFacts]
 
 
-def describe_log_dirs(manager: LogManager) -> list[LogDirFacts]:
+def describe_log_dirs(registry: LogRegistry) -> list[LogDirFacts]:
     """The facts of every log directory, in the order of log.dirs; one whose file system cannot be asked goes offline."""
     by_dir: dict[str, list[ReplicaFacts]] = {}
-    for logs in (manager.logs, manager.future_logs):
-        is_future = logs is manager.future_logs
+    for logs in (registry.logs, registry.future_logs):
+        is_future = logs is registry.future_logs
         for (topic, partition), log in sorted(logs.items()):
-            lag = _offset_lag(log, manager.logs.get((topic, partition)) if is_future else None)
+            lag = _offset_lag(log, registry.logs.get((topic, partition)) if is_future else None)
             facts = ReplicaFacts(topic, partition, log.size_bytes, lag, is_future)
             by_dir.setdefault(parent_path(log.directory), []).append(facts)
     found = []
-    for log_dir in manager.dirs.values():
+    for log_dir in registry.dirs.values():
         total_bytes = usable_bytes = UNKNOWN_BYTES
         if log_dir.is_online:
             try:
-                total_bytes, usable_bytes = manager.disk.total_bytes(log_dir.path), manager.disk.free_bytes(log_dir.path)
+                total_bytes, usable_bytes = registry.disk.total_bytes(log_dir.path), registry.disk.free_bytes(log_dir.path)
             except OSError as error:
-                manager.take_offline(log_dir.path, error)
+                registry.take_offline(log_dir.path, error)
         replicas = by_dir.get(log_dir.path, []) if log_dir.is_online else []
         found.append(
             LogDirFacts(log_dir.path, log_dir.directory_id, log_dir.offline_reason, total_bytes, usable_bytes, replicas)

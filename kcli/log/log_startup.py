@@ -21,7 +21,6 @@ one the start has failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from kcli.format import limits
 from kcli.format.file_names import (
@@ -40,31 +39,29 @@ from kcli.format.primitives import FormatError
 from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path, parent_path
+from kcli.log.log_registry import LogRegistry
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.slices import Slices
 from kcli.log.storage_errors import DuplicateLogError
 from kcli.log.unified_log import UnifiedLog
 
-if TYPE_CHECKING:
-    from kcli.log.log_manager import LogManager
-
 _Checkpoints = dict[FileKind, dict[TopicPartition, int]]
 
 
 class LogStartup:
-    """Opens all logs into a manager; see LogManager.start."""
+    """Opens all logs into a registry; see LogManager.start."""
 
     def __init__(
         self,
-        manager: LogManager,
+        registry: LogRegistry,
         config_of: Callable[[str], LogConfig],
         is_hosted: Callable[[Uuid, int], bool],
         directory_of: Callable[[Uuid, int], Uuid | None],
         now_ms: int,
     ) -> None:
-        self._manager = manager
-        self._disk = manager.disk
+        self._registry = registry
+        self._disk = registry.disk
         self._config_of = config_of
         self._is_hosted = is_hosted
         self._directory_of = directory_of
@@ -72,20 +69,20 @@ class LogStartup:
 
     def run(self) -> Iterator[None]:
         """A small log a step; of one that is recovered a piece."""
-        manager = self._manager
-        for log_dir in manager.online_dirs():
+        registry = self._registry
+        for log_dir in registry.online_dirs():
             try:
                 yield from self._load_dir(log_dir)
                 log_dir.is_loaded = True
             except OSError as error:
-                manager.take_offline(log_dir.path, error)
+                registry.take_offline(log_dir.path, error)
             except LogRefusedError as error:
                 sentence = f"{error.path}: {error.message}; `kcli verify --repair {log_dir.path}` says what can be done"
-                manager.take_offline(log_dir.path, OSError(sentence))
+                registry.take_offline(log_dir.path, OSError(sentence))
 
     def _load_dir(self, log_dir: LogDir) -> Iterator[None]:
-        manager = self._manager
-        checkpoints = log_dir.begin_loading(manager.report)
+        registry = self._registry
+        checkpoints = log_dir.begin_loading(registry.report)
         yield
         for name in self._disk.list_directory(log_dir.path):
             found = self._partition_of(log_dir, name)
@@ -93,9 +90,9 @@ class LogStartup:
                 continue
             path = join_path(log_dir.path, name)
             if found.state is DirectoryState.DELETE:
-                manager.deletions.add((path,), self._now_ms + manager.settings.file_delete_delay_ms)
+                registry.deletions.add((path,), self._now_ms + registry.settings.file_delete_delay_ms)
             elif found.state is DirectoryState.STRAY:
-                manager.stray_directories.append(path)
+                registry.stray_directories.append(path)
             else:
                 topic_id = self._read_topic_id(path)
                 if topic_id is None:
@@ -113,7 +110,7 @@ class LogStartup:
 
         A log that is made anew under such a name must not be cut, or believed, by the offsets of the old one.
         """
-        logs = {(log.topic, log.partition) for log in self._manager.all_logs() if parent_path(log.directory) == log_dir.path}
+        logs = {(log.topic, log.partition) for log in self._registry.all_logs() if parent_path(log.directory) == log_dir.path}
         for kind, checkpoint in log_dir.checkpoints.items():
             kept = {key: offset for key, offset in checkpoints[kind].items() if key in logs}
             if len(kept) < len(checkpoints[kind]):
@@ -126,7 +123,7 @@ class LogStartup:
             found = parse_partition_directory(name)
         except FormatError as error:
             if name != REMOTE_INDEX_CACHE_DIRECTORY and self._disk.is_directory(path):
-                self._manager.report(f"{log_dir.path}: {error.message}; it is left alone")
+                self._registry.report(f"{log_dir.path}: {error.message}; it is left alone")
             return None
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
@@ -145,13 +142,13 @@ class LogStartup:
             raise LogRefusedError(error.message, at) from error
 
     def _set_stray(self, log_dir: str, path: str, found: PartitionDirectory, why: str) -> None:
-        manager = self._manager
-        name = partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, manager.unique_id())
+        registry = self._registry
+        name = partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, registry.unique_id())
         target = join_path(log_dir, name)
-        manager.report(f"{path}: {why}; renamed to {target}")
+        registry.report(f"{path}: {why}; renamed to {target}")
         self._disk.rename(path, target)
-        manager.flush_directory(log_dir)
-        manager.stray_directories.append(target)
+        registry.flush_directory(log_dir)
+        registry.stray_directories.append(target)
 
     def _is_second(self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid) -> bool:
         """Whether a directory was set aside because its partition has another one, too; or that one was.
@@ -172,7 +169,7 @@ class LogStartup:
             if registered is None or found.state is DirectoryState.FUTURE:
                 return False
             why = f"the metadata has the replica in {registered}"
-            if registered == self._manager.directory_id_of(other):
+            if registered == self._registry.directory_id_of(other):
                 self._set_stray(log_dir.path, path, found, why)
                 return True
             if registered != log_dir.directory_id:
@@ -190,12 +187,12 @@ class LogStartup:
         )
 
     def _logs_of(self, found: PartitionDirectory) -> dict[TopicPartition, UnifiedLog]:
-        return self._manager.future_logs if found.state is DirectoryState.FUTURE else self._manager.logs
+        return self._registry.future_logs if found.state is DirectoryState.FUTURE else self._registry.logs
 
     def _open(
         self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid, checkpoints: _Checkpoints
     ) -> Slices[None]:
-        manager = self._manager
+        registry = self._registry
         key = (found.topic, found.partition)
         logs = self._logs_of(found)
         if key in logs:
@@ -203,7 +200,7 @@ class LogStartup:
                 f"{found.topic}-{found.partition} lies twice, in {logs[key].directory} and in {path}: remove the one that is "
                 "older, most likely that of the log directory which failed last"
             )
-        log = yield from manager.open_log(
+        log = yield from registry.open_log(
             path,
             key,
             topic_id,
@@ -216,7 +213,7 @@ class LogStartup:
         log.update_high_watermark(checkpoints[FileKind.REPLICATION_CHECKPOINT].get(key, 0))
         logs[key] = log
         if log_dir.had_clean_shutdown:
-            manager.flush_log(log)  # indexes that were missing and made anew
+            registry.flush_log(log)  # indexes that were missing and made anew
 
 
 def _is_torn(data: bytes) -> bool:

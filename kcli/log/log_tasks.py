@@ -21,15 +21,15 @@ their turn in the next one. `run` of a task returns when it wants to be called n
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from kcli.format.file_names import FileKind
 from kcli.log.deletion_queue import NEVER_MS
+from kcli.log.log_checkpoints import LogCheckpoints
 from kcli.log.log_directory import parent_path
+from kcli.log.log_registry import LogRegistry
+from kcli.log.replica_mover import ReplicaMover
 from kcli.log.unified_log import UnifiedLog
-
-if TYPE_CHECKING:
-    from kcli.log.log_manager import LogManager
 
 LOGS_PER_STEP = 256
 # Retention renames the files of segments: about a millisecond for ten of them.
@@ -56,13 +56,13 @@ class Sweep:
 
     def __init__(
         self,
-        manager: LogManager,
+        registry: LogRegistry,
         visit: Callable[[UnifiedLog, int], bool | None],
         interval_ms: int,
         logs_per_step: int = LOGS_PER_STEP,
         finish: Callable[[], None] = lambda: None,
     ) -> None:
-        self._manager = manager
+        self._registry = registry
         self._visit = visit
         self._finish = finish
         self._interval_ms = interval_ms
@@ -72,10 +72,10 @@ class Sweep:
     def run(self, now_ms: int) -> int:
         """The next slice -> when to come again."""
         if self._left is None:
-            self._left = self._manager.all_logs()[::-1]
+            self._left = self._registry.all_logs()[::-1]
         for _ in range(min(self._logs_per_step, len(self._left))):
             log = self._left.pop()
-            if self._manager.is_live(log) and self._visit(log, now_ms):
+            if self._registry.is_live(log) and self._visit(log, now_ms):
                 self._left.append(log)
         if self._left:
             return now_ms
@@ -112,63 +112,71 @@ class Task:
 
 
 class LogSweeps:
-    """The visits of the sweeps over a manager's logs; a disk's error takes the log directory offline."""
+    """The visits of the sweeps over a registry's logs; a disk's error takes the log directory offline."""
 
-    def __init__(self, manager: LogManager) -> None:
-        self._manager = manager
+    def __init__(self, registry: LogRegistry) -> None:
+        self._registry = registry
 
     def apply_retention(self, log: UnifiedLog, now_ms: int) -> bool:
         """Take out some of the segments that retention wants gone -> whether there were any."""
         try:
             renamed = log.delete_old_segments(now_ms, SEGMENTS_PER_VISIT)
         except OSError as error:
-            self._manager.take_offline(log.directory, error)
+            self._registry.take_offline(log.directory, error)
             return False
-        self._manager.deletions.add(renamed, now_ms + log.config.file_delete_delay_ms)
+        self._registry.deletions.add(renamed, now_ms + log.config.file_delete_delay_ms)
         return bool(renamed)
 
     def flush_by_time(self, log: UnifiedLog, now_ms: int) -> None:
         """Flush a log whose flush.ms is over."""
         if log.needs_flush(now_ms):
-            self._manager.flush_log(log)
+            self._registry.flush_log(log)
 
     def flush_rolled(self, log: UnifiedLog, now_ms: int) -> None:
         """Flush a log of which more than the active segment is not on the device."""
         if log.recovery_point < log.active_base_offset:
-            self._manager.flush_log(log)
+            self._registry.flush_log(log)
 
     def expire_producers(self, log: UnifiedLog, now_ms: int) -> None:
         """Forget producers that have been idle for too long."""
         if log.producers.producers:
-            log.producers.remove_expired(now_ms, self._manager.settings.producer_id_expiration_ms)
+            log.producers.remove_expired(now_ms, self._registry.settings.producer_id_expiration_ms)
 
 
-class Checkpoint:
+class CheckpointSweep:
     """Gathers what one kind of checkpoint is to hold, log by log, and writes it for each log directory."""
 
-    def __init__(self, manager: LogManager, kind: FileKind) -> None:
-        self._manager = manager
+    def __init__(self, registry: LogRegistry, checkpoints: LogCheckpoints, kind: FileKind) -> None:
+        self._registry = registry
+        self._checkpoints = checkpoints
         self._kind = kind
         self._found: dict[str, dict[tuple[str, int], int]] = {}
 
     def visit(self, log: UnifiedLog, now_ms: int) -> None:
         """Take a log into account."""
-        offset = self._manager.checkpoints.offset_of(log, self._kind)
+        offset = self._checkpoints.offset_of(log, self._kind)
         if offset is not None:
             self._found.setdefault(parent_path(log.directory), {})[log.topic, log.partition] = offset
 
     def finish(self) -> None:
         """Write what was found."""
         found, self._found = self._found, {}
-        for log_dir in self._manager.online_dirs():
-            self._manager.checkpoints.write(log_dir, self._kind, found.get(log_dir.path, {}))
+        for log_dir in self._registry.online_dirs():
+            self._checkpoints.write(log_dir, self._kind, found.get(log_dir.path, {}))
 
 
-def begin_tasks(manager: LogManager, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> dict[str, Task]:
+def begin_tasks(
+    registry: LogRegistry,
+    checkpoints: LogCheckpoints,
+    mover: ReplicaMover,
+    now_ms: int,
+    schedule: Schedule,
+    after: Callable[[int], None],
+) -> dict[str, Task]:
     """Put all tasks on a timer, each with its name; see LogManager.begin_tasks."""
-    settings, visits = manager.settings, LogSweeps(manager)
+    settings, visits = registry.settings, LogSweeps(registry)
     recovery_points, log_starts, high_watermarks = (
-        Checkpoint(manager, kind)
+        CheckpointSweep(registry, checkpoints, kind)
         for kind in (
             FileKind.RECOVERY_POINT_CHECKPOINT,
             FileKind.LOG_START_OFFSET_CHECKPOINT,
@@ -180,46 +188,29 @@ def begin_tasks(manager: LogManager, now_ms: int, schedule: Schedule, after: Cal
         high_watermarks.visit(log, now_ms)
         visits.flush_rolled(log, now_ms)
 
-    first_ms = now_ms + settings.initial_task_delay_ms
-    sweeps = {
-        "kafka-log-retention": (
-            Sweep(manager, visits.apply_retention, settings.retention_check_interval_ms, RETENTION_LOGS_PER_STEP),
-            first_ms,
-        ),
-        "kafka-log-flusher": (Sweep(manager, visits.flush_by_time, settings.flush_scheduler_interval_ms), first_ms),
-        "kafka-recovery-point-checkpoint": (
-            Sweep(
-                manager,
-                recovery_points.visit,
-                settings.flush_offset_checkpoint_interval_ms,
-                finish=recovery_points.finish,
-            ),
-            first_ms,
-        ),
-        "kafka-log-start-offset-checkpoint": (
-            Sweep(manager, log_starts.visit, settings.flush_start_offset_checkpoint_interval_ms, finish=log_starts.finish),
-            first_ms,
-        ),
-        "highwatermark-checkpoint": (
-            Sweep(
-                manager,
-                visit_high_watermark,
-                settings.high_watermark_checkpoint_interval_ms,
-                finish=high_watermarks.finish,
-            ),
-            now_ms + settings.high_watermark_checkpoint_interval_ms,
-        ),
-        "PeriodicProducerExpirationCheck": (
-            Sweep(manager, visits.expire_producers, settings.producer_id_expiration_check_interval_ms),
-            now_ms + settings.producer_id_expiration_check_interval_ms,
-        ),
-    }
-    tasks = {}
-    for name, (sweep, due_ms) in sweeps.items():
-        tasks[name] = Task(sweep.run, schedule, after)
+    tasks: dict[str, Task] = {}
+
+    def sweep(name: str, due_ms: int, made: Sweep) -> None:
+        tasks[name] = Task(made.run, schedule, after)
         tasks[name].wake(due_ms)
-    tasks["kafka-delete-logs"] = deletions = Task(manager.deletions.run, schedule, after)
-    manager.deletions.on_added(deletions.wake)
-    tasks["ReplicaAlterLogDirsThread"] = moves = Task(manager.mover.run, schedule, after)
-    manager.mover.on_work(moves.wake)
+
+    first_ms, interval_ms = now_ms + settings.initial_task_delay_ms, settings.retention_check_interval_ms
+    sweep("kafka-log-retention", first_ms, Sweep(registry, visits.apply_retention, interval_ms, RETENTION_LOGS_PER_STEP))
+    sweep("kafka-log-flusher", first_ms, Sweep(registry, visits.flush_by_time, settings.flush_scheduler_interval_ms))
+    interval_ms = settings.flush_offset_checkpoint_interval_ms
+    made = Sweep(registry, recovery_points.visit, interval_ms, finish=recovery_points.finish)
+    sweep("kafka-recovery-point-checkpoint", first_ms, made)
+    interval_ms = settings.flush_start_offset_checkpoint_interval_ms
+    sweep(
+        "kafka-log-start-offset-checkpoint", first_ms, Sweep(registry, log_starts.visit, interval_ms, finish=log_starts.finish)
+    )
+    interval_ms = settings.high_watermark_checkpoint_interval_ms
+    made = Sweep(registry, visit_high_watermark, interval_ms, finish=high_watermarks.finish)
+    sweep("highwatermark-checkpoint", now_ms + interval_ms, made)
+    interval_ms = settings.producer_id_expiration_check_interval_ms
+    sweep("PeriodicProducerExpirationCheck", now_ms + interval_ms, Sweep(registry, visits.expire_producers, interval_ms))
+    tasks["kafka-delete-logs"] = deletions = Task(registry.deletions.run, schedule, after)
+    registry.deletions.on_added(deletions.wake)
+    tasks["ReplicaAlterLogDirsThread"] = moves = Task(mover.run, schedule, after)
+    mover.on_work(moves.wake)
     return tasks

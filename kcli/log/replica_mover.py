@@ -19,17 +19,19 @@ speed is bounded by replica.alter.log.dirs.io.max.bytes.per.second.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kcli.format.file_names import (
     MAX_NAME_CHARACTERS,
     DirectoryState,
     partition_directory_name,
 )
+from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import read_header
 from kcli.log.append_errors import AppendError
 from kcli.log.deletion_queue import NEVER_MS
+from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path, parent_path
+from kcli.log.log_registry import LogRegistry
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.storage_errors import (
     InvalidTopicError,
@@ -39,9 +41,6 @@ from kcli.log.storage_errors import (
 )
 from kcli.log.unified_log import UnifiedLog
 
-if TYPE_CHECKING:
-    from kcli.log.log_manager import LogManager
-
 # A step reads and writes so much: about a millisecond of copying in the page cache.
 COPY_BYTES = 1024 * 1024
 SECOND_MS = 1_000
@@ -50,14 +49,14 @@ REST_MS = 100
 
 
 class ReplicaMover:
-    """The replicas of one manager that are moving. `on_caught_up(topic, partition, now_ms)` is called once for
+    """The replicas of one registry that are moving. `on_caught_up(topic, partition, now_ms)` is called once for
     each that could take its place.
 
     It may be called again for one that a restart or an offline directory interrupted.
     """
 
-    def __init__(self, manager: LogManager) -> None:
-        self._manager = manager
+    def __init__(self, registry: LogRegistry) -> None:
+        self._registry = registry
         self._told: set[TopicPartition] = set()
         self._turn: list[TopicPartition] = []
         self._wake: Callable[[int], None] = lambda at_ms: None
@@ -66,7 +65,7 @@ class ReplicaMover:
     def on_work(self, wake: Callable[[int], None]) -> None:
         """Have `wake(at_ms)` called when there is something to move."""
         self._wake = wake
-        if self._manager.future_logs:
+        if self._registry.future_logs:
             wake(0)
 
     # -------------------------------------------------------------------------------------------------------- asking
@@ -77,59 +76,66 @@ class ReplicaMover:
         A partition that is not here yet is remembered for when it is made, as in Kafka. Raises InvalidTopicError,
         LogDirNotFoundError, KafkaStorageError, NotHostedError.
         """
-        manager, key = self._manager, (topic, partition)
-        future_name = partition_directory_name(topic, partition, DirectoryState.FUTURE, manager.unique_id())
+        registry, key = self._registry, (topic, partition)
+        future_name = partition_directory_name(topic, partition, DirectoryState.FUTURE, registry.unique_id())
         if len(future_name) > MAX_NAME_CHARACTERS:
             raise InvalidTopicError(f"the name of {topic} is too long for a directory that is moving")
-        log_dir = manager.dirs.get(path)
+        log_dir = registry.dirs.get(path)
         if log_dir is None:
-            raise LogDirNotFoundError(f"{path} is not in log.dirs ({', '.join(manager.dirs)})")
+            raise LogDirNotFoundError(f"{path} is not in log.dirs ({', '.join(registry.dirs)})")
         if not log_dir.is_online:
             raise KafkaStorageError(f"{path} is offline")
-        future = manager.future_logs.get(key)
-        if future is not None and manager.log_dir_of(future) is not log_dir:
+        future = registry.future_logs.get(key)
+        if future is not None and registry.log_dir_of(future) is not log_dir:
             self.cancel(topic, partition, now_ms)
             future = None
-        current = manager.get_log(topic, partition)
+        current = registry.get_log(topic, partition)
         if current is None:
-            manager.preferred_dirs[key] = path
+            registry.preferred_dirs[key] = path
             raise NotHostedError(f"{topic}-{partition} has no replica here yet; it will be made in {path}")
-        if manager.log_dir_of(current) is log_dir or future is not None:
+        if registry.log_dir_of(current) is log_dir or future is not None:
             return
-        if len(manager.online_dirs()) < len(manager.dirs):
+        if len(registry.online_dirs()) < len(registry.dirs):
             raise KafkaStorageError(f"{topic}-{partition} is not moved while a log directory is offline")
-        manager.create_future_log(current, log_dir, now_ms)
+        self._create_future_log(current, log_dir, now_ms)
         self._wake(now_ms)
+
+    def _create_future_log(self, current: UnifiedLog, log_dir: LogDir, now_ms: int) -> None:
+        """Make the log that is to take a partition's place in another directory. Raises KafkaStorageError."""
+        registry, key = self._registry, (current.topic, current.partition)
+        name = partition_directory_name(*key, DirectoryState.FUTURE, registry.unique_id())
+        topic_id = Uuid(current.topic_id or bytes(16))
+        registry.future_logs[key] = registry.create_log(key, name, topic_id, current.config, [log_dir], now_ms)
 
     def cancel(self, topic: str, partition: int, now_ms: int) -> None:
         """Stop moving a partition and drop what was copied."""
         self._told.discard((topic, partition))
-        future = self._manager.future_logs.pop((topic, partition), None)
+        future = self._registry.future_logs.pop((topic, partition), None)
         if future is not None:
-            self._manager.set_aside(future, now_ms)
+            self._registry.set_aside(future, now_ms)
 
     # -------------------------------------------------------------------------------------------------------- copying
 
     def run(self, now_ms: int) -> int:
         """Copy a piece of the next replica -> when to come again."""
-        manager = self._manager
-        if not manager.future_logs:
+        registry = self._registry
+        if not registry.future_logs:
             self._told.clear()
             return NEVER_MS
         if not self._turn:
-            self._turn = list(manager.future_logs)
+            self._turn = list(registry.future_logs)
         copied = 0
         while self._turn and not copied:
             key = self._turn.pop()
             copied = self._copy(key, now_ms)
         if copied:
-            limit = manager.settings.alter_log_dirs_max_bytes_per_second
+            limit = registry.settings.alter_log_dirs_max_bytes_per_second
             return now_ms + copied * SECOND_MS // limit
         return now_ms + REST_MS
 
     def _copy(self, key: TopicPartition, now_ms: int) -> int:
         """Copy a piece of one replica -> how many bytes."""
-        current, future = self._manager.logs.get(key), self._manager.future_logs.get(key)
+        current, future = self._registry.logs.get(key), self._registry.future_logs.get(key)
         if current is None or future is None:
             return 0
         at = current  # whose disk is at fault
@@ -140,10 +146,10 @@ class ReplicaMover:
                 future.append_as_follower(memoryview(data), now_ms)
                 future.update_high_watermark(min(current.high_watermark, future.log_end_offset))
         except OSError as error:
-            self._manager.take_offline(at.directory, error)
+            self._registry.take_offline(at.directory, error)
             return 0
         except AppendError as error:
-            self._manager.report(f"{key[0]}-{key[1]} cannot be copied to {future.directory}: {error}; it stays where it is")
+            self._registry.report(f"{key[0]}-{key[1]} cannot be copied to {future.directory}: {error}; it stays where it is")
             self.cancel(*key, now_ms)
             return 0
         if not data:
@@ -167,7 +173,7 @@ class ReplicaMover:
             base_offset = read_header(memoryview(data)).base_offset
             if base_offset < future.log_end_offset:
                 gone = future.truncate_fully_and_start_at(base_offset, now_ms)
-                self._manager.deletions.add(gone, now_ms + future.config.file_delete_delay_ms)
+                self._registry.deletions.add(gone, now_ms + future.config.file_delete_delay_ms)
 
     def _align(self, current: UnifiedLog, future: UnifiedLog, now_ms: int) -> None:
         """Have the future log end at or before the log, and not before its start."""
@@ -177,7 +183,7 @@ class ReplicaMover:
             gone = future.truncate_fully_and_start_at(current.log_start_offset, now_ms)
         elif future.log_end_offset > current.log_end_offset:
             gone = future.truncate_to(current.log_end_offset, now_ms)
-        self._manager.deletions.add(gone, now_ms + delay_ms)
+        self._registry.deletions.add(gone, now_ms + delay_ms)
 
     def _caught_up(self, key: TopicPartition, current: UnifiedLog, future: UnifiedLog, now_ms: int) -> None:
         if key in self._told or future.log_end_offset != current.log_end_offset:
@@ -196,8 +202,8 @@ class ReplicaMover:
 
         Raises KafkaStorageError where one of the two is offline.
         """
-        manager, key = self._manager, (topic, partition)
-        current, future = manager.get_log(topic, partition), manager.future_logs.get(key)
+        registry, key = self._registry, (topic, partition)
+        current, future = registry.get_log(topic, partition), registry.future_logs.get(key)
         if current is None or future is None:
             raise KafkaStorageError(f"{topic}-{partition} is not moving: one of its log directories is offline")
         if future.log_end_offset != current.log_end_offset:
@@ -207,25 +213,25 @@ class ReplicaMover:
         return self._take_place(key, current, future, now_ms)
 
     def _take_place(self, key: TopicPartition, current: UnifiedLog | None, future: UnifiedLog, now_ms: int) -> UnifiedLog:
-        manager = self._manager
+        registry = self._registry
         target = join_path(parent_path(future.directory), partition_directory_name(*key))
         try:
             self._bring_to_device(current, future)
             future.close_files()
-            manager.disk.rename(future.directory, target)
+            registry.disk.rename(future.directory, target)
             future.move(target)
         except OSError as error:
-            manager.take_offline(future.directory, error)
+            registry.take_offline(future.directory, error)
             raise KafkaStorageError(f"{target} cannot be made: the log directory is offline") from error
-        manager.flush_directory(parent_path(target))
+        registry.flush_directory(parent_path(target))
         if current is not None:
             future.update_high_watermark(current.high_watermark)
             future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))
-        del manager.future_logs[key]
-        manager.logs[key] = future
+        del registry.future_logs[key]
+        registry.logs[key] = future
         self._told.discard(key)
         if current is not None:
-            manager.set_aside(current, now_ms)
+            registry.set_aside(current, now_ms)
         return future
 
     def _bring_to_device(self, current: UnifiedLog | None, future: UnifiedLog) -> None:
@@ -235,7 +241,7 @@ class ReplicaMover:
         done.
         """
         for path in future.unflushed_paths():
-            self._manager.disk.flush(path)
+            self._registry.disk.flush(path)
         future.mark_flushed(future.log_end_offset)
         if current is not None:
             current.mark_flushed(min(current.log_end_offset, future.log_end_offset))
@@ -246,10 +252,10 @@ class ReplicaMover:
         `directory_of` gives the directory id that the metadata has for a log's topic id and partition, or None. A future log
         that a crash has left shorter than the log goes on copying.
         """
-        manager = self._manager
+        registry = self._registry
         found = []
-        for key, future in list(manager.future_logs.items()):
-            directory_id, current = manager.directory_id_of(future), manager.logs.get(key)
+        for key, future in list(registry.future_logs.items()):
+            directory_id, current = registry.directory_id_of(future), registry.logs.get(key)
             has_all = current is None or current.log_end_offset <= future.log_end_offset
             if directory_id is not None and directory_of(future) == directory_id and has_all:
                 found.append(self._take_place(key, current, future, now_ms))

@@ -18,7 +18,8 @@ from kcli.format.metadata_files import MetaProperties
 from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_directory import parent_path
-from kcli.log.log_manager import LogManager, LogManagerSettings
+from kcli.log.log_manager import LogManager
+from kcli.log.log_registry import LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.server.broker.broker import Broker
 from kcli.server.config.server_config import ServerConfig

@@ -12,7 +12,8 @@ from kcli.format.records import Record, encode_records
 from kcli.log.disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
-from kcli.log.log_manager import LogManager, LogManagerSettings
+from kcli.log.log_manager import LogManager
+from kcli.log.log_registry import LogManagerSettings
 
 TOPIC_ID = Uuid(b"topic-id-of-16-b")
 OTHER_ID = Uuid(b"other-id-of-16-b")

@@ -118,7 +118,7 @@ def never_copies(real: Any) -> Any:
 
 def leaves_the_old_one(real: Any) -> Any:
     """Has a moved replica's old directory keep its name, so that the partition lies twice."""
-    return lambda self, log, now_ms: log.close_files()
+    return lambda self, log, now_ms, *state: real(self, log, now_ms, *state) if state else log.close_files()
 
 
 def follows_the_wall(real: Any) -> Any:
