@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kcli.server.events import Compute, Computed, Effect
+from kcli.server.waiting import Waiting
 
 
 class Computations:
@@ -17,21 +18,16 @@ class Computations:
 
     def __init__(self, effects: list[Effect]) -> None:
         self._effects = effects
-        self._callbacks: dict[int, Callable[[Any, int], None]] = {}
-        self._next_id = 0
+        self._waiting = Waiting[Any]()
 
     def compute(self, work: Callable[[], object], callback: Callable[[Any, int], None]) -> None:
         """Have `work` called beside the loop, where it may not raise; then `callback(result, now_ms)`."""
-        self._next_id += 1
-        self._callbacks[self._next_id] = callback
-        self._effects.append(Compute(self._next_id, work))
+        self._effects.append(Compute(self._waiting.add(callback), work))
 
     def computed(self, event: Computed, now_ms: int) -> None:
         """Hand a result on, unless it is forgotten."""
-        callback = self._callbacks.pop(event.compute_id, None)
-        if callback is not None:
-            callback(event.result, now_ms)
+        self._waiting.answered(event.compute_id, event.result, now_ms)
 
     def forget(self) -> None:
         """The node leaves and its logs close: what comes back now changes nothing any more."""
-        self._callbacks.clear()
+        self._waiting.forget()

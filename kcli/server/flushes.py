@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kcli.server.events import Effect, Flush, Flushed
+from kcli.server.waiting import Waiting
 
 FlushCallback = Callable[[OSError | None, int], None]
 
@@ -17,17 +18,12 @@ class Flushes:
 
     def __init__(self, effects: list[Effect]) -> None:
         self._effects = effects
-        self._callbacks: dict[int, FlushCallback] = {}
-        self._next_id = 0
+        self._waiting = Waiting[OSError | None]()
 
     def flush(self, paths: Sequence[str], callback: FlushCallback) -> None:
         """Have files and directories made durable, in this order; then `callback(error, now_ms)`."""
-        self._next_id += 1
-        self._callbacks[self._next_id] = callback
-        self._effects.append(Flush(self._next_id, tuple(paths)))
+        self._effects.append(Flush(self._waiting.add(callback), tuple(paths)))
 
     def flushed(self, event: Flushed, now_ms: int) -> None:
         """A flush is done, or failed."""
-        callback = self._callbacks.pop(event.flush_id, None)
-        if callback is not None:
-            callback(event.error, now_ms)
+        self._waiting.answered(event.flush_id, event.error, now_ms)

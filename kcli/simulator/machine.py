@@ -37,11 +37,11 @@ from kcli.server.events import (
     Flushed,
     NoResponse,
     RequestReceived,
-    ResponseReceived,
     SendFile,
     SendRequest,
     SendResponse,
 )
+from kcli.server.loopback import answer_event, request_event
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import SimulatedCrash
 from kcli.simulator.network import FrameReader, Link, Network
@@ -80,15 +80,6 @@ class NodePort(Protocol):
     def next_deadline_ms(self) -> int | None:
         """When DeadlineReached is to be handed in."""
         ...
-
-
-class _LoopbackCall:
-    """A request of the node to itself: its answer goes back to whoever asked."""
-
-    __slots__ = ("request_id",)
-
-    def __init__(self, request_id: int) -> None:
-        self.request_id = request_id
 
 
 class _ServerEnd:
@@ -264,14 +255,14 @@ class Machine:
         if end.connection.connection_id not in self._ends or end.is_answering or not end.frames:
             return
         end.is_answering = True
-        self._hand_in_request(end.connection, end.frames.popleft())
+        self._hand_in_request(RequestReceived(end.connection, memoryview(end.frames.popleft())))
 
-    def _hand_in_request(self, connection: Connection, frame: bytearray) -> None:
-        self._trace.add(f"c{connection.connection_id}", f"-> {frame_text(frame)}")
+    def _hand_in_request(self, event: RequestReceived) -> None:
+        self._trace.add(f"c{event.connection.connection_id}", f"-> {frame_text(event.frame)}")
 
         def handle() -> None:
-            self._handle(RequestReceived(connection, memoryview(frame)))
-            frame[:] = SPOILT_BYTE * len(frame)
+            self._handle(event)
+            event.frame[:] = SPOILT_BYTE * len(event.frame)
 
         self._alive(handle)
 
@@ -333,8 +324,8 @@ class Machine:
 
     def _close(self, connection: Connection, reason: str) -> None:
         self._trace.add(f"c{connection.connection_id}", f"closed: {reason}")
-        if isinstance(connection.shell, _LoopbackCall):
-            event = ResponseReceived(connection.shell.request_id, None)
+        event = answer_event(connection, None)
+        if event is not None:
             self._in_this_life(self._network.delay_ms(), lambda: self._handle(event))
             return
         end = self._ends.pop(connection.connection_id, None)
@@ -353,8 +344,8 @@ class Machine:
 
     def _answer(self, connection: Connection, frame: bytes) -> None:
         self._trace.add(f"c{connection.connection_id}", f"<- {frame_text(memoryview(frame)[4:])}")
-        if isinstance(connection.shell, _LoopbackCall):
-            event = ResponseReceived(connection.shell.request_id, frame[4:])
+        event = answer_event(connection, frame)
+        if event is not None:
             self._in_this_life(self._network.delay_ms(), lambda: self._handle(event))
             return
         end = self._ends.get(connection.connection_id)
@@ -371,14 +362,11 @@ class Machine:
 
     def _send_request(self, effect: SendRequest) -> None:
         assert self.node is not None
-        if effect.destination_id != self.node.node_id:
-            event = ResponseReceived(effect.request_id, None)
+        event = request_event(effect, self.node.node_id, self._connection_id())
+        if isinstance(event, RequestReceived):
+            self._in_this_life(self._network.delay_ms(), lambda: self._hand_in_request(event))
+        else:
             self._in_this_life(0, lambda: self._handle(event))
-            return
-        connection = Connection(self._connection_id(), "internal", "127.0.0.1", is_internal=True)
-        connection.shell = _LoopbackCall(effect.request_id)
-        frame = bytearray(effect.frame)[4:]
-        self._in_this_life(self._network.delay_ms(), lambda: self._hand_in_request(connection, frame))
 
     # ---------------------------------------------------------------------------------------------------- disk and clock
 

@@ -23,6 +23,7 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.events import CloseConnection, Effect, ResponseReceived, SendRequest, SendResponse
 from kcli.server.host_address import pack_host
 from kcli.server.principal import encode_principal
+from kcli.server.waiting import Waiting
 
 Callback = Callable[[Message | None, int], None]
 
@@ -34,8 +35,7 @@ class ControllerChannel:
         self._client_id = f"broker-{node_id}"
         self._effects = effects
         self._controller_id = controller_id
-        self._next_request_id = 0
-        self._waiting: dict[int, Callable[[bytes | None, int], None]] = {}
+        self._waiting = Waiting[bytes | None]()
 
     def send(self, api_key: int, message: Message, callback: Callback) -> None:
         """Send a request of the broker's own; `callback(response, now_ms)` gets None where no answer comes."""
@@ -78,13 +78,9 @@ class ControllerChannel:
         self._send(lambda request_id: bytes(encode_request(request_id, api, 0, self._client_id, envelope)), answered)
 
     def _send(self, encode: Callable[[int], bytes], answered: Callable[[bytes | None, int], None]) -> None:
-        self._next_request_id += 1
-        request_id = self._next_request_id
-        self._waiting[request_id] = answered
+        request_id = self._waiting.add(answered)
         self._effects.append(SendRequest(request_id, self._controller_id(), encode(request_id)))
 
     def receive(self, event: ResponseReceived, now_ms: int) -> None:
         """Take an answer; one that nobody waits for is dropped."""
-        answered = self._waiting.pop(event.request_id, None)
-        if answered is not None:
-            answered(event.frame, now_ms)
+        self._waiting.answered(event.request_id, event.frame, now_ms)

@@ -36,11 +36,11 @@ from kcli.server.events import (
     Flushed,
     NoResponse,
     RequestReceived,
-    ResponseReceived,
     SendFile,
     SendRequest,
     SendResponse,
 )
+from kcli.server.loopback import answer_event, request_event
 from kcli.server.shell.acceptor import Acceptor, Gate
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
 from kcli.server.shell.clock import Clock
@@ -66,15 +66,6 @@ class NodePort(Protocol):
     def next_deadline_ms(self) -> int | None:
         """When DeadlineReached is to be handed in."""
         ...
-
-
-class _LoopbackCall:
-    """A request of the node to itself: its answer goes back to whoever asked."""
-
-    __slots__ = ("request_id",)
-
-    def __init__(self, request_id: int) -> None:
-        self.request_id = request_id
 
 
 class Driver:
@@ -161,17 +152,17 @@ class Driver:
             shell = effect.connection.shell
             if type(shell) is ClientConnection:
                 shell.send(effect.frame)
-            elif isinstance(shell, _LoopbackCall):
-                self._events.append(ResponseReceived(shell.request_id, bytes(effect.frame[4:])))
+            else:
+                self._loop_back(effect.connection, bytes(effect.frame))
         elif isinstance(effect, SendFile):
             self._send_file(effect)
         elif isinstance(effect, NoResponse):
             if isinstance(effect.connection.shell, ClientConnection):
                 effect.connection.shell.answered()
             else:
-                self._no_answer(effect.connection.shell)
+                self._loop_back(effect.connection, None)
         elif isinstance(effect, SendRequest):
-            self._send_request(effect)
+            self._events.append(request_event(effect, self.node.node_id, self._connection_id()))
         elif isinstance(effect, Flush):
             self._flush(effect)
         elif isinstance(effect, Compute):
@@ -181,27 +172,20 @@ class Driver:
                 effect.connection.shell.close(effect.reason)
             else:
                 self.tell(f"a request of the node to itself is not answered: {effect.reason}")
-                self._no_answer(effect.connection.shell)
+                self._loop_back(effect.connection, None)
 
-    def _no_answer(self, shell: object) -> None:
-        if isinstance(shell, _LoopbackCall):
-            self._events.append(ResponseReceived(shell.request_id, None))
+    def _loop_back(self, connection: Connection, frame: bytes | None) -> None:
+        """Hand the answer to a request of the node to itself in; None for none."""
+        event = answer_event(connection, frame)
+        if event is not None:
+            self._events.append(event)
 
     def _send_file(self, effect: SendFile) -> None:
         shell = effect.connection.shell
         if isinstance(shell, ClientConnection):
             shell.send_parts(effect.parts)
-        elif isinstance(shell, _LoopbackCall):
-            self._events.append(ResponseReceived(shell.request_id, b"".join(map(bytes_of, effect.parts))[4:]))
-
-    def _send_request(self, effect: SendRequest) -> None:
-        if effect.destination_id != self.node.node_id:
-            # Other nodes are peers of a cluster, which is served later; the sender is told that nothing came.
-            self._events.append(ResponseReceived(effect.request_id, None))
-            return
-        connection = Connection(self._connection_id(), "internal", "127.0.0.1", is_internal=True)
-        connection.shell = _LoopbackCall(effect.request_id)
-        self._events.append(RequestReceived(connection, memoryview(bytearray(effect.frame))[4:]))
+        else:
+            self._loop_back(effect.connection, b"".join(map(bytes_of, effect.parts)))
 
     def _connection_id(self) -> int:
         self._next_connection_id += 1
