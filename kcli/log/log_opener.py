@@ -27,45 +27,8 @@ from kcli.log.log_loader import LoadedLog, LoadSettings, load_log_in_slices
 from kcli.log.planned_disk import PlannedDisk
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.segment_appender import SegmentAppender
-from kcli.log.slices import Slices, finish
+from kcli.log.slices import Slices, at_once
 from kcli.log.unified_log import Dice, UnifiedLog
-
-
-def open_log(
-    disk: LogDisk,
-    files: FileCache,
-    directory: str,
-    topic: str,
-    partition: int,
-    config: LogConfig,
-    now_ms: int,
-    *,
-    clean_shutdown: bool = False,
-    recovery_point: int = 0,
-    log_start_offset: int = 0,
-    topic_id: Uuid | None = None,
-    rng: Dice | None = None,
-) -> UnifiedLog:
-    """Open the log in `directory`, made where it is missing. Raises LogRefusedError where Kafka refuses, and OSError.
-
-    Offsets are those of the checkpoints of its log directory. What is there must not be open anywhere else.
-    """
-    return finish(
-        open_in_slices(
-            disk,
-            files,
-            directory,
-            topic,
-            partition,
-            config,
-            now_ms,
-            clean_shutdown=clean_shutdown,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            topic_id=topic_id,
-            rng=rng,
-        )
-    )
 
 
 def open_in_slices(
@@ -83,7 +46,11 @@ def open_in_slices(
     topic_id: Uuid | None = None,
     rng: Dice | None = None,
 ) -> Slices[UnifiedLog]:
-    """The same in slices, for a broker that starts: a recovery reads as much as was not flushed."""
+    """Open the log in `directory`, made where it is missing. Raises LogRefusedError where Kafka refuses, and OSError.
+
+    Offsets are those of the checkpoints of its log directory. What is there must not be open anywhere else. It goes in slices,
+    for a broker that starts: a recovery reads as much as was not flushed; `open_log` does the same at once.
+    """
     disk.make_directory(directory)
     names = disk.list_directory(directory)
     opened = None
@@ -120,6 +87,9 @@ def open_in_slices(
         topic_id=topic_id,
         rng=rng,
     )
+
+
+open_log = at_once(open_in_slices)
 
 
 def _distrust(local: LocalLog, names: list[str], snapshots: list[str], recovery_point: int) -> None:

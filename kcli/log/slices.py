@@ -5,9 +5,10 @@ A step is about a millisecond, ten at most. Whoever need not share its time take
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TypeVar
+from collections.abc import Callable, Generator
+from typing import ParamSpec, TypeVar
 
+_Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 # Work whose steps give nothing; the generator returns the result.
@@ -22,3 +23,12 @@ def finish(work: Slices[_Result]) -> _Result:
         except StopIteration as end:
             result: _Result = end.value
             return result
+
+
+def at_once(work: Callable[_Parameters, Slices[_Result]]) -> Callable[_Parameters, _Result]:
+    """A function that takes what `work` takes, and does all of it in one go."""
+
+    def whole(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        return finish(work(*args, **kwargs))
+
+    return whole
