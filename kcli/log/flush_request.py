@@ -34,15 +34,20 @@ class FlushRequest(NamedTuple):
     done: Flushed
 
 
-def replace_file(disk: Disk, path: str, data: bytes, done: Flushed) -> FlushRequest:
+def replace_file(
+    disk: Disk, path: str, data: bytes, done: Flushed, is_wanted: Callable[[], bool] = lambda: True
+) -> FlushRequest:
     """Begin to replace a file by one of these bytes -> what is to be flushed first; `done` is told how it ended.
 
+    What is not wanted any more when it could be renamed is let be: something newer was or will be written in its place.
     Raises OSError where the temporary file cannot be written.
     """
     temporary = path + FileState.TEMPORARY.value
     write_unflushed(disk, temporary, data)
 
     def renamed(error: OSError | None) -> FlushRequest | None:
+        if not is_wanted():
+            return done(None)
         if error is None:
             try:
                 disk.rename(temporary, path)

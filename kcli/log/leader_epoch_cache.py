@@ -8,8 +8,8 @@
     truncate_from_start(offset)        entries that start at or before it go, but the last of these stays and starts there
 
 The file `leader-epoch-checkpoint` follows every change, but one: an epoch that has no record yet is written with its first, so
-that neither a start nor a new topic writes a file for every partition. A file whose entries do not rise is read by assigning
-them one after the other, as Kafka does, and stays as it is until something changes.
+that neither a start nor a new topic writes a file for every partition; and that may be a little later (`defer`). A file whose
+entries do not rise is read by assigning them one after the other, as Kafka does, and stays as it is until something changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochCache:
     """The leader epochs of one partition; `on_change` is called with all entries where the file is to follow.
 
-    `written_epoch` is the last epoch in the file, None where there is none: what is appended in another one is assigned first.
+    `written_epoch` is the last epoch in the file, or on its way there, None where there is none: what is appended in another
+    one is assigned first. `defer()` takes it on to have the file follow an append, or gives False: then it is written at once.
+    While it `is_behind`, `encoded` is what it should hold; of several writes that are on their way the latest `version` counts.
     """
 
     def __init__(
@@ -42,6 +44,9 @@ class LeaderEpochCache:
         # What the file is to hold, where `_entries` were truncated without it.
         self._in_file: list[EpochStart] | None = None
         self._on_change = on_change
+        self.defer: Callable[[], bool] = lambda: False
+        self.is_behind = False
+        self.version = 0
         for entry in entries:
             _assign(self._entries, entry)
         self.written_epoch = self.latest_epoch
@@ -66,7 +71,12 @@ class LeaderEpochCache:
         if self._in_file is not None:
             _assign(self._in_file, entry)
         if is_written and (is_changed or self.written_epoch != epoch):
-            self._write()
+            if self.defer():
+                self.is_behind = True
+                self.version += 1
+                self.written_epoch = self.latest_epoch
+            else:
+                self._write()
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget the epochs that start at or behind `end_offset`; nothing for a negative one."""
@@ -99,9 +109,34 @@ class LeaderEpochCache:
     def move_to(self, disk: Disk, directory: str) -> None:
         """Write to the leader-epoch-checkpoint of another directory from now on."""
         self._on_change = _writer(disk, directory)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Write the file now where it is behind. Raises OSError."""
+        if self.is_behind:
+            self._write()
+
+    def begin_to_follow(self) -> int:
+        """A new version for a new write: what is on its way to the file comes too late."""
+        self.version += 1
+        return self.version
+
+    def encoded(self) -> bytes:
+        """What the file is to hold."""
+        return encode_leader_epochs(self._for_file())
+
+    def followed(self, version: int) -> None:
+        """The file holds what it was to hold at a version, on the device."""
+        if version == self.version:
+            self.is_behind = False
+
+    def _for_file(self) -> tuple[EpochStart, ...]:
+        return self.entries if self._in_file is None else tuple(self._in_file)
 
     def _write(self) -> None:
-        self._on_change(self.entries if self._in_file is None else tuple(self._in_file))
+        self.begin_to_follow()
+        self._on_change(self._for_file())
+        self.is_behind = False
         self.written_epoch = self.latest_epoch
 
     def epoch_for_offset(self, offset: int) -> int | None:

@@ -22,6 +22,7 @@ from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
 from kcli.log.deletion_queue import DeletionQueue
 from kcli.log.disk import LogDisk
+from kcli.log.epoch_follower import EpochFollower
 from kcli.log.file_cache import FileCache
 from kcli.log.flush_request import FlushRequest, write_unflushed
 from kcli.log.log_config import LogConfig
@@ -91,6 +92,7 @@ class LogRegistry:
         self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
         self._rng = rng
         self._flushes: list[FlushRequest] = []
+        self.epochs = EpochFollower(disk, self.queue_flush, self._fail_unless_gone)
         self._open_dirs()
 
     def _open_dirs(self) -> None:
@@ -128,10 +130,16 @@ class LogRegistry:
         if not paths:
             return None
 
+        def epochs_followed(error: OSError | None) -> None:
+            if not log.leader_epochs.is_behind:
+                log.mark_flushed(offset)
+
         def flushed(error: OSError | None) -> FlushRequest | None:
             if error is None:
-                log.mark_flushed(offset)
-                return None
+                following = self.epochs.request(log, epochs_followed)
+                if following is None:
+                    epochs_followed(None)
+                return following
             if isinstance(error, FileNotFoundError) and self.is_live(log):
                 again = self.flush_request(log)
                 if again is None or again.paths != paths:
@@ -247,6 +255,7 @@ class LogRegistry:
             rng=self._rng,
         )
         log.producers.remove_expired(now_ms, self.settings.producer_id_expiration_ms)
+        self.epochs.follow(log)
         return log
 
     # -------------------------------------------------------------------------------------------------------- removing

@@ -13,6 +13,8 @@
     flush-log                            with high watermarks (Kafka: at each roll)          flushes logs that have rolled, so
                                                                                              that a recovery reads less
     ReplicaAlterLogDirsThread            while a replica is moving                           kcli.log.replica_mover
+    leader-epoch-checkpoint              with the first record of an epoch                   kcli.log.epoch_follower; not a
+                                                                                             task in Kafka
 
 A sweep over all logs does LOGS_PER_STEP a step and comes back at once until it is through; logs that are made meanwhile have
 their turn in the next one. `run` of a task returns when it wants to be called next.
@@ -209,8 +211,11 @@ def begin_tasks(
     sweep("highwatermark-checkpoint", now_ms + interval_ms, made)
     interval_ms = settings.producer_id_expiration_check_interval_ms
     sweep("PeriodicProducerExpirationCheck", now_ms + interval_ms, Sweep(registry, visits.expire_producers, interval_ms))
-    tasks["kafka-delete-logs"] = deletions = Task(registry.deletions.run, schedule, after)
-    registry.deletions.on_added(deletions.wake)
-    tasks["ReplicaAlterLogDirsThread"] = moves = Task(mover.run, schedule, after)
-    mover.on_work(moves.wake)
+    for name, run, on_work in (
+        ("kafka-delete-logs", registry.deletions.run, registry.deletions.on_added),
+        ("ReplicaAlterLogDirsThread", mover.run, mover.on_work),
+        ("leader-epoch-checkpoint", registry.epochs.run, registry.epochs.on_work),
+    ):
+        tasks[name] = Task(run, schedule, after)
+        on_work(tasks[name].wake)
     return tasks

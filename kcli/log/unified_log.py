@@ -457,6 +457,7 @@ class UnifiedLog:
         -> the files that no flush has seen, and which must be flushed before the log counts as cleanly closed.
         """
         changed = self._local.close()
+        self.leader_epochs.catch_up()
         self.producers.map_end_offset = self.log_end_offset
         snapshot = self.producers.take_snapshot(flushed=False)
         return [*self.unflushed_paths(), *changed, *([] if snapshot is None else [snapshot, self.directory])]

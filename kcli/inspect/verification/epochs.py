@@ -96,7 +96,7 @@ def _compare(
             if offset < log_start_offset:
                 continue
             told = cache.epoch_for_offset(offset)
-            if told == run.epoch or (is_live and run.epoch > (cache.latest_epoch or 0)):
+            if told == run.epoch or (is_live and run.epoch > (-1 if cache.latest_epoch is None else cache.latest_epoch)):
                 continue
             what = "no epoch" if told is None else f"epoch {told}"
             message = f"the file tells {what} for offset {offset}; the batch there, in {log}, has {run.epoch}"

@@ -1,0 +1,134 @@
+"""Protects the leader epoch files that follow behind appends: no recovery point rises before its epoch is in the file."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kcli.log.epoch_follower import EpochFollower
+from kcli.log.flush_request import FlushRequest
+from kcli.log.unified_log import UnifiedLog
+from tests.server.whole_node import WholeNode, batch
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> WholeNode:
+    made = WholeNode(tmp_path / "data")
+    made.create_topic("t", 3)
+    return made
+
+
+def log_of(node: WholeNode, index: int = 0) -> UnifiedLog:
+    log = node.broker.log_manager.get_log("t", index)
+    assert isinstance(log, UnifiedLog)
+    return log
+
+
+def file_of(node: WholeNode, index: int = 0) -> Path:
+    return Path(log_of(node, index).directory) / "leader-epoch-checkpoint"
+
+
+def held(node: WholeNode) -> Iterator[list[str]]:
+    """Release what is held, a flush at a time -> the names of what each was of."""
+    while node.held:
+        effect = node.held.pop(0)
+        node.held, rest = [effect], node.held
+        names = [Path(path).name for path in effect.paths]
+        node.release_flushes()
+        node.held = rest + node.held
+        node.advance(1)
+        yield names
+
+
+def test_an_append_waits_for_no_device_and_its_file_follows(node: WholeNode) -> None:
+    node.holds_flushes = True
+    for index in range(3):
+        assert node.produce("t", index, batch(b"x")).result() is not None
+        assert file_of(node, index).read_bytes() == b""
+        assert log_of(node, index).leader_epochs.is_behind
+    node.advance(1)
+    assert list(held(node)) == [name for index in range(3) for name in (["leader-epoch-checkpoint.tmp"], [f"t-{index}"])]
+    for index in range(3):
+        assert file_of(node, index).read_text() == "0\n1\n0 0\n"
+        assert not log_of(node, index).leader_epochs.is_behind
+
+
+def test_a_flush_has_the_file_follow_before_the_recovery_point_rises(node: WholeNode) -> None:
+    log = log_of(node)
+    node.holds_flushes = True
+    node.produce("t", 0, batch(b"x"))
+    done: list[OSError | None] = []
+    node.broker.flush_log(log, lambda error, now_ms: done.append(error), node.now_ms)
+    node.advance(1)
+    seen = []
+    for names in held(node):
+        seen += names
+        assert log.recovery_point == (0 if log.leader_epochs.is_behind else 1)
+        assert not log.leader_epochs.is_behind or file_of(node).read_bytes() == b"" or names == ["leader-epoch-checkpoint.tmp"]
+    assert done == [None] and log.recovery_point == 1
+    assert file_of(node).read_text() == "0\n1\n0 0\n"
+    assert seen.index("00000000000000000000.log") < seen.index("leader-epoch-checkpoint.tmp")
+
+
+def test_a_clean_stop_writes_what_is_behind(node: WholeNode) -> None:
+    node.holds_flushes = True
+    node.produce("t", 0, batch(b"x"))
+    path = file_of(node)
+    node.holds_flushes = False
+    node.release_flushes()
+    node.stop()
+    assert path.read_text() == "0\n1\n0 0\n"
+
+
+def test_a_topic_that_is_deleted_meanwhile_ends_nothing(node: WholeNode) -> None:
+    node.holds_flushes = True
+    node.produce("t", 0, batch(b"x"))
+    node.advance(1)
+    node.holds_flushes = False
+    (effect,) = [effect for effect in node.held if effect.paths[0].endswith("leader-epoch-checkpoint.tmp")]
+    node.held.remove(effect)
+    node.release_flushes()
+    node.delete_topic("t")
+    node.held = [effect]
+    node.release_flushes(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    assert node.broker.log_manager.online_dirs()
+    node.create_topic("u")
+    node.produce("u", 0, batch(b"x"))
+    node.advance(10)
+    assert not node.broker.log_manager.get_log("u", 0).leader_epochs.is_behind
+
+
+def test_what_was_truncated_meanwhile_is_not_written_over(node: WholeNode) -> None:
+    log = log_of(node)
+    node.holds_flushes = True
+    node.produce("t", 0, batch(b"x"))
+    node.advance(1)
+    log.truncate_to(0, node.now_ms)
+    assert file_of(node).read_bytes() == b"0\n0\n"
+    node.holds_flushes = False
+    node.release_flushes()
+    node.advance(10)
+    assert file_of(node).read_bytes() == b"0\n0\n"
+
+
+def test_a_disk_that_refuses_the_file_ends_its_directory(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[tuple[UnifiedLog, OSError | None]] = []
+    queued: list[FlushRequest | None] = []
+    log = log_of(node)
+    follower = EpochFollower(node.broker.disk, queued.append, lambda log, error: failed.append((log, error)))
+    follower.follow(log)
+    follower.on_work(lambda due_ms: None)
+    log.leader_epochs.assign(1, 0)
+    assert log.leader_epochs.is_behind
+    follower.run(0)
+    (request,) = queued
+    assert request is not None
+    error = OSError(errno.EIO, "Input/output error")
+    assert request.done(error) is None
+    assert failed == [(log, error)] and log.leader_epochs.is_behind
+    monkeypatch.setattr(node.broker.disk, "append", lambda path, data: (_ for _ in ()).throw(error))
+    assert follower.request(log, lambda error: None) is None
+    assert failed == [(log, error)] * 2
