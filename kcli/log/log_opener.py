@@ -72,7 +72,7 @@ def open_in_slices(
         active.create(local.rules)
         files.get(active.segment.log_path, create=True)
         local.new_paths[directory] = log_start_offset
-    elif not clean_shutdown:
+    if not clean_shutdown:
         snapshots = [path for offset, path in opened.producers.snapshots.items() if offset >= opened.recovery_point]
         _distrust(local, names, snapshots, opened.recovery_point)
     return UnifiedLog(

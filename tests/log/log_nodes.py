@@ -9,7 +9,7 @@ from pathlib import Path
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.log.disk import OsDisk
+from kcli.log.disk import LogDisk, OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
@@ -40,16 +40,16 @@ def batch(count: int = 3, value: bytes = b"v", producer: int = -1, sequence: int
 class Node:
     """Managers one behind the other over the same directories, with the device at hand: what is asked to be flushed is done."""
 
-    def __init__(self, *directories: Path, ids: bool = True) -> None:
+    def __init__(self, *directories: Path, ids: bool = True, disk: LogDisk | None = None) -> None:
+        self.disk = disk or OsDisk()
         self.dirs = {str(path): Uuid(bytes([200 + at]) * 16) if ids else None for at, path in enumerate(directories)}
         self.config = LogConfig()
         self.reports: list[str] = []
 
     def manager(self, **settings: int) -> LogManager:
-        disk = OsDisk()
         return LogManager(
-            disk,
-            FileCache(disk),
+            self.disk,
+            FileCache(self.disk),
             self.dirs,
             random.Random(7),
             LogManagerSettings(**settings),

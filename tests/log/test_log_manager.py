@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from kcli.log.storage_errors import (
     KafkaStorageError,
     LogDirLockedError,
 )
+from kcli.simulator.disk import SimulatedDisk
 from tests.log.log_nodes import NOW_MS, OTHER_ID, TOPIC_ID, Node, batch, crash, flush, stop
 
 
@@ -360,3 +362,32 @@ def test_a_snapshot_that_retention_takes_need_not_be_flushed(node: Node) -> None
     assert log.delete_old_segments(NOW_MS)
     flush(manager)
     assert log.recovery_point == log.log_end_offset and not node.reports
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_what_a_killed_process_made_is_durable_with_the_records(seed: int, is_clean: bool, is_whole: bool) -> None:
+    """It died before a flush saw a new partition's files, or while it made them; the next one flushes what it appends, and
+    then the power goes.
+    """
+    disk = SimulatedDisk(random.Random(seed))
+    disk.make_directory("/data")
+    disk.flush("/")
+    node = Node(Path("/data"), disk=disk)
+    manager = node.started()
+    manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
+    if not is_whole:
+        for name in set(disk.list_directory("/data/t-0")) - {"partition.metadata"}:
+            disk.remove(f"/data/t-0/{name}")
+    disk.kill()
+    manager = node.started()
+    log = manager.logs["t", 0]
+    log.append_as_leader(batch(), 0, NOW_MS)
+    manager.flush_log(log)
+    flush(manager)
+    if is_clean:
+        stop(manager)
+    disk.lose_power(random.Random(seed))
+    (found,) = node.started().logs.values()
+    assert (found.topic_id, found.log_end_offset) == (TOPIC_ID, 3)
