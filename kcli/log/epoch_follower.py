@@ -8,7 +8,8 @@
     a flush of the log is done, and the file follows   the epoch in the file: only now may the recovery point rise
 
 Kafka writes the file before the append, and waits for the device. One file is written at a time, for the flushes of others to
-come in between: many partitions get their first record together.
+come in between: many partitions get their first record together. Replicas that move here are not in service, and write theirs
+at once.
 """
 
 from __future__ import annotations
@@ -77,8 +78,10 @@ class EpochFollower:
         version = epochs.begin_to_follow()
 
         def ended(error: OSError | None) -> FlushRequest | None:
+            if epochs.version != version:
+                return done(None)  # the directory may have another name by now
             if error is None:
-                epochs.followed(version)
+                epochs.followed()
             else:
                 self._fail(log, error)
             return done(error)

@@ -125,10 +125,9 @@ class LeaderEpochCache:
         """What the file is to hold."""
         return encode_leader_epochs(self._for_file())
 
-    def followed(self, version: int) -> None:
-        """The file holds what it was to hold at a version, on the device."""
-        if version == self.version:
-            self.is_behind = False
+    def followed(self) -> None:
+        """The file holds what it was to hold, on the device."""
+        self.is_behind = False
 
     def _for_file(self) -> tuple[EpochStart, ...]:
         return self.entries if self._in_file is None else tuple(self._in_file)

@@ -255,7 +255,6 @@ class LogRegistry:
             rng=self._rng,
         )
         log.producers.remove_expired(now_ms, self.settings.producer_id_expiration_ms)
-        self.epochs.follow(log)
         return log
 
     # -------------------------------------------------------------------------------------------------------- removing

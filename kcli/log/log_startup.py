@@ -212,6 +212,8 @@ class LogStartup:
         )
         log.update_high_watermark(checkpoints[FileKind.REPLICATION_CHECKPOINT].get(key, 0))
         logs[key] = log
+        if logs is registry.logs:
+            registry.epochs.follow(log)
         if log_dir.had_clean_shutdown:
             registry.flush_log(log)  # indexes that were missing and made anew
 

@@ -229,6 +229,7 @@ class ReplicaMover:
             future.maybe_increment_log_start_offset(min(current.log_start_offset, future.high_watermark))
         del registry.future_logs[key]
         registry.logs[key] = future
+        registry.epochs.follow(future)
         self._told.discard(key)
         if current is not None:
             registry.set_aside(current, now_ms)

@@ -132,3 +132,20 @@ def test_a_disk_that_refuses_the_file_ends_its_directory(node: WholeNode, monkey
     monkeypatch.setattr(node.broker.disk, "append", lambda path, data: (_ for _ in ()).throw(error))
     assert follower.request(log, lambda error: None) is None
     assert failed == [(log, error)] * 2
+
+
+def test_what_comes_too_late_may_fail(node: WholeNode) -> None:
+    """Its directory has another name by then: that is no fault of the disk."""
+    failed: list[UnifiedLog] = []
+    log = log_of(node)
+    follower = EpochFollower(node.broker.disk, lambda request: None, lambda log, error: failed.append(log))
+    follower.follow(log)
+    follower.on_work(lambda due_ms: None)
+    log.leader_epochs.assign(1, 0)
+    request = follower.request(log, lambda error: None)
+    assert request is not None
+    directory = request.done(None)
+    assert directory is not None and directory.paths == (log.directory,)
+    log.leader_epochs.catch_up()
+    assert directory.done(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
+    assert not failed and not log.leader_epochs.is_behind
