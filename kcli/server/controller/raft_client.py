@@ -193,7 +193,7 @@ class RaftClient:
 
     def _publish_quorum_state(self) -> None:
         paths = self._store.publish()
-        self._flush(paths, lambda error, now_ms: self._failed(error, now_ms) if error is not None else None)
+        self._flush(paths, lambda error, now_ms: self.storage_failed(error, now_ms) if error is not None else None)
 
     def _start_of_epoch(self) -> list[tuple[int, Message]]:
         """The control records that a new leader begins its epoch with."""
@@ -233,7 +233,7 @@ class RaftClient:
         try:
             self.log.append(batch, now_ms)
         except OSError as error:
-            self._failed(error, now_ms)
+            self.storage_failed(error, now_ms)
             raise
         last_offset = base_offset + len(records) - 1
         self._appended.append(MetadataBatch(base_offset, last_offset, self.epoch, now_ms, list(records), [], len(batch)))
@@ -257,7 +257,7 @@ class RaftClient:
         def flushed(error: OSError | None, now_ms: int) -> None:
             self._is_flushing = False
             if error is not None:
-                self._failed(error, now_ms)
+                self.storage_failed(error, now_ms)
                 return
             if then is not None:
                 then()
@@ -275,7 +275,8 @@ class RaftClient:
             self.log.log.update_high_watermark(end_offset)
             self.deliver(now_ms)
 
-    def _failed(self, error: OSError, now_ms: int) -> None:
+    def storage_failed(self, error: OSError, now_ms: int) -> None:
+        """The disk refused the metadata log, or what belongs to it: this node stops leading. The first time counts."""
         if self._has_failed:
             return
         self._has_failed = True

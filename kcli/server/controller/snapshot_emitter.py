@@ -165,6 +165,9 @@ class SnapshotEmitter:
         self._writing = None
         if error is None:
             self._clean(now_ms)
+        else:
+            # The snapshot stands under its name, but the device may not have it: nothing may be let go of for it any more.
+            self._raft.storage_failed(error, now_ms)
 
     # ---------------------------------------------------------------------------------------------------------- cleaning
 

@@ -294,8 +294,10 @@ class Driver:
 
 
 def flush_paths(paths: Sequence[str]) -> OSError | None:
-    """fsync files and directories, in their order -> the first error that came, if any; a path may be gone meanwhile."""
-    first = None
+    """fsync files and directories, in their order, up to the first that fails -> its error; a path may be gone meanwhile.
+
+    What stands behind a failed one stays where it is: an active segment must not outlast a rolled one before it.
+    """
     for path in paths:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -304,5 +306,5 @@ def flush_paths(paths: Sequence[str]) -> OSError | None:
             finally:
                 os.close(fd)
         except OSError as error:
-            first = first or error
-    return first
+            return error
+    return None

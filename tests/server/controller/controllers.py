@@ -61,6 +61,7 @@ class ControllerNode:
         self.flushes = Flushes(self.effects)
         self.lines: list[str] = []
         self.flush_count = 0
+        self.flush_faults: dict[tuple[str, ...], OSError] = {}  # once, by the paths to be flushed
         self.core = ControllerCore(
             self.config,
             meta.cluster_id,
@@ -91,9 +92,10 @@ class ControllerNode:
                 effect = self.effects.pop(0)
                 assert isinstance(effect, Flush)
                 self.flush_count += 1
-                for path in effect.paths:
+                error = self.flush_faults.pop(tuple(effect.paths), None)
+                for path in effect.paths if error is None else ():
                     self.disk.flush(path)
-                self.flushes.flushed(Flushed(effect.flush_id), self.now_ms)
+                self.flushes.flushed(Flushed(effect.flush_id, error), self.now_ms)
             elif deadline_ms is not None and deadline_ms <= until_ms:
                 self.now_ms = max(self.now_ms, deadline_ms)
                 self.timer.advance(self.now_ms)

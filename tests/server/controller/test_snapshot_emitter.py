@@ -126,6 +126,19 @@ def test_a_full_disk_costs_the_snapshot_alone(tmp_path: Path, monkeypatch: pytes
     node.stop()
 
 
+def test_a_name_that_the_device_may_not_have_ends_the_leadership(tmp_path: Path) -> None:
+    """Nothing may be let go of for a snapshot whose name could be gone after a loss of power."""
+    node = ControllerNode(formatted(tmp_path / "data"), f"{BYTES}=3000").start_with_broker()
+    before = files(node, ".log") + files(node, ".checkpoint")
+    node.flush_faults[node.core.raft.log.directory,] = OSError(errno.EIO, "Input/output error")
+    for index in range(4):
+        node.create_topic(f"topic-{index}", 20)
+    node.run(600_000)
+    assert not node.flush_faults and not node.core.raft.is_leader
+    assert "the metadata log cannot be written: Input/output error" in node.lines[0]
+    assert set(before) <= set(files(node, ".log") + files(node, ".checkpoint"))
+
+
 def test_leftovers_of_an_interrupted_snapshot_go_at_start(tmp_path: Path) -> None:
     """A `.part` and a `.deleted` are removed; a log that lacks what the latest snapshot has begins behind it."""
     directory = formatted(tmp_path / "data")

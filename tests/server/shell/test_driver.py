@@ -183,7 +183,8 @@ def test_computations_run_beside_the_loop_one_after_the_other() -> None:
     run(test)
 
 
-def test_a_path_that_fails_does_not_keep_the_others_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_behind_a_path_that_fails_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the simulator: an active segment on the device behind a rolled one that is not would be a hole."""
     done: list[int] = []
 
     def fsync(fd: int) -> None:
@@ -195,7 +196,7 @@ def test_a_path_that_fails_does_not_keep_the_others_from_the_disk(tmp_path: Path
     before = open_descriptors()
     error = flush_paths([str(tmp_path)] * 3)
     assert error is not None and error.errno == errno.EIO
-    assert len(done) == 3
+    assert len(done) == 1
     assert open_descriptors() == before
 
 
