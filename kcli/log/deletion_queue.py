@@ -14,7 +14,7 @@ from kcli.log.disk import Disk
 from kcli.log.log_directory import join_path
 
 # Unlinking takes microseconds for small files and milliseconds for large ones.
-REMOVALS_PER_STEP = 16
+REMOVALS_PER_STEP = 8
 NEVER_MS = (1 << 63) - 1
 
 

@@ -153,11 +153,14 @@ class LogManager(LogRegistry):
         """Delete the log of one partition; see `delete_logs`."""
         self.delete_logs([(topic, partition)], now_ms)
 
-    def delete_logs(self, partitions: Iterable[TopicPartition], now_ms: int, *, stray: bool = False) -> None:
+    def delete_logs(
+        self, partitions: Iterable[TopicPartition], now_ms: int, *, stray: bool = False, with_checkpoints: bool = True
+    ) -> None:
         """Take partitions' logs, and the ones that were to replace them, out of service.
 
         Their directories are renamed at once and removed file.delete.delay.ms later; `stray` ones are renamed and kept. A
-        partition without a log is passed over. Raises KafkaStorageError where one lies in a directory that is offline.
+        partition without a log is passed over. The checkpoints of offsets follow, `with_checkpoints`: whoever deletes many a
+        few at a time has them follow with the last. Raises KafkaStorageError where one lies in a directory that is offline.
         """
         touched: set[str] = set()
         offline = []
@@ -168,7 +171,7 @@ class LogManager(LogRegistry):
                 if log is not None:
                     touched.add(parent_path(log.directory))
                     self.set_aside(log, now_ms, DirectoryState.STRAY if stray else DirectoryState.DELETE)
-        for path in touched:
+        for path in self.dirs if with_checkpoints and touched else ():
             self.checkpoints.write_all(self.dirs[path], FileKind.RECOVERY_POINT_CHECKPOINT)
             self.checkpoints.write_all(self.dirs[path], FileKind.LOG_START_OFFSET_CHECKPOINT)
         if offline:

@@ -53,7 +53,7 @@ _NO_LOG = (
 _NO_RECORDS = b""
 # Of so many partitions a fetch is read in slices. Each costs so much, where its files are not open.
 MANY_PARTITIONS = 150
-_READ_US = 30
+_READ_US = 100
 
 
 class DelayedFetch(DelayedOperation):

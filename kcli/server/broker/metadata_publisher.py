@@ -27,7 +27,8 @@ from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, To
 # How many logs are opened or deleted before other events get their turn, and as how many of them counts one that is made, with
 # five files: some milliseconds of work. As many changes of partitions whose logs are open cost as one log does.
 SLICE_LOGS = 8
-LOGS_A_NEW_ONE = 4
+LOGS_A_NEW_ONE = SLICE_LOGS
+LOGS_DELETED_TOGETHER = 4
 CHANGES_A_LOG = 50
 # Does some of what records ask for -> as how many opened logs it counts.
 Work = Callable[[int], int]
@@ -209,16 +210,17 @@ class MetadataPublisher:
             partition.is_leader = False
             partition.log = None
             gone.append(partition.key)
-        for key in gone:
-            broker.produce_purgatory.check(key, now_ms)
-            broker.fetch_purgatory.check(key, now_ms)
         broker.metrics.forget_topic(topic.name)
-        for start in range(0, len(gone), SLICE_LOGS):
-            self._work.append(partial(self._delete, topic.name, gone[start : start + SLICE_LOGS]))
+        for start in range(0, len(gone), LOGS_DELETED_TOGETHER):
+            end = start + LOGS_DELETED_TOGETHER
+            self._work.append(partial(self._delete, topic.name, gone[start:end], end >= len(gone)))
 
-    def _delete(self, topic: str, keys: list[tuple[str, int]], now_ms: int) -> int:
+    def _delete(self, topic: str, keys: list[tuple[str, int]], is_last: bool, now_ms: int) -> int:
+        for key in keys:
+            self._broker.produce_purgatory.check(key, now_ms)
+            self._broker.fetch_purgatory.check(key, now_ms)
         try:
-            self._broker.log_manager.delete_logs(keys, now_ms)
+            self._broker.log_manager.delete_logs(keys, now_ms, with_checkpoints=is_last)
         except StorageError as error:
             self._broker.tell(f"topic {topic} is deleted, but {error}")
         return len(keys)

@@ -212,6 +212,8 @@ class QuorumController:
             if not in_parts and next(undrawn, None) is not None:
                 text = f"the request makes more than {MAX_RECORDS_PER_APPEND} records; that many are not written at once"
                 raise ApiError(error_codes.POLICY_VIOLATION, text)
+            if len(part) > SLICE_RECORDS:
+                yield
             if self._raft.epoch != epoch:
                 raise NotLeaderError("another epoch of the metadata quorum began meanwhile")
             base_offset = self._raft.next_offset
