@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.brokers import FETCH_VERSION, METADATA_VERSION, Broker, Client, batch
+from benchmarks.brokers import FETCH_VERSION, METADATA_VERSION, Broker, Client, batch, started
 from benchmarks.measure import markdown_table
 from kcli.format.compression import codec_id, deflate
 from kcli.format.record_batch import NewRecordBatch
@@ -90,14 +90,8 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
 @contextmanager
 def held_broker(work: Path) -> Iterator[HeldBroker]:
     """One over an empty directory, started."""
-    broker = HeldBroker(Path(tempfile.mkdtemp(prefix="held-", dir=work)))
-    try:
-        broker.start()
+    with started(HeldBroker(Path(tempfile.mkdtemp(prefix="held-", dir=work)))) as broker:
         yield broker
-    finally:
-        if broker.process is not None and broker.process.poll() is None:
-            broker.stop()
-        broker.remove()
 
 
 # ----------------------------------------------------------------------------------------------------- requests for all

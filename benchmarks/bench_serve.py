@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.brokers import Broker, Client, batch
+from benchmarks.brokers import Broker, Client, batch, started
 
 CODECS = {"lz4": 3, "zstd": 4}
 
@@ -36,14 +36,8 @@ CODECS = {"lz4": 3, "zstd": 4}
 @contextmanager
 def running(name: str, work: Path, *overrides: str) -> Iterator[Broker]:
     """A broker over an empty directory, started."""
-    broker = Broker(name, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work)), overrides)
-    try:
-        broker.start()
+    with started(Broker(name, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work)), overrides)) as broker:
         yield broker
-    finally:
-        if broker.process is not None and broker.process.poll() is None:
-            broker.stop()
-        broker.remove()
 
 
 def report(row: str, broker: str, **figures: float) -> None:

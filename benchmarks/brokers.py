@@ -15,8 +15,10 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
@@ -114,6 +116,21 @@ class Broker:
         """Remove its files."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.with_suffix(".log").unlink(missing_ok=True)
+
+
+AnyBroker = TypeVar("AnyBroker", bound=Broker)
+
+
+@contextmanager
+def started(broker: AnyBroker) -> Iterator[AnyBroker]:
+    """The broker, started; at the end it is stopped, and its files go."""
+    try:
+        broker.start()
+        yield broker
+    finally:
+        if broker.process is not None and broker.process.poll() is None:
+            broker.stop()
+        broker.remove()
 
 
 def batch(records: int, size: int, codec: int = 0, seed: int = 0) -> bytes:
