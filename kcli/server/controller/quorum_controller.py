@@ -266,7 +266,8 @@ class QuorumController:
             return
         # A check that comes late stood still itself, and with it the heartbeats that wait to be read: they come first.
         # What is being decided must not be overtaken either.
-        if now_ms - self._check_due_ms < self._check_interval_ms and not self._is_deciding:
+        is_idle = not self._is_deciding and not self._queue
+        if now_ms - self._check_due_ms < self._check_interval_ms and is_idle:
             for broker in expired_brokers(self.state, now_ms):
                 self._tell(f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced")
                 self._in_turn(partial(self._by_itself, fence_records(self.state, broker)), now_ms)
