@@ -30,6 +30,9 @@ from typing import Protocol
 
 # Smaller files are read without a thought for the page cache.
 CACHE_NEUTRAL_FILE_BYTES = 32 * 1024 * 1024
+# Stretches of a file that were not in the page cache; of more of them the system may keep a page each.
+MAX_UNCACHED_RUNS = 1000
+PAGE_BYTES = 4096
 
 
 class DiskFile(Protocol):
@@ -39,26 +42,21 @@ class DiskFile(Protocol):
 
     def size(self) -> int:
         """The size in bytes now; it may change while a broker writes."""
-        ...
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
-        ...
 
     def read_at(self, position: int, size: int) -> bytes:
         """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
-        ...
 
     def next_data(self, position: int) -> int:
         """The first byte from `position` on that is not in a hole of a sparse file, or the size where only holes follow.
 
         Where holes cannot be told it is `position`.
         """
-        ...
 
     def close(self) -> None:
         """Give the file back."""
-        ...
 
 
 class LogFile(Protocol):
@@ -68,38 +66,30 @@ class LogFile(Protocol):
 
     def size(self) -> int:
         """The size in bytes."""
-        ...
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
         """Write the parts one behind the other at the end of the file, in one call of the system -> their bytes.
 
         Raises OSError where not all could be written; a part of them may then stand at the end of the file.
         """
-        ...
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
-        ...
 
     def read_at(self, position: int, size: int) -> bytes:
         """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
-        ...
 
     def truncate(self, size: int) -> None:
         """Cut or extend the file to `size` bytes; appending goes on from there."""
-        ...
 
     def flush(self) -> None:
         """Wait until the file's bytes are on the device."""
-        ...
 
     def fileno(self) -> int:
         """The descriptor, for sendfile; -1 where there is none, as on a simulated disk."""
-        ...
 
     def close(self) -> None:
         """Give the file back; closing twice is no error."""
-        ...
 
 
 class Disk(Protocol):
@@ -107,91 +97,69 @@ class Disk(Protocol):
 
     def open_file(self, path: str) -> DiskFile:
         """Open for reading."""
-        ...
 
     def list_directory(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
-        ...
 
     def is_directory(self, path: str) -> bool:
         """True for a directory, False for anything else or nothing."""
-        ...
 
     def exists(self, path: str) -> bool:
         """True where something has that name."""
-        ...
 
     def is_regular(self, path: str) -> bool:
         """True for a plain file: not a directory, pipe, socket or device."""
-        ...
 
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
-        ...
 
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
-        ...
 
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
         """Set when the file was last modified, in ms since 1970."""
-        ...
 
     def read_file(self, path: str, limit: int) -> bytes:
         """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
-        ...
 
     def write_file(self, path: str, data: bytes) -> None:
         """Write a file whole and atomically: a temporary one is written, flushed and renamed."""
-        ...
 
     def append(self, path: str, data: bytes | memoryview) -> None:
         """Append to a file, created where it is missing."""
-        ...
 
     def write_at(self, path: str, position: int, data: bytes) -> None:
         """Overwrite bytes of an existing file."""
-        ...
 
     def truncate(self, path: str, size: int) -> None:
         """Cut or extend a file to `size` bytes."""
-        ...
 
     def rename(self, source: str, target: str) -> None:
         """Rename, replacing the target."""
-        ...
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        ...
 
     def make_directory(self, path: str) -> None:
         """Create a directory with its parents; no error where it is."""
-        ...
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
-        ...
 
     def free_bytes(self, path: str) -> int:
         """How many bytes may still be written where `path` lies."""
-        ...
 
     def lock(self, path: str) -> Callable[[], None] | None:
         """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it."""
-        ...
 
     def is_locked(self, path: str) -> bool:
         """True where another process holds a POSIX record lock on the file; takes and creates nothing."""
-        ...
 
     def flush(self, path: str) -> None:
         """Wait until a file's bytes are on the device."""
-        ...
 
     def flush_directory(self, path: str) -> None:
         """Wait until a directory's entries are on the device."""
-        ...
 
 
 class LogDisk(Disk, Protocol):
@@ -199,11 +167,9 @@ class LogDisk(Disk, Protocol):
 
     def open_log_file(self, path: str, *, create: bool) -> LogFile:
         """Open a segment for appending and reading. Raises OSError(ENOENT) for a missing one, unless `create`."""
-        ...
 
     def total_bytes(self, path: str) -> int:
         """How many bytes the file system holds, free or not, where `path` lies."""
-        ...
 
 
 class _Descriptor:
@@ -228,6 +194,7 @@ class OsFile(_Descriptor):
     """An open file of the operating system; see DiskFile."""
 
     def __init__(self, path: str) -> None:
+        self._uncached: list[tuple[int, int]] = []
         self.name = path
         self._fd = _open_read_only(path)
         status = os.fstat(self._fd)
@@ -265,7 +232,24 @@ class OsFile(_Descriptor):
         count = os.preadv(self._fd, [buffer], position)
         if count:
             os.posix_fadvise(self._fd, position, count, os.POSIX_FADV_DONTNEED)
+            self._note_uncached(position, position + count)
         return count
+
+    def _note_uncached(self, start: int, end: int) -> None:
+        if self._uncached and self._uncached[-1][0] <= start <= self._uncached[-1][1] + PAGE_BYTES:
+            self._uncached[-1] = (self._uncached[-1][0], end)
+        elif len(self._uncached) < MAX_UNCACHED_RUNS:
+            self._uncached.append((start, end))
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            # Once more: the system keeps a page that reaches beyond a range, and those that it is still busy with.
+            for start, end in self._uncached:
+                os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+        super().close()
+
+    __del__ = close
 
     def read_at(self, position: int, size: int) -> bytes:
         """At most `size` bytes from byte `position` on; fewer only at the end of the file."""

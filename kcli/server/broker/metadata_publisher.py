@@ -27,7 +27,7 @@ from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, To
 # How many logs are opened or deleted before other events get their turn, and as how many of them counts one that is made, with
 # five files: some milliseconds of work. As many changes of partitions whose logs are open cost as one log does.
 SLICE_LOGS = 8
-LOGS_A_NEW_ONE = SLICE_LOGS
+LOGS_A_NEW_ONE = 4
 LOGS_DELETED_TOGETHER = 4
 CHANGES_A_LOG = 50
 # Does some of what records ask for -> as how many opened logs it counts.
