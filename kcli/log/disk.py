@@ -32,7 +32,8 @@ from typing import Protocol
 CACHE_NEUTRAL_FILE_BYTES = 32 * 1024 * 1024
 # Stretches of a file that were not in the page cache; of more of them the system may keep a page each.
 MAX_UNCACHED_RUNS = 1000
-PAGE_BYTES = 4096
+# A large page that was read in reaches so far beyond what was asked for, and goes only with all of it.
+FOLIO_BYTES = 2 * 1024 * 1024
 
 
 class DiskFile(Protocol):
@@ -236,7 +237,7 @@ class OsFile(_Descriptor):
         return count
 
     def _note_uncached(self, start: int, end: int) -> None:
-        if self._uncached and self._uncached[-1][0] <= start <= self._uncached[-1][1] + PAGE_BYTES:
+        if self._uncached and self._uncached[-1][0] <= start <= self._uncached[-1][1] + FOLIO_BYTES:
             self._uncached[-1] = (self._uncached[-1][0], end)
         elif len(self._uncached) < MAX_UNCACHED_RUNS:
             self._uncached.append((start, end))

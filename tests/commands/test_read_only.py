@@ -62,9 +62,6 @@ def evict(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-ATTEMPTS = 3
-
-
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="this system does not tell which pages are cached")
 @pytest.mark.parametrize("words", [("dump-log", "--output", "kafka"), ("dump-log", "--stats"), ("verify",)], ids=" ".join)
 def test_the_page_cache_of_a_large_file_stays_as_it_was(words: tuple[str, ...], fixtures: Path, tmp_path: Path) -> None:
@@ -78,15 +75,9 @@ def test_the_page_cache_of_a_large_file_stays_as_it_was(words: tuple[str, ...], 
     if resident_bytes(log) > MIB:
         missing("this file system keeps every page")
     command = [sys.executable, "-m", "kcli", *words, str(log)]
+    run(*command)
     # Two thirds: the kernel keeps some pages that it has not sorted into its lists yet, and drops some for other processes.
-    # And beside much other work it now and then keeps more, though it was told twice: a command that tells it nothing leaves
-    # the whole file each time.
-    left = []
-    for _ in range(ATTEMPTS):
-        evict(log)
-        run(*command)
-        left.append(resident_bytes(log))
-    assert min(left) < log.stat().st_size / 3
+    assert resident_bytes(log) < log.stat().st_size / 3
     log.read_bytes()
     cached = resident_bytes(log)
     run(*command)
