@@ -44,8 +44,8 @@ class DiskChecker:
             return
         self._was_ready = False
         for partition in self._partitions():
-            end = self._image(self._disk, partition).end
-            self._must_reach[partition] = max(self._must_reach.get(partition, 0), end)
+            reached = self._reached(self._disk, partition)
+            self._must_reach[partition] = max(self._must_reach.get(partition, 0), reached)
 
     def power_lost(self) -> None:
         """To be called before the disk loses anything."""
@@ -57,19 +57,18 @@ class DiskChecker:
         """The node has stopped in order."""
         self._was_ready = False
         for partition in self._partitions():
-            end = self._image(self._disk, partition).end
-            self._must_reach[partition] = self._on_device[partition] = end
+            self._must_reach[partition] = self._on_device[partition] = self._reached(self._disk, partition)
 
     def _note_device(self) -> None:
         if not self._was_ready:
             return
         device = self._disk.flushed_image()
         for partition in self._partitions():
-            end = self._image(device, partition).end
+            reached = self._reached(device, partition)
             # What a failed flush has lost is seen until the power goes; no program can tell, and a later flush succeeds.
             if partition.facts.flushes_each and not self._disk.has_lost_writes:
-                end = max(end, partition.acknowledged_end)
-            self._on_device[partition] = max(self._on_device.get(partition, 0), end)
+                reached = max(reached, partition.acknowledged_end)
+            self._on_device[partition] = max(self._on_device.get(partition, 0), reached)
 
     def started(self) -> None:
         """A node has started and has not served anybody yet. Raises SimulationFailure.
@@ -154,6 +153,11 @@ class DiskChecker:
             return directory == parent_path(path)
         names = self._disk.list_directory(directory)
         return any(name.startswith(f"{partition}.") and name.endswith(DirectoryState.FUTURE.value) for name in names)
+
+    def _reached(self, disk: SimulatedDisk, partition: PartitionLedger) -> int:
+        """Up to where a partition holds every offset; a rolled segment may be there by name before the one below it is."""
+        image = self._image(disk, partition)
+        return partition.reached(image.end, image.holes)
 
     def _image(self, disk: SimulatedDisk, partition: PartitionLedger) -> LogImage:
         """The log of a partition; an empty one where it lies nowhere."""

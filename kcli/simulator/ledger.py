@@ -51,6 +51,7 @@ class PartitionLedger:
         self.low_watermark = 0  # where DeleteRecords said that the log begins, in this life of the node
         self.losses = 0  # how often a start has lost acknowledged records
         self.holes: list[tuple[int, int]] = []  # offsets that a power cut took from between two segments
+        self.start = 0  # where the log began when the node started last
         self.epochs: dict[int, int] = {}  # offset -> leader epoch, as read
         self.epoch_ends: dict[int, int] = {}  # where epochs that are past have ended, as answered
 
@@ -111,18 +112,25 @@ class PartitionLedger:
         known = self.standing.setdefault(offset, value)
         if known != value:
             self.fail(f"offset {offset} {how} with {value!r}, but it holds {known!r}")
-        if self.sent[value][1] and self.places.setdefault(value, offset) != offset:
+        # A duplicate may be answered with the place of a record that was deleted; if a start forgot it, a retry got another.
+        is_placed = self.sent[value][1] and offset >= self.start
+        if is_placed and self.places.setdefault(value, offset) != offset:
             self.fail(f"{value!r} {how} at offset {offset}, but an idempotent producer's record stands at {self.places[value]}")
+
+    def reached(self, end: int, holes: Sequence[tuple[int, int]]) -> int:
+        """Up to where a log that ends at `end` holds every offset, but for `holes` that were there at the last start."""
+        return min((first for first, behind in holes if (first, behind) not in self.holes), default=end)
 
     def restarted(self, start: int, end: int, must_reach: int, holes: Sequence[tuple[int, int]] = ()) -> None:
         """After a start the log has the offsets `start` to `end` but for `holes`; all below `must_reach` had to survive.
 
         Raises SimulationFailure.
         """
-        reached = min((first for first, _ in holes), default=end)
+        reached = self.reached(end, holes)
         if reached < must_reach:
             self.fail(f"after the start the log ends at offset {reached}, but all below {must_reach} had to survive")
         self.holes = list(holes)
+        self.start = start
         if start > self.deleted_end and start > 0 and not self.facts.has_retention:
             self.fail(f"after the start the log begins at offset {start}; nobody asked for more than {self.deleted_end} to go")
         self.low_watermark = 0
