@@ -9,7 +9,7 @@
 
 Kafka writes the file before the append, and waits for the device. One file is written at a time, for the flushes of others to
 come in between: many partitions get their first record together. Replicas that move here are not in service, and write theirs
-at once.
+at once. A log that went out of service is let be: its directory may be that of another of its name.
 """
 
 from __future__ import annotations
@@ -26,14 +26,22 @@ from kcli.log.unified_log import UnifiedLog
 
 
 class EpochFollower:
-    """The logs whose files are behind. `queue` asks for a flush, `fail(log, error)` is told what the disk refused."""
+    """The logs whose files are behind.
+
+    `queue` asks for a flush, `fail(log, error)` is told what the disk refused, `is_live(log)` whether it is in service.
+    """
 
     def __init__(
-        self, disk: Disk, queue: Callable[[FlushRequest | None], None], fail: Callable[[UnifiedLog, OSError | None], None]
+        self,
+        disk: Disk,
+        queue: Callable[[FlushRequest | None], None],
+        fail: Callable[[UnifiedLog, OSError | None], None],
+        is_live: Callable[[UnifiedLog], bool],
     ) -> None:
         self._disk = disk
         self._queue = queue
         self._fail = fail
+        self._is_live = is_live
         self._waiting: dict[UnifiedLog, None] = {}
         self._is_busy = False
         self._wake: Callable[[int], None] | None = None
@@ -60,25 +68,26 @@ class EpochFollower:
         return NEVER_MS
 
     def _next(self, error: OSError | None) -> FlushRequest | None:
-        self._is_busy = False
-        while self._waiting and not self._is_busy:
+        request = None
+        while self._waiting and request is None:
             log = next(iter(self._waiting))
             del self._waiting[log]
             request = self.request(log, self._next)
-            if request is not None:
-                self._is_busy = True
-                return request
-        return None
+        self._is_busy = request is not None
+        return request
 
     def request(self, log: UnifiedLog, done: Flushed) -> FlushRequest | None:
-        """What has a log's file follow, then `done`; None where it does, or where the disk refuses it."""
+        """What has a log's file follow, then `done`; None where it does, is out of service, or where the disk refuses it."""
         epochs = log.leader_epochs
-        if not epochs.is_behind:
+        if not epochs.is_behind or not self._is_live(log):
             return None
         version = epochs.begin_to_follow()
 
+        def is_wanted() -> bool:
+            return epochs.version == version and self._is_live(log)
+
         def ended(error: OSError | None) -> FlushRequest | None:
-            if epochs.version != version:
+            if not is_wanted():
                 return done(None)  # the directory may have another name by now
             if error is None:
                 epochs.followed()
@@ -88,7 +97,7 @@ class EpochFollower:
 
         path = join_path(log.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
         try:
-            return replace_file(self._disk, path, epochs.encoded(), ended, is_wanted=lambda: epochs.version == version)
+            return replace_file(self._disk, path, epochs.encoded(), ended, is_wanted=is_wanted)
         except OSError as error:
             self._fail(log, error)
             return None

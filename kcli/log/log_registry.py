@@ -92,7 +92,7 @@ class LogRegistry:
         self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
         self._rng = rng
         self._flushes: list[FlushRequest] = []
-        self.epochs = EpochFollower(disk, self.queue_flush, self._fail_unless_gone)
+        self.epochs = EpochFollower(disk, self.queue_flush, self._fail_unless_gone, self.is_live)
         self._open_dirs()
 
     def _open_dirs(self) -> None:

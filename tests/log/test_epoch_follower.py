@@ -101,6 +101,30 @@ def test_a_topic_that_is_deleted_meanwhile_ends_nothing(node: WholeNode) -> None
     assert not node.broker.log_manager.get_log("u", 0).leader_epochs.is_behind
 
 
+def test_a_log_that_was_deleted_writes_nothing_into_its_successor(node: WholeNode) -> None:
+    """Its directory may be that of a topic of the same name by the time its turn comes."""
+    node.holds_flushes = True
+    for index in range(3):
+        node.produce("t", index, batch(b"x"))
+    node.advance(1)
+    waiting = log_of(node, 2).leader_epochs
+    waiting.assign(7, 1)
+    node.holds_flushes = False
+    first = [effect for effect in node.held if effect.paths[0].endswith("leader-epoch-checkpoint.tmp")]
+    node.held = [effect for effect in node.held if effect not in first]
+    node.release_flushes()
+    node.delete_topic("t")
+    node.create_topic("t", 3)
+    node.held = first
+    node.release_flushes(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    node.advance(10)
+    assert waiting.is_behind
+    assert file_of(node, 2).read_bytes() == b""
+    node.produce("t", 2, batch(b"x"))
+    node.advance(10)
+    assert file_of(node, 2).read_text() == "0\n1\n0 0\n"
+
+
 def test_what_was_truncated_meanwhile_is_not_written_over(node: WholeNode) -> None:
     log = log_of(node)
     node.holds_flushes = True
@@ -118,7 +142,7 @@ def test_a_disk_that_refuses_the_file_ends_its_directory(node: WholeNode, monkey
     failed: list[tuple[UnifiedLog, OSError | None]] = []
     queued: list[FlushRequest | None] = []
     log = log_of(node)
-    follower = EpochFollower(node.broker.disk, queued.append, lambda log, error: failed.append((log, error)))
+    follower = EpochFollower(node.broker.disk, queued.append, lambda log, error: failed.append((log, error)), lambda log: True)
     follower.follow(log)
     follower.on_work(lambda due_ms: None)
     log.leader_epochs.assign(1, 0)
@@ -138,7 +162,7 @@ def test_what_comes_too_late_may_fail(node: WholeNode) -> None:
     """Its directory has another name by then: that is no fault of the disk."""
     failed: list[UnifiedLog] = []
     log = log_of(node)
-    follower = EpochFollower(node.broker.disk, lambda request: None, lambda log, error: failed.append(log))
+    follower = EpochFollower(node.broker.disk, lambda request: None, lambda log, error: failed.append(log), lambda log: True)
     follower.follow(log)
     follower.on_work(lambda due_ms: None)
     log.leader_epochs.assign(1, 0)
