@@ -236,3 +236,31 @@ def test_a_fault_in_a_later_slice_of_a_produce_leaves_nothing_held(
     node.advance(100)
     assert isinstance(pending.answer, Closed)
     assert node.broker.held_produce_bytes == 0
+
+
+# ---------------------------------------------------------------------------------- what happens to others between slices
+
+
+def test_requests_in_slices_have_their_turns_one_by_one(node: WholeNode, finely: Callable[[], None]) -> None:
+    """However many are under way, no more than one slice is done before others are let in."""
+    finely()
+    first, second = (node.send(apis.METADATA, 12, API_KEYS[apis.METADATA].request.new(topics=None)) for _ in range(2))
+    while first.answer is None:
+        assert second.answer is None
+        slice_(node)
+    assert second.answer is None
+    slice_(node)
+    assert second.result() == first.result()
+
+
+def test_a_node_that_leaves_appends_nothing_to_logs_that_it_closes(tmp_path: Path, finely: Callable[[], None]) -> None:
+    """What is not appended when the closing begins is not appended: it would lie behind the marks of a stop in order."""
+    node = WholeNode(tmp_path / "leaving", "controlled.shutdown.enable=false")
+    node.create_topic("t", PARTITIONS)
+    logs = [node.broker.partition("t", index).log for index in range(PARTITIONS)]  # type: ignore[union-attr]
+    finely()
+    pending = node.produce_all({("t", index): batch(b"x") for index in reversed(range(PARTITIONS))})
+    node.stop()
+    node.advance(100)
+    assert [log.log_end_offset for log in logs if log is not None] == [0] * (PARTITIONS - 1) + [1]
+    assert pending.answer is None

@@ -30,6 +30,7 @@ class BrokerPort(Protocol):
     producer_ids: Any  # kcli.server.broker.producer_ids' ProducerIds
     rng: Any  # kcli.server.dice's Dice
     timer: Any  # kcli.server.timing_wheel's Timer
+    turns: Any  # kcli.server.apis.slices' Turns
     client_metrics: Any  # kcli.server.metrics.client_metrics' ClientMetrics, or None before a client asks
 
     def auto_create_topics(self, names: list[str]) -> None:

@@ -32,6 +32,7 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.fetch import DelayedFetch, FetchHandler
 from kcli.server.apis.produce import DelayedProduce, ProduceHandler
+from kcli.server.apis.slices import Turns
 from kcli.server.authorizer import AllowAll, Authorizer
 from kcli.server.broker.controller_channel import ControllerChannel
 from kcli.server.broker.directory_assignments import DirectoryAssignments
@@ -56,10 +57,10 @@ from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS, ConfigResource
 
-# The process has too many files open: that is no fault of the disk.
 # A fetch is answered from so many partitions at most, each by system calls of its own: the others are next, by the turns of a
 # session or the order in which the client asks.
 MAX_FILES_PER_FETCH = 200
+# The process has too many files open: that is no fault of the disk.
 DESCRIPTORS_EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 SECURITY_PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
@@ -91,6 +92,7 @@ class Broker:
         self.effects = effects
         self.flushes = flushes
         self.computations = Computations(effects)
+        self.turns = Turns(timer)
         self.log_manager = log_manager
         self.tell = tell
         self.authorizer: Authorizer = AllowAll()

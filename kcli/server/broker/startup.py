@@ -99,6 +99,7 @@ class BrokerStartup:
         self._is_leaving = True
         self._broker.router.is_open = False
         self._broker.computations.forget()
+        self._broker.turns.end()
         if not self._is_loaded:
             self._node.released(now_ms)
             return
