@@ -35,13 +35,15 @@ from kcli.format.primitives import Buffer
 class Connection:
     """A client's connection as the core knows it; the shell makes one and hands the same object in with each event.
 
-    `is_internal` marks the node's own: of broker and controller to each other. `shell` is the shell's own and opaque here.
+    `is_internal` marks the node's own: of broker and controller to each other; `is_closed` one whose ConnectionClosed came.
+    `shell` is the shell's own and opaque here.
     """
 
     __slots__ = (
         "client_host",
         "client_port",
         "connection_id",
+        "is_closed",
         "is_internal",
         "listener",
         "principal",
@@ -69,6 +71,7 @@ class Connection:
         self.security_protocol = security_protocol
         self.principal = principal
         self.is_internal = is_internal
+        self.is_closed = False
         self.software_name = ""
         self.software_version = ""
         self.shell: object = None

@@ -253,6 +253,27 @@ def test_requests_in_slices_have_their_turns_one_by_one(node: WholeNode, finely:
     assert second.result() == first.result()
 
 
+def test_a_fetch_is_forgotten_whose_client_goes_while_it_is_read(node: WholeNode, finely: Callable[[], None]) -> None:
+    finely()
+    connection = node.connection()
+    node.fetch({("u", 0): 0, ("u", 1): 0}, max_wait_ms=60_000, connection=connection)
+    node.close(connection)
+    node.advance(1_000)
+    assert node.broker.fetch_purgatory.size == 0
+
+
+def test_a_fetch_in_slices_learns_that_its_leader_is_another(node: WholeNode, finely: Callable[[], None]) -> None:
+    finely()
+    waiting = node.fetch({("u", 0): 0, ("u", 1): 0}, max_wait_ms=5_000)
+    for _ in range(2):
+        slice_(node)
+    partition = node.broker.partition("u", 0)
+    assert partition is not None and waiting.answer is None
+    partition.is_leader = False
+    node.advance(100)
+    assert partitions_of(waiting.result())["u", 0].error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
 def test_a_node_that_leaves_appends_nothing_to_logs_that_it_closes(tmp_path: Path, finely: Callable[[], None]) -> None:
     """What is not appended when the closing begins is not appended: it would lie behind the marks of a stop in order."""
     node = WholeNode(tmp_path / "leaving", "controlled.shutdown.enable=false")

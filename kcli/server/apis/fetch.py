@@ -169,7 +169,7 @@ class _Fetch:
         grown = []
         for key, target in targets.items():
             partition, answer = self._broker.partitions.get(key), known[id(target)]
-            log = None if partition is None else partition.log
+            log = partition.log if partition is not None and partition.is_leader else None
             seen = (answer.high_watermark, answer.last_stable_offset)
             if log is None or (log.high_watermark, log.last_stable_offset) != seen:
                 grown.append(key)

@@ -235,12 +235,15 @@ class Broker:
         self._topic_creation.create(names)
 
     def watch_fetch(self, connection: Connection, fetch: DelayedFetch, keys: Iterable[Hashable], deadline_ms: int) -> None:
-        """Have a fetch wait; it is forgotten when its connection ends."""
+        """Have a fetch wait; it is forgotten when its connection ends, at once where that ended while it was read."""
+        if connection.is_closed:
+            return
         self._waiting_fetches[connection] = fetch
         self.fetch_purgatory.watch(fetch, keys, deadline_ms)
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget what waits for a connection that is gone."""
+        connection.is_closed = True
         fetch = self._waiting_fetches.pop(connection, None)
         if fetch is not None:
             self.fetch_purgatory.drop(fetch)
