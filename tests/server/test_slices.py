@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS, FETCH
 from kcli.protocol.framing import encode_request
@@ -14,7 +15,10 @@ from kcli.protocol.message import Message
 from kcli.server.apis import fetch, produce, slices
 from kcli.server.broker import metadata_publisher
 from kcli.server.controller import quorum_controller
+from kcli.server.controller.metadata_batches import new_record
 from kcli.server.events import DeadlineReached
+from kcli.state.image_records import partition_record
+from kcli.state.metadata_values import Topic
 from tests.server.apis.asking import ask, struct
 from tests.server.whole_node import Closed, Pending, WholeNode, batch, partitions_of, produce_request
 
@@ -272,6 +276,76 @@ def test_a_fetch_in_slices_learns_that_its_leader_is_another(node: WholeNode, fi
     partition.is_leader = False
     node.advance(100)
     assert partitions_of(waiting.result())["u", 0].error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.fixture
+def make_anew(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Calling it deletes topic t and makes another of its name, with one record in each partition, between two slices."""
+
+    def delete_and_make() -> None:
+        monkeypatch.setattr(metadata_publisher, "SLICE_LOGS", 1_000)
+        image, topic_id = node.broker.image, Uuid(b"another topic t.")
+        old = image.topics[image.topic_ids["t"]]
+        records = [
+            new_record("RemoveTopicRecord", topic_id=old.topic_id),
+            new_record("TopicRecord", name="t", topic_id=topic_id),
+        ]
+        made, version = Topic("t", topic_id), image.features["metadata.version"]
+        records += [partition_record(made, index, old.partitions[index], version) for index in range(PARTITIONS)]
+        node.broker.publisher.apply(records, node.broker.metadata_offset, node.now_ms)
+        for index in range(PARTITIONS):
+            node.produce("t", index, batch(b"new"))
+
+    return delete_and_make
+
+
+@pytest.mark.parametrize("after", range(PARTITIONS + 2))
+def test_a_fetch_by_id_reads_no_topic_that_is_made_anew_between_slices(
+    node: WholeNode, finely: Callable[[], None], make_anew: Callable[[], None], after: int
+) -> None:
+    finely()
+    topic = node.broker.image.topic_ids["t"]
+    waiting = node.fetch({(topic, index): 0 for index in range(PARTITIONS)}, version=13)
+    for _ in range(after):
+        slice_(node)
+    make_anew()
+    answers = partitions_of(until_answered(node, waiting).result(), "topic_id").values()
+    assert not any(b"new" in bytes(answer.records) for answer in answers)
+    codes = {answer.error_code for answer in answers}
+    assert error_codes.INCONSISTENT_TOPIC_ID in codes and codes <= {0, error_codes.INCONSISTENT_TOPIC_ID}
+
+
+def test_a_fetch_by_id_does_not_wait_for_a_topic_that_was_made_anew_while_it_was_read(
+    node: WholeNode, finely: Callable[[], None], make_anew: Callable[[], None]
+) -> None:
+    """Also where the new one has come as far as the old one was read."""
+    finely()
+    topic = node.broker.image.topic_ids["t"]
+    waiting = node.fetch({(topic, 0): 1, (topic, 2): 1}, version=13, max_wait_ms=5_000)
+    for _ in range(2):
+        slice_(node)
+    make_anew()
+    node.advance(100)
+    assert {answer.error_code for answer in partitions_of(waiting.result(), "topic_id").values()} >= {
+        error_codes.INCONSISTENT_TOPIC_ID
+    }
+
+
+@pytest.mark.parametrize("after", range(PARTITIONS - 1))
+def test_a_produce_by_id_appends_to_no_topic_that_is_made_anew_between_slices(
+    node: WholeNode, finely: Callable[[], None], make_anew: Callable[[], None], after: int
+) -> None:
+    finely()
+    pending = node.produce_all({("t", index): batch(b"old") for index in range(PARTITIONS)}, version=13)
+    for _ in range(after):
+        slice_(node)
+    make_anew()
+    (topic,) = until_answered(node, pending).result().responses
+    codes = [answer.error_code for answer in topic.partition_responses]
+    assert codes == [0] * (after + 1) + [error_codes.UNKNOWN_TOPIC_ID] * (PARTITIONS - after - 1)
+    for index in range(PARTITIONS):
+        partition = node.broker.partition("t", index)
+        assert partition is not None and partition.log is not None and partition.log.log_end_offset == 1
 
 
 def test_a_node_that_leaves_appends_nothing_to_logs_that_it_closes(tmp_path: Path, finely: Callable[[], None]) -> None:

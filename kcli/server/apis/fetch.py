@@ -37,7 +37,7 @@ from kcli.server.apis.slices import Pace, in_slices
 from kcli.server.broker.fetch_session import FetchPlan, FetchTarget, SessionError, rotate
 from kcli.server.broker.purgatory import DelayedOperation
 from kcli.server.events import FileRegion
-from kcli.server.replication.partition import PartitionError
+from kcli.server.replication.partition import Partition, PartitionError
 
 TOPIC_IDS_VERSION = 13
 # From this version on the answer to who asks a wrong leader, or by an old epoch, names the right one (KIP-951).
@@ -171,7 +171,7 @@ class _Fetch:
             partition, answer = self._broker.partitions.get(key), known[id(target)]
             log = partition.log if partition is not None and partition.is_leader else None
             seen = (answer.high_watermark, answer.last_stable_offset)
-            if log is None or (log.high_watermark, log.last_stable_offset) != seen:
+            if log is None or self._is_another(partition, target) or (log.high_watermark, log.last_stable_offset) != seen:
                 grown.append(key)
         return grown
 
@@ -233,6 +233,8 @@ class _Fetch:
         partition = self._broker.partitions.get((name, wanted.partition))
         if partition is None:
             return self._failed(wanted, self._broker.missing_partition_code(name, wanted.partition))
+        if self._is_another(partition, target):
+            return self._failed(wanted, error_codes.INCONSISTENT_TOPIC_ID)
         try:
             log = partition.leader_log(wanted.current_leader_epoch)
             if wanted.last_fetched_epoch >= 0:
@@ -267,6 +269,10 @@ class _Fetch:
             aborted_transactions=aborted,
             records=FileRegion(slice_.file, slice_.position, slice_.size) if slice_.file is not None else _NO_RECORDS,
         )
+
+    def _is_another(self, partition: Partition, target: FetchTarget) -> bool:
+        """True where the topic was deleted, and one of its name made, since the id was looked up."""
+        return self._uses_ids and partition.topic_id != target.topic
 
     def _failed(self, wanted: Message, code: int) -> Message:
         return self._make(

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any
 
 from kcli.format.codec_streams import ZSTD
+from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import CODEC_MASK, HEADER, HEADER_BYTES
 from kcli.log.append_errors import AppendError
 from kcli.log.append_paths import check_carefully
@@ -51,8 +52,8 @@ _ATTRIBUTES_LOW_BYTE = HEADER.offset_of("attributes") + 1
 # A partition that was appended to, the offset that its high watermark must reach, its part of the response.
 Waiting = tuple[Partition, int, Message]
 ToFlush = tuple[UnifiedLog, Message]
-# A batch whose check takes long, by topic and index, and its part of the response.
-ToCheck = tuple[str, int, memoryview, Message]
+# A batch whose check takes long, by topic (its id where the version has it) and index, and its part of the response.
+ToCheck = tuple[str, Uuid | None, int, memoryview, Message]
 
 
 class DelayedProduce(DelayedOperation):
@@ -150,7 +151,8 @@ class _Produce:
         refusal = _refusal(context, request)
         now_ms = context.now_ms
         for topic in request.topic_data:
-            name = broker.topic_name(topic.topic_id) if uses_ids else topic.name
+            topic_id = topic.topic_id if uses_ids else None
+            name = topic.name if topic_id is None else broker.topic_name(topic_id)
             answers: list[Message] = []
             self._responses.append(
                 make_topic(topic_id=topic.topic_id, partition_responses=answers)
@@ -164,7 +166,7 @@ class _Produce:
                 if refusal is not None:
                     answer.error_code, answer.error_message = refusal
                     continue
-                self.append(name, data.index, records, answer, now_ms)
+                self.append(name, topic_id, data.index, records, answer, now_ms)
                 if pace.is_due(_APPEND_US if records is None else _APPEND_US + len(records) // _BYTES_A_US):
                     self._hold(request)
                     if self._held_bytes:
@@ -188,7 +190,13 @@ class _Produce:
         self._held_bytes = size_bytes
 
     def append(
-        self, name: str | None, index: int, records: memoryview | ValidBatch | None, answer: Message, now_ms: int
+        self,
+        name: str | None,
+        topic_id: Uuid | None,
+        index: int,
+        records: memoryview | ValidBatch | None,
+        answer: Message,
+        now_ms: int,
     ) -> None:
         """Append one partition's batch, as it came or checked; `answer` is filled in."""
         broker, context = self._broker, self._context
@@ -202,6 +210,10 @@ class _Produce:
         if partition is None:
             answer.error_code = broker.missing_partition_code(name, index)
             return
+        if topic_id is not None and partition.topic_id != topic_id:
+            # Meanwhile the topic was deleted, and one of its name made.
+            answer.error_code = error_codes.UNKNOWN_TOPIC_ID
+            return
         topic_metrics = broker.metrics.topic(name)
         if not isinstance(records, ValidBatch):
             topic_metrics.total_produce_requests += 1
@@ -212,7 +224,7 @@ class _Produce:
             info = partition.append(records if size_bytes else memoryview(b""), self._acks, now_ms)
         except LongCheckError:
             # The frame is the shell's again when this event is done with.
-            self._checking.append((name, index, memoryview(bytearray(records)), answer))  # type: ignore[arg-type]
+            self._checking.append((name, topic_id, index, memoryview(bytearray(records)), answer))  # type: ignore[arg-type]
             return
         except (AppendError, PartitionError) as error:
             self._refused(name, size_bytes, answer, error)
@@ -252,7 +264,7 @@ class _Produce:
 
     def _check_next(self, now_ms: int) -> None:
         """Have one batch checked beside the loop, and append it then; one after the other, so memory stays bounded."""
-        name, index, records, answer = self._checking.pop(0)
+        name, topic_id, index, records, answer = self._checking.pop(0)
         config = self._broker.topic_config(name)
 
         def checked(result: ValidBatch | Exception, now_ms: int) -> None:
@@ -262,7 +274,7 @@ class _Produce:
             if isinstance(result, AppendError):
                 self._refused(name, len(records), answer, result)
             else:
-                self.append(name, index, result, answer, now_ms)
+                self.append(name, topic_id, index, result, answer, now_ms)
             self.finish(now_ms)
 
         self._broker.computations.compute(partial(_check, records, config, now_ms), checked)
