@@ -11,10 +11,12 @@ from kcli.format.codec_streams import ZSTD
 from kcli.format.compression import deflate
 from kcli.format.records import Record, encode_records
 from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, PRODUCE
+from kcli.protocol.framing import encode_request
 from kcli.protocol.message import Message
 from kcli.server.apis import produce
 from kcli.server.events import DeadlineReached
-from tests.server.whole_node import NOTHING, START_MS, Closed, Pending, WholeNode, batch, partitions_of
+from tests.server.whole_node import NOTHING, START_MS, Closed, Pending, WholeNode, batch, partitions_of, produce_request
 
 
 @pytest.fixture
@@ -180,8 +182,28 @@ def test_who_is_not_the_leader_says_so(node: WholeNode) -> None:
 
 def test_too_few_in_sync_replicas_refuse_acks_all_only(node: WholeNode) -> None:
     node.create_topic("careful", 1, min_insync_replicas="2")
+    partition = node.broker.partition("careful", 0)
+    assert partition is not None
+    partition.replicas = [1, 2]
     assert only(node.produce("careful", 0, batch(b"a"))).error_code == error_codes.NOT_ENOUGH_REPLICAS
     assert only(node.produce("careful", 0, batch(b"a"), acks=1)).error_code == 0
+
+
+def test_no_more_replicas_are_asked_for_than_there_are(node: WholeNode) -> None:
+    """As in Kafka, where min.insync.replicas of all brokers must not close the topics that have one replica."""
+    node.create_topic("single", 1, min_insync_replicas="2")
+    assert only(node.produce("single", 0, batch(b"a"))).error_code == 0
+
+
+def test_kafkas_own_topics_take_nothing_from_clients(node: WholeNode) -> None:
+    """They are told so, whatever the acks; Kafka's admin tools may write."""
+    node.create_topic("__consumer_offsets")
+    for acks in (1, -1):
+        refused = only(node.produce("__consumer_offsets", 0, batch(b"a"), acks=acks))
+        assert (refused.error_code, refused.base_offset) == (error_codes.INVALID_TOPIC_EXCEPTION, -1)
+    request = produce_request({("__consumer_offsets", 0): batch(b"a")}, -1)
+    frame = encode_request(77, API_KEYS[PRODUCE], 12, produce.ADMIN_CLIENT_ID, request)
+    assert only(node.send_frame(frame[4:], PRODUCE, 12)).base_offset == 0
 
 
 def test_replicas_that_do_not_come_time_out(node: WholeNode) -> None:

@@ -14,6 +14,8 @@ A batch whose records take long to check (they inflate to much, or must be built
 answer waits for it; the other clients do not. A request of many partitions, or of tens of megabytes, is appended in slices: no
 other of its connection is served meanwhile, so a producer's batches stay in their order.
 
+Kafka's own topics take nothing from clients but from its admin tools, which say who they are by their client id.
+
 Versions 3 to 12 name topics, 13 has their ids (KIP-516). Below version 7 zstd is not known, so such batches are refused.
 Errors of single records are told from version 8 on (KIP-467).
 """
@@ -39,10 +41,14 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.apis.slices import Pace, in_slices
 from kcli.server.broker.purgatory import DelayedOperation
 from kcli.server.replication.partition import Partition, PartitionError
+from kcli.state.topic_names import INTERNAL_TOPICS
 
 # From this version on topics are named by their ids.
 TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
+# The one client id that may write to Kafka's own topics.
+ADMIN_CLIENT_ID = "__admin_client"
+_OWN_TOPIC = "{} is one of Kafka's own topics, which clients do not write to"
 # Requests that are appended in slices are held in memory, all together at most so much.
 MAX_HELD_BYTES = 128 * 1024 * 1024
 # What a batch costs: some look-ups and calls of the system, and its bytes.
@@ -218,6 +224,9 @@ class _Produce:
         if not isinstance(records, ValidBatch):
             topic_metrics.total_produce_requests += 1
         size_bytes = 0 if records is None else len(records)
+        if name in INTERNAL_TOPICS and size_bytes and context.client_id != ADMIN_CLIENT_ID:
+            answer.error_code, answer.error_message = error_codes.INVALID_TOPIC_EXCEPTION, _OWN_TOPIC.format(name)
+            return
         try:
             if isinstance(records, memoryview) and context.version < ZSTD_VERSION and _is_zstd(records):
                 raise PartitionError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce")
@@ -235,9 +244,8 @@ class _Produce:
             broker.storage_failed(partition, error)
             return
         log = partition.log
-        answer.base_offset = info.first_offset
+        answer.base_offset, answer.log_start_offset = info.first_offset, info.log_start_offset
         answer.log_append_time_ms = info.log_append_time_ms
-        answer.log_start_offset = info.log_start_offset
         if not info.duplicate:
             topic_metrics.bytes_in += size_bytes
             topic_metrics.messages_in += info.record_count

@@ -132,7 +132,7 @@ def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
                 found = PartitionSample(topic, index, replicas, in_sync, 1, None)
             else:
                 lag = log.high_watermark - log.last_stable_offset
-                found = PartitionSample(topic, index, replicas, in_sync, log.config.min_insync_replicas, lag)
+                found = PartitionSample(topic, index, replicas, in_sync, partition.min_isr(log), lag)
             raw.partitions.append(found)
         if number % READ_PER_STEP == 0:
             yield

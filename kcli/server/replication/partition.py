@@ -105,18 +105,19 @@ class Partition:
             f"the leader epoch of {self.topic}-{self.index} is {self.leader_epoch}, not {current_leader_epoch}",
         )
 
+    def min_isr(self, log: UnifiedLog) -> int:
+        """How many replicas must be in sync for acks=all: min.insync.replicas, but never more than there are."""
+        return min(log.config.min_insync_replicas, len(self.replicas))
+
     def append(self, records: memoryview | ValidBatch, required_acks: int, now_ms: int) -> AppendInfo:
         """Append a producer's batch, as it came or checked. Raises PartitionError, AppendError and OSError.
 
         And LongCheckError where it came unchecked and its check would hold the loop: nothing has happened then.
         """
         log = self.leader_log()
-        if required_acks == -1 and len(self.isr) < log.config.min_insync_replicas:
-            raise PartitionError(
-                error_codes.NOT_ENOUGH_REPLICAS,
-                f"{self.topic}-{self.index} has {len(self.isr)} replicas in sync; min.insync.replicas is "
-                f"{log.config.min_insync_replicas}",
-            )
+        if required_acks == -1 and len(self.isr) < (needed := self.min_isr(log)):
+            text = f"{self.topic}-{self.index} has {len(self.isr)} replicas in sync and needs {needed} (min.insync.replicas)"
+            raise PartitionError(error_codes.NOT_ENOUGH_REPLICAS, text)
         if isinstance(records, ValidBatch):
             info = append_checked(log, records, self.leader_epoch, now_ms)
         else:

@@ -1,0 +1,73 @@
+"""Protects the topics that come into being because a client names them: their numbers must be those that others count on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.protocol import apis, error_codes
+from kcli.protocol.message import Message
+from kcli.state.metadata_values import ConfigResource
+from kcli.state.topic_names import INTERNAL_TOPICS
+from tests.server.apis.asking import ask, struct
+from tests.server.whole_node import WholeNode
+
+SETTINGS = (
+    *("num.partitions=2", "offsets.topic.num.partitions=3", "offsets.topic.segment.bytes=2000000"),
+    *(
+        "transaction.state.log.num.partitions=5",
+        "transaction.state.log.min.isr=1",
+        "transaction.state.log.segment.bytes=3000000",
+    ),
+    *("share.coordinator.state.topic.num.partitions=4", "share.coordinator.state.topic.segment.bytes=4000000"),
+    *(f"{keys}.replication.factor=1" for keys in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")),
+    "share.coordinator.state.topic.min.isr=1",
+)
+# What Apache Kafka makes of these settings.
+CONFIGS = {
+    "ordinary": {},
+    "__consumer_offsets": {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "2000000"},
+    "__transaction_state": {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
+        "segment.bytes": "3000000",
+        "unclean.leader.election.enable": "false",
+    },
+    "__share_group_state": {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "min.insync.replicas": "1",
+        "retention.ms": "-1",
+        "segment.bytes": "4000000",
+    },
+}
+PARTITIONS = {"ordinary": 2, "__consumer_offsets": 3, "__transaction_state": 5, "__share_group_state": 4}
+
+
+def name_them(node: WholeNode, names: list[str], *, may_create: bool) -> dict[str, Message]:
+    """What Metadata says of topics."""
+    topics = [struct(apis.METADATA, "MetadataRequestTopic", name=name) for name in names]
+    found = ask(node, apis.METADATA, 12, topics=topics, allow_auto_topic_creation=may_create)
+    return {topic.name: topic for topic in found.topics}
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_a_named_topic_comes_with_the_numbers_of_its_keys(tmp_path: Path, name: str) -> None:
+    node = WholeNode(tmp_path / "data", *SETTINGS)
+    assert name_them(node, [name], may_create=True)[name].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    node.until(lambda: node.broker.image.topic(name) is not None)
+    found = name_them(node, [name], may_create=False)[name]
+    assert (found.error_code, len(found.partitions)) == (0, PARTITIONS[name])
+    assert found.is_internal == (name in INTERNAL_TOPICS)
+    assert node.broker.image.configs.get(ConfigResource("TOPIC", name), {}) == CONFIGS[name]
+
+
+def test_without_leave_none_comes(tmp_path: Path) -> None:
+    """The request says no, or the broker does."""
+    for place, setting, may_create in (("a", "true", False), ("b", "false", True)):
+        node = WholeNode(tmp_path / place, f"auto.create.topics.enable={setting}")
+        name_them(node, ["ordinary"], may_create=may_create)
+        node.advance(1000)
+        assert node.broker.image.topic("ordinary") is None
