@@ -14,8 +14,8 @@
 take its place. Paths are plain strings, relative or absolute, and stay as the caller typed them. Failures are OSError.
 
 Reading is strictly read-only (no lock, no created file, no access time where the system allows) and leaves the page cache
-as it was: a large file's pages that were not cached before a read are dropped after it. A read with RWF_NOWAIT succeeds
-only for cached pages and so tells which is which; read-ahead is off for such files, or it would blur the answer.
+as it was: of a large file a window at a time is looked at, and what was not cached in it is dropped when it moves on or the
+file is closed. Read-ahead is off for such files, or it would bring in what lies outside.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from typing import Protocol
 
 # Smaller files are read without a thought for the page cache.
 CACHE_NEUTRAL_FILE_BYTES = 32 * 1024 * 1024
-# Stretches of a file that were not in the page cache; of more of them the system may keep a page each.
-MAX_UNCACHED_RUNS = 1000
-# A large page that was read in reaches so far beyond what was asked for, and goes only with all of it.
-FOLIO_BYTES = 2 * 1024 * 1024
+# To ask what is cached, and to drop what was not, takes as long as some small reads: it is done for so much at a time.
+WINDOW_BYTES = 256 * 1024
 
 
 class DiskFile(Protocol):
@@ -195,59 +193,48 @@ class OsFile(_Descriptor):
     """An open file of the operating system; see DiskFile."""
 
     def __init__(self, path: str) -> None:
-        self._uncached: list[tuple[int, int]] = []
         self.name = path
+        self._window = (0, 0)
+        self._uncached: list[tuple[int, int]] = []  # the window's stretches that were not cached when it was moved here
         self._fd = _open_read_only(path)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
             self.close()
             code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
             raise OSError(code, os.strerror(code) if code == errno.EISDIR else "Not a regular file", path)
-        self._cache_neutral = status.st_size >= CACHE_NEUTRAL_FILE_BYTES and hasattr(os, "RWF_NOWAIT")
+        self._cache_neutral = status.st_size >= CACHE_NEUTRAL_FILE_BYTES and hasattr(os, "posix_fadvise")
         if self._cache_neutral:
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        if self._cache_neutral and not (self._window[0] <= position and position + len(buffer) <= self._window[1]):
+            self._move_window(position, position + len(buffer))
         done = 0
         while done < len(buffer):
-            count = self._read_once(position + done, buffer[done:])
+            count = os.preadv(self._fd, [buffer[done:]], position + done)
             if count == 0:
                 break
             done += count
         return done
 
-    def _read_once(self, position: int, buffer: memoryview) -> int:
-        if not self._cache_neutral:
-            return os.preadv(self._fd, [buffer], position)
-        try:
-            if count := os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT):
-                return count
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-            self._cache_neutral = False
-            return self._read_once(position, buffer)
-        count = os.preadv(self._fd, [buffer], position)
-        if count:
-            os.posix_fadvise(self._fd, position, count, os.POSIX_FADV_DONTNEED)
-            self._note_uncached(position, position + count)
-        return count
+    def _move_window(self, start: int, end: int) -> None:
+        from kcli.log.cached_pages import uncached_stretches  # not needed for small files, and it imports ctypes
 
-    def _note_uncached(self, start: int, end: int) -> None:
-        if self._uncached and self._uncached[-1][0] <= start <= self._uncached[-1][1] + FOLIO_BYTES:
-            self._uncached[-1] = (self._uncached[-1][0], end)
-        elif len(self._uncached) < MAX_UNCACHED_RUNS:
-            self._uncached.append((start, end))
+        self._drop_uncached()
+        self._window = (start - start % WINDOW_BYTES, end + -end % WINDOW_BYTES)
+        with suppress(OSError, ValueError):  # a file system without mappings, or a file that was cut meanwhile
+            self._uncached = uncached_stretches(self._fd, self._window[0], min(self._window[1], self.size()))
+
+    def _drop_uncached(self) -> None:
+        for start, end in self._uncached:
+            os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+        self._uncached = []
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Give the file back; closing twice is no error."""
         if self._fd >= 0:
-            # Once more: the system keeps a page that reaches beyond a range, and those that it is still busy with.
-            for start, end in self._uncached:
-                os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+            self._drop_uncached()
         super().close()
 
     __del__ = close

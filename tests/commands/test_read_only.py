@@ -62,7 +62,7 @@ def evict(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="this system does not tell which pages are cached")
+@pytest.mark.skipif(sys.platform != "linux", reason="this system does not tell which pages are cached")
 @pytest.mark.parametrize("words", [("dump-log", "--output", "kafka"), ("dump-log", "--stats"), ("verify",)], ids=" ".join)
 def test_the_page_cache_of_a_large_file_stays_as_it_was(words: tuple[str, ...], fixtures: Path, tmp_path: Path) -> None:
     """What was not cached is not afterwards, and what was still is."""
@@ -76,9 +76,9 @@ def test_the_page_cache_of_a_large_file_stays_as_it_was(words: tuple[str, ...], 
         missing("this file system keeps every page")
     command = [sys.executable, "-m", "kcli", *words, str(log)]
     run(*command)
-    # Two thirds: the kernel keeps some pages that it has not sorted into its lists yet, and drops some for other processes.
-    assert resident_bytes(log) < log.stat().st_size / 3
+    assert resident_bytes(log) <= MIB
     log.read_bytes()
     cached = resident_bytes(log)
     run(*command)
+    # Two thirds: the kernel may take some of them for other processes.
     assert resident_bytes(log) > cached * 2 / 3

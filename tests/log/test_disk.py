@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import random
 import subprocess
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from kcli.log.cached_pages import uncached_stretches
 from kcli.log.disk import CACHE_NEUTRAL_FILE_BYTES, OsDisk, OsFile
-from tests.conftest import open_descriptors
+from tests.conftest import missing, open_descriptors
 
 DISK = OsDisk()
 
@@ -57,6 +59,33 @@ def test_uncached_pages_are_read_too(sample: tuple[Path, bytes]) -> None:
     file = OsFile(str(path))
     assert file.read_at(0, len(data)) == data
     file.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system does not tell which pages are cached")
+def test_a_partly_cached_file_stays_as_it_was(tmp_path: Path) -> None:
+    """Whatever is read, and in whatever pieces: the pages that were cached are afterwards, and no others."""
+    path, page = tmp_path / "file", mmap.PAGESIZE
+    size = CACHE_NEUTRAL_FILE_BYTES + 4097
+    path.write_bytes(random.Random(3).randbytes(size))
+    end = -(-size // page) * page
+    with open(path, "rb", buffering=0) as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if uncached_stretches(opened.fileno(), 0, size) != [(0, end)]:
+            missing("this file system keeps every page")
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        for start, stop in ((3, 4), (500, 900), (4000, 4001)):
+            os.pread(opened.fileno(), (stop - start) * page, start * page)
+        gaps = [(0, 3 * page), (4 * page, 500 * page), (900 * page, 4000 * page), (4001 * page, end)]
+        assert uncached_stretches(opened.fileno(), 0, size) == gaps
+        assert uncached_stretches(opened.fileno(), 3 * page + 5, 5 * page + 1) == [(4 * page, 6 * page)]
+        assert uncached_stretches(opened.fileno(), 600 * page, 700 * page) == []
+        file, rng = OsFile(str(path)), random.Random(4)
+        for start in (0, 0, *(rng.randrange(size) for _ in range(50)), 0):
+            for _ in range(20):
+                start += len(file.read_at(start, rng.choice((0, 61, 5000, 524_288))))
+        file.close()
+        assert uncached_stretches(opened.fileno(), 0, size) == gaps
 
 
 def test_a_file_that_grows_and_shrinks(tmp_path: Path) -> None:
