@@ -162,18 +162,16 @@ class LogManager(LogRegistry):
         partition without a log is passed over. The checkpoints of offsets follow, `with_checkpoints`: whoever deletes many a
         few at a time has them follow with the last. Raises KafkaStorageError where one lies in a directory that is offline.
         """
-        touched: set[str] = set()
         offline = []
         for key in partitions:
             offline += [key] if self.offline_partitions.get(key) else []
             for logs in (self.logs, self.future_logs):
                 log = logs.pop(key, None)
                 if log is not None:
-                    touched.add(parent_path(log.directory))
                     self.set_aside(log, now_ms, DirectoryState.STRAY if stray else DirectoryState.DELETE)
-        for path in self.dirs if with_checkpoints and touched else ():
-            self.checkpoints.write_all(self.dirs[path], FileKind.RECOVERY_POINT_CHECKPOINT)
-            self.checkpoints.write_all(self.dirs[path], FileKind.LOG_START_OFFSET_CHECKPOINT)
+        for log_dir in self.dirs.values() if with_checkpoints else ():
+            self.checkpoints.write_all(log_dir, FileKind.RECOVERY_POINT_CHECKPOINT)
+            self.checkpoints.write_all(log_dir, FileKind.LOG_START_OFFSET_CHECKPOINT)
         if offline:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in offline)
             raise KafkaStorageError(f"{names} cannot be deleted while the log directory is offline")

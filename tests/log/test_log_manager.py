@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.log_config import LogConfig
 from kcli.log.storage_errors import (
@@ -192,6 +193,20 @@ def test_deleting_renames_at_once_and_removes_later(node: Node) -> None:
     assert not node.reports
     checkpoints = (home / "recovery-point-offset-checkpoint").read_text()
     assert "t 0" not in checkpoints
+
+
+def test_checkpoints_follow_a_deletion_in_parts_whose_last_part_has_no_logs(node: Node) -> None:
+    """As of partitions in a directory that is offline; a log made anew must not be believed by the old one's offsets."""
+    manager = node.started()
+    log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
+    checkpoint = Path(log.directory).parent / "recovery-point-offset-checkpoint"
+    manager.checkpoints.write_all(manager.log_dir_of(log), FileKind.RECOVERY_POINT_CHECKPOINT)
+    flush(manager)
+    assert "t 0" in checkpoint.read_text()
+    manager.delete_logs([("t", 0)], NOW_MS, with_checkpoints=False)
+    manager.delete_logs([("t", 1)], NOW_MS)
+    flush(manager)
+    assert "t 0" not in checkpoint.read_text()
 
 
 def test_a_deletion_that_was_interrupted_goes_on(node: Node) -> None:
