@@ -16,18 +16,17 @@ hands it to `take_offline`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.disk import LogDisk
-from kcli.log.file_cache import FileCache
 from kcli.log.log_checkpoints import LogCheckpoints
 from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import parent_path
-from kcli.log.log_registry import Dice, LogManagerSettings, LogRegistry
-from kcli.log.log_tasks import Schedule, Task, begin_tasks
+from kcli.log.log_registry import LogRegistry
+from kcli.log.log_tasks import Schedule, begin_tasks
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.replica_mover import ReplicaMover
 from kcli.log.storage_errors import InconsistentTopicIdError, KafkaStorageError
@@ -40,19 +39,9 @@ _RESERVED_DIRECTORY_IDS = frozenset(Uuid(number.to_bytes(16, "big")) for number 
 class LogManager(LogRegistry):
     """See the head of this module; it is made as a LogRegistry is."""
 
-    def __init__(
-        self,
-        disk: LogDisk,
-        files: FileCache,
-        log_dirs: Mapping[str, Uuid | None],
-        rng: Dice,
-        settings: LogManagerSettings = LogManagerSettings(),  # noqa: B008
-        report: Callable[[str], None] = lambda sentence: None,
-    ) -> None:
-        super().__init__(disk, files, log_dirs, rng, settings, report)
-        self.checkpoints = LogCheckpoints(self)
-        self.mover = ReplicaMover(self)
-        self.tasks: dict[str, Task] = {}
+    # Made when first asked for: so how a manager is made is told once, by the registry.
+    checkpoints = cached_property(LogCheckpoints)
+    mover = cached_property(ReplicaMover)
 
     def start(
         self,
@@ -76,7 +65,7 @@ class LogManager(LogRegistry):
 
         `schedule(at_ms, callback)` is a timer's; `after(now_ms)` is called behind each piece of work, for its flushes.
         """
-        self.tasks = begin_tasks(self, self.checkpoints, self.mover, now_ms, schedule, after)
+        begin_tasks(self, self.checkpoints, self.mover, now_ms, schedule, after)
 
     def clean_broker_epoch(self) -> int:
         """The broker epoch that all log directories were cleanly stopped with; -1 where they were not, or differ."""

@@ -174,8 +174,8 @@ def begin_tasks(
     now_ms: int,
     schedule: Schedule,
     after: Callable[[int], None],
-) -> dict[str, Task]:
-    """Put all tasks on a timer, each with its name; see LogManager.begin_tasks."""
+) -> None:
+    """Put all tasks on a timer; see LogManager.begin_tasks."""
     settings, visits = registry.settings, LogSweeps(registry)
     recovery_points, log_starts, high_watermarks = (
         CheckpointSweep(registry, checkpoints, kind)
@@ -190,32 +190,23 @@ def begin_tasks(
         high_watermarks.visit(log, now_ms)
         visits.flush_rolled(log, now_ms)
 
-    tasks: dict[str, Task] = {}
-
-    def sweep(name: str, due_ms: int, made: Sweep) -> None:
-        tasks[name] = Task(made.run, schedule, after)
-        tasks[name].wake(due_ms)
+    def sweep(due_ms: int, made: Sweep) -> None:
+        Task(made.run, schedule, after).wake(due_ms)
 
     first_ms, interval_ms = now_ms + settings.initial_task_delay_ms, settings.retention_check_interval_ms
-    sweep("kafka-log-retention", first_ms, Sweep(registry, visits.apply_retention, interval_ms, RETENTION_LOGS_PER_STEP))
-    sweep("kafka-log-flusher", first_ms, Sweep(registry, visits.flush_by_time, settings.flush_scheduler_interval_ms))
+    sweep(first_ms, Sweep(registry, visits.apply_retention, interval_ms, RETENTION_LOGS_PER_STEP))
+    sweep(first_ms, Sweep(registry, visits.flush_by_time, settings.flush_scheduler_interval_ms))
     interval_ms = settings.flush_offset_checkpoint_interval_ms
-    made = Sweep(registry, recovery_points.visit, interval_ms, finish=recovery_points.finish)
-    sweep("kafka-recovery-point-checkpoint", first_ms, made)
+    sweep(first_ms, Sweep(registry, recovery_points.visit, interval_ms, finish=recovery_points.finish))
     interval_ms = settings.flush_start_offset_checkpoint_interval_ms
-    sweep(
-        "kafka-log-start-offset-checkpoint", first_ms, Sweep(registry, log_starts.visit, interval_ms, finish=log_starts.finish)
-    )
+    sweep(first_ms, Sweep(registry, log_starts.visit, interval_ms, finish=log_starts.finish))
     interval_ms = settings.high_watermark_checkpoint_interval_ms
-    made = Sweep(registry, visit_high_watermark, interval_ms, finish=high_watermarks.finish)
-    sweep("highwatermark-checkpoint", now_ms + interval_ms, made)
+    sweep(now_ms + interval_ms, Sweep(registry, visit_high_watermark, interval_ms, finish=high_watermarks.finish))
     interval_ms = settings.producer_id_expiration_check_interval_ms
-    sweep("PeriodicProducerExpirationCheck", now_ms + interval_ms, Sweep(registry, visits.expire_producers, interval_ms))
-    for name, run, on_work in (
-        ("kafka-delete-logs", registry.deletions.run, registry.deletions.on_added),
-        ("ReplicaAlterLogDirsThread", mover.run, mover.on_work),
-        ("leader-epoch-checkpoint", registry.epochs.run, registry.epochs.on_work),
+    sweep(now_ms + interval_ms, Sweep(registry, visits.expire_producers, interval_ms))
+    for run, on_work in (
+        (registry.deletions.run, registry.deletions.on_added),
+        (mover.run, mover.on_work),
+        (registry.epochs.run, registry.epochs.on_work),
     ):
-        tasks[name] = Task(run, schedule, after)
-        on_work(tasks[name].wake)
-    return tasks
+        on_work(Task(run, schedule, after).wake)
