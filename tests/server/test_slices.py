@@ -359,3 +359,11 @@ def test_a_node_that_leaves_appends_nothing_to_logs_that_it_closes(tmp_path: Pat
     node.advance(100)
     assert [log.log_end_offset for log in logs if log is not None] == [0] * (PARTITIONS - 1) + [1]
     assert pending.answer is None
+
+
+def test_large_batches_are_appended_in_one_go(node: WholeNode, finely: Callable[[], None]) -> None:
+    """To copy them for later slices would hold the loop for longer than to append them does."""
+    finely()
+    pending = node.produce_all({("t", index): batch(bytes(300_000)) for index in range(PARTITIONS)}, acks=1)
+    (topic,) = pending.result().responses
+    assert [answer.error_code for answer in topic.partition_responses] == [0] * PARTITIONS

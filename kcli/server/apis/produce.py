@@ -11,8 +11,8 @@ the append itself does the fsync; so the request's timeout begins behind it, and
 Other partitions of the request are not held up by one that fails: each has its own error.
 
 A batch whose records take long to check (they inflate to much, or must be built anew) is checked by a Compute effect, and the
-answer waits for it; the other clients do not. A request of many partitions, or of tens of megabytes, is appended in slices: no
-other of its connection is served meanwhile, so a producer's batches stay in their order.
+answer waits for it; the other clients do not. A request of many partitions is appended in slices, but for large batches, which
+are appended sooner than copied: no other of its connection is served meanwhile, so a producer's batches stay in their order.
 
 Kafka's own topics take nothing from clients but from its admin tools, which say who they are by their client id.
 
@@ -51,9 +51,10 @@ ADMIN_CLIENT_ID = "__admin_client"
 _OWN_TOPIC = "{} is one of Kafka's own topics, which clients do not write to"
 # Requests that are appended in slices are held in memory, all together at most so much.
 MAX_HELD_BYTES = 128 * 1024 * 1024
-# What a batch costs: some look-ups and calls of the system, and its bytes.
+# What a batch costs: some look-ups and calls of the system, and its bytes; and what it costs to copy it into new memory.
 _APPEND_US = 60
 _BYTES_A_US = 2_000
+_COPIED_BYTES_A_US = 1_000
 _ATTRIBUTES_LOW_BYTE = HEADER.offset_of("attributes") + 1
 # A partition that was appended to, the offset that its high watermark must reach, its part of the response.
 Waiting = tuple[Partition, int, Message]
@@ -182,13 +183,16 @@ class _Produce:
     def _hold(self, request: Message) -> None:
         """Copy what is still to be appended, once: the frame is the shell's again after this slice.
 
-        Where so much is held already that there is no room, this request has to be done in one go.
+        Where so much is held already that there is no room, this request has to be done in one go; and where that is done
+        before a copy would be, which holds the loop as well.
         """
         if self._held_bytes:
             return
         left = [data for topic in request.topic_data for data in topic.partition_data if data.records]
         size_bytes = sum(len(data.records) for data in left)
         if self._broker.held_produce_bytes + size_bytes > MAX_HELD_BYTES:
+            return
+        if size_bytes // _COPIED_BYTES_A_US > len(left) * _APPEND_US + size_bytes // _BYTES_A_US:
             return
         for data in left:
             data.records = memoryview(bytearray(data.records))
