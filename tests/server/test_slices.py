@@ -367,3 +367,21 @@ def test_large_batches_are_appended_in_one_go(node: WholeNode, finely: Callable[
     pending = node.produce_all({("t", index): batch(bytes(300_000)) for index in range(PARTITIONS)}, acks=1)
     (topic,) = pending.result().responses
     assert [answer.error_code for answer in topic.partition_responses] == [0] * PARTITIONS
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_node_that_leaves_first_deletes_the_logs_that_it_has_begun_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """A directory that is renamed while its log directory closes would leave that without the mark of a stop in order."""
+    monkeypatch.setattr(metadata_publisher, "SLICE_LOGS", 1)
+    monkeypatch.setattr(metadata_publisher, "LOGS_DELETED_TOGETHER", 1)
+    node = WholeNode(tmp_path / "leaving", "controlled.shutdown.enable=false")
+    node.create_topic("t", PARTITIONS)
+    topic = struct(apis.DELETE_TOPICS, "DeleteTopicState", name="t")
+    node.send(apis.DELETE_TOPICS, 6, API_KEYS[apis.DELETE_TOPICS].request.new(topics=[topic], timeout_ms=5_000))
+    for _ in range(after):
+        slice_(node)
+    node.stop()
+    assert (tmp_path / "leaving" / ".kafka_cleanshutdown").exists(), node.lines
+    assert [path.name.endswith("-delete") for path in (tmp_path / "leaving").glob("t-*")] == [True] * PARTITIONS

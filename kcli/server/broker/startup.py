@@ -7,7 +7,7 @@ load the logs         the last slice is done (kcli.log.log_manager)
 publish               at once: partitions that the metadata names and no directory has are made
 register              the controller has taken the registration, and unfenced the broker
 ready
-release               the controller lets the broker go, or does not answer in time
+release               the controller lets the broker go, or does not answer in time, and what the metadata asked for is done
 close the logs        the last slice is done: checkpoints, snapshots, the mark of a clean stop; requests of clients are not
                       taken any more. Logs that were not all loaded are left as they are, for the next start
 stop the node
@@ -103,5 +103,8 @@ class BrokerStartup:
         if not self._is_loaded:
             self._node.released(now_ms)
             return
+        self.publisher.end(now_ms, self._close_logs)
+
+    def _close_logs(self, now_ms: int) -> None:
         work = self._broker.log_manager.shutdown(self._broker.lifecycle.broker_epoch)
         self._node.run_slices(work, self._node.released, now_ms)
