@@ -73,6 +73,32 @@ def test_a_flush_has_the_file_follow_before_the_recovery_point_rises(node: Whole
     assert seen.index("00000000000000000000.log") < seen.index("leader-epoch-checkpoint.tmp")
 
 
+def test_a_flush_is_well_though_its_epoch_file_was_put_in_place_by_another_write(node: WholeNode) -> None:
+    """Both write the same temporary file; the first that is through renames it, and the other finds it no more."""
+    log = log_of(node)
+    node.holds_flushes = True
+    node.produce("t", 0, batch(b"x"))
+    done: list[OSError | None] = []
+    node.broker.flush_log(log, lambda error, now_ms: done.append(error), node.now_ms)
+    node.advance(1)
+    data, by_follower = node.held
+    assert by_follower.paths[0].endswith(".tmp") and data.paths[-1].endswith(".log")
+    node.held = [data]
+    node.release_flushes()
+    (by_flush,) = node.held
+    assert by_flush.paths == by_follower.paths
+    # The follower's comes first, and is not what counts any more; one more change, and neither is the other.
+    log.leader_epochs.assign(3, 1)
+    node.release_flushes(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    assert done == [None]
+    node.held = [by_follower]
+    node.holds_flushes = False
+    node.release_flushes()
+    node.advance(1)
+    assert file_of(node).read_text() == "0\n2\n0 0\n3 1\n"
+    assert node.broker.log_manager.is_live(log)
+
+
 def test_a_clean_stop_writes_what_is_behind(node: WholeNode) -> None:
     node.holds_flushes = True
     node.produce("t", 0, batch(b"x"))

@@ -265,8 +265,10 @@ class Broker:
             return
 
         def flushed(error: OSError | None, now_ms: int) -> None:
-            # A file that was deleted or renamed meanwhile is no matter where another flush has done the work.
-            callback(None if log.recovery_point >= end_offset else error, now_ms)
+            # What matters takes the log out of service. A file that was renamed or deleted meanwhile is no matter where another
+            # flush has done the work, nor is one that another write of the same file has put in place.
+            is_well = self.log_manager.is_live(log) or log.recovery_point >= end_offset
+            callback(None if is_well else error, now_ms)
 
         self._flush_request(request, flushed)
 
