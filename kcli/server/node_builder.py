@@ -32,6 +32,7 @@ from kcli.server.controller.formatting import (
 from kcli.server.dice import Dice
 from kcli.server.events import Effect
 from kcli.server.flushes import Flushes
+from kcli.server.log_lines import FailureLine, WarningLine
 from kcli.server.node import Node
 from kcli.server.timing_wheel import Timer
 
@@ -63,7 +64,7 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
                 if path == config.metadata_log_dir:
                     raise
                 # The log manager takes it offline, and serves the others.
-                tell(f"{path}: {error.strerror or error}: the log directory cannot be read")
+                tell(FailureLine(f"{path}: {error.strerror or error}: the log directory cannot be read"))
         empty = [path for path, meta in metas.items() if meta is None]
         if len(empty) == len(directories):
             for path in directories:
@@ -163,8 +164,13 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
     effects: list[Effect] = []
     timer, flushes, files = Timer(now_ms), Flushes(effects), FileCache(disk, max_open_files)
     log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}
+
+    def report(line: str) -> None:
+        """What the log manager has to say is of disks that failed and directories that are odd."""
+        tell(WarningLine(line))
+
     try:
-        log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), tell)
+        log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), report)
     except StorageError as error:
         raise NodeError(str(error)) from error
     controller = ControllerCore(config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell)

@@ -74,7 +74,8 @@ def test_what_is_no_request_ends_its_connection_with_one_line(server: LiveServer
         port = client.raw.getsockname()[1]
         client.send(data)
         assert client.is_closed()
-        assert says in closing_line(server, port)
+        line = closing_line(server, port)
+        assert says in line and " WARN closing the connection " in line
 
 
 def test_a_client_that_speaks_tls_is_told_apart(server: LiveServer) -> None:

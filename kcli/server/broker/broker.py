@@ -51,6 +51,7 @@ from kcli.server.controller.features import supported_features
 from kcli.server.dice import Dice
 from kcli.server.events import Connection, Effect
 from kcli.server.flushes import FlushCallback, Flushes
+from kcli.server.log_lines import FailureLine
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.timing_wheel import Timer
@@ -252,7 +253,7 @@ class Broker:
         """Say in the log that this program has a fault; whoever runs it goes on being served."""
         where = traceback.extract_tb(error.__traceback__)
         at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
-        self.tell(f"a fault of kcli in {what}{at}: {error!r}; please report it")
+        self.tell(FailureLine(f"a fault of kcli in {what}{at}: {error!r}; please report it"))
 
     # ----------------------------------------------------------------------------------------------------- the disk
 

@@ -22,6 +22,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION
 from kcli.protocol.message import Message
+from kcli.server.log_lines import WarningLine
 from kcli.server.timing_wheel import TimerTask
 
 RETRY_MS = 20
@@ -79,7 +80,8 @@ class BrokerLifecycle:
             code = error_codes.NOT_CONTROLLER if response is None else response.error_code
             if code not in (error_codes.NOT_CONTROLLER, self._told_refusal):
                 self._told_refusal = code
-                self._broker.tell(f"the controller refuses the registration: {error_codes.NAMES.get(code)}; asking again")
+                what = f"the controller refuses the registration: {error_codes.NAMES.get(code)}; asking again"
+                self._broker.tell(WarningLine(what))
             self._again(RETRY_MS, now_ms, self.start)
             return
         self.broker_epoch = response.broker_epoch

@@ -20,6 +20,7 @@ from typing import Any
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.storage_errors import StorageError
 from kcli.protocol.message import Message
+from kcli.server.log_lines import FailureLine, WarningLine
 from kcli.server.replication.partition import Partition
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, Topic, name_of
@@ -209,7 +210,7 @@ class MetadataPublisher:
                 is_new=self._is_started_long_ago,
             )
         except (OSError, StorageError) as error:
-            broker.tell(f"the log of {topic.name}-{index} cannot be opened: {error}")
+            broker.tell(FailureLine(f"the log of {topic.name}-{index} cannot be opened: {error}"))
         partition = Partition(broker.node_id, topic.name, index, topic_id, log)
         broker.partitions[topic.name, index] = partition
         self._apply(topic, index, partition, now_ms)
@@ -238,7 +239,7 @@ class MetadataPublisher:
         try:
             self._broker.log_manager.delete_logs(keys, now_ms, with_checkpoints=is_last)
         except StorageError as error:
-            self._broker.tell(f"topic {topic} is deleted, but {error}")
+            self._broker.tell(WarningLine(f"topic {topic} is deleted, but {error}"))
         return len(keys)
 
 

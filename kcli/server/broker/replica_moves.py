@@ -19,6 +19,7 @@ from typing import Any
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.storage_errors import KafkaStorageError
 from kcli.log.unified_log import UnifiedLog
+from kcli.server.log_lines import WarningLine
 from kcli.server.replication.partition import Partition
 
 
@@ -83,7 +84,7 @@ class ReplicaMoves:
         try:
             log = broker.log_manager.mover.replace(partition.topic, partition.index, now_ms)
         except KafkaStorageError as error:
-            broker.tell(f"{partition.topic}-{partition.index} did not move: {error}")
+            broker.tell(WarningLine(f"{partition.topic}-{partition.index} did not move: {error}"))
             return
         if log is not None:
             partition.replace_log(log)

@@ -22,6 +22,7 @@ from kcli.server.config.definitions import BROKER_DYNAMIC_KEYS, BROKER_KEYS, Con
 from kcli.server.config.key_names import LISTENER_PREFIX
 from kcli.server.config.server_config import ConfigReader, ConfigSource, ServerConfig, StatedValue
 from kcli.server.config.values import ConfigError, parse_value
+from kcli.server.log_lines import WarningLine
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import ConfigResource
 
@@ -126,13 +127,14 @@ class DynamicConfig(ConfigReader):
         for name, text in layer.items():
             key = base_key(name)
             if not is_dynamic(name):
-                self._tell(f"dynamic configuration {whose}: {name} cannot change while a broker runs; it is left out")
+                what = f"{name} cannot change while a broker runs"
+                self._tell(WarningLine(f"dynamic configuration {whose}: {what}; it is left out"))
                 continue
             try:
                 if key is not None:
                     parse_value(key, text)
             except ConfigError as error:
-                self._tell(f"dynamic configuration {whose}: {error}; it is left out")
+                self._tell(WarningLine(f"dynamic configuration {whose}: {error}; it is left out"))
                 continue
             usable[name] = text
         return usable

@@ -18,6 +18,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from kcli.server.log_lines import WarningLine
 from kcli.server.shell.limits import Limits
 
 # How many are let in before those that are in get their turn.
@@ -57,7 +58,8 @@ class Gate:
             return False
         if not self._is_told:
             self._is_told = True
-            self.tell(f"there are {self.count} connections, which is all there may be (max.connections): new ones wait")
+            what = f"there are {self.count} connections, which is all there may be (max.connections): new ones wait"
+            self.tell(WarningLine(what))
         self._waiting.append(when_not)
         return True
 
@@ -65,9 +67,8 @@ class Gate:
         """Count a connection in -> False, where its host has all that it may have."""
         of_host = self._by_host.get(host, 0)
         if of_host >= self.limits.of_host(host):
-            self.tell(
-                f"closing a connection of {host}: it has {of_host} already, which is all it may have (max.connections.per.ip)"
-            )
+            what = f"closing a connection of {host}: it has {of_host} already, all it may have (max.connections.per.ip)"
+            self.tell(WarningLine(what))
             return False
         self._by_host[host] = of_host + 1
         self.count += 1
@@ -121,7 +122,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                self._gate.tell(f"no connection can be taken now: {error.strerror}")
+                self._gate.tell(WarningLine(f"no connection can be taken now: {error.strerror}"))
                 self._pause(RETRY_S)
                 return
             host = plain_host(address[0])

@@ -40,6 +40,7 @@ from kcli.server.events import (
     SendRequest,
     SendResponse,
 )
+from kcli.server.log_lines import WarningLine
 from kcli.server.loopback import answer_event, request_event
 from kcli.server.shell.acceptor import Acceptor, Gate
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
@@ -171,7 +172,7 @@ class Driver:
             if isinstance(effect.connection.shell, ClientConnection):
                 effect.connection.shell.close(effect.reason)
             else:
-                self.tell(f"a request of the node to itself is not answered: {effect.reason}")
+                self.tell(WarningLine(f"a request of the node to itself is not answered: {effect.reason}"))
                 self._loop_back(effect.connection, None)
 
     def _loop_back(self, connection: Connection, frame: bytes | None) -> None:
@@ -272,7 +273,7 @@ class Driver:
         if self._is_stopping:
             return
         peer = f"{connection.client_host}:{connection.client_port}"
-        self.tell(f"closing the connection of {peer} to {connection.listener}: {reason}")
+        self.tell(WarningLine(f"closing the connection of {peer} to {connection.listener}: {reason}"))
 
     def stop_listening(self) -> None:
         """Take no more connections."""

@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable
 
 from kcli.format.java_text import quote
+from kcli.server.log_lines import WARN as WARN
+from kcli.server.log_lines import level_of
 
 FORMATS = ("text", "json")
-INFO, WARN, ERROR = "INFO", "WARN", "ERROR"
 
 
 def write_stderr(line: str) -> None:
@@ -39,9 +40,9 @@ class LogWriter:
         self._write = write
         self._clock = clock
 
-    def __call__(self, message: str, level: str = INFO, **fields: object) -> None:
-        """Write one event; line breaks in it do not make two lines."""
-        self._write(self._line(time_text(self._clock()), level, message, fields))
+    def __call__(self, message: str, level: str | None = None, **fields: object) -> None:
+        """Write one event, of the level of the message unless another is given; line breaks in it do not make two lines."""
+        self._write(self._line(time_text(self._clock()), level or level_of(message), message, fields))
 
 
 def time_text(seconds: float) -> str:

@@ -30,6 +30,7 @@ from kcli.log.storage_errors import StorageError
 from kcli.server.config.listeners import Listener
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.metadata_log import MetadataLogError
+from kcli.server.log_lines import FailureLine, WarningLine
 from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.shell.clock import Clock
@@ -150,11 +151,12 @@ class Server:
     def _fail(self, error: Exception) -> None:
         """Something went wrong that no core could deal with: what goes on from here nobody knows, so the process ends."""
         if isinstance(error, StorageError | OSError | MetadataLogError):
-            self.tell(f"{error}; the node cannot go on")
+            self.tell(FailureLine(f"{error}; the node cannot go on"))
             os._exit(EXIT_CANNOT_GO_ON)
         else:
             lines = "".join(traceback.format_exception(error)).rstrip()
-            self.tell(f"a fault of kcli; the node ends here, and its next start recovers the logs. Please report it:\n{lines}")
+            what = "a fault of kcli; the node ends here, and its next start recovers the logs. Please report it"
+            self.tell(FailureLine(f"{what}:\n{lines}"))
         os._exit(1)
 
     async def _serve_metrics(self, port: int) -> None:
@@ -182,7 +184,7 @@ class Server:
         if self._stopping_since is not None:
             if time.monotonic() - self._stopping_since < SAME_SIGNAL_S:
                 return
-            self.tell(f"{why} again: ending at once; the next start recovers the logs")
+            self.tell(WarningLine(f"{why} again: ending at once; the next start recovers the logs"))
             os._exit(1)
         self._stopping_since = time.monotonic()
         self.tell(f"{why}: stopping")
