@@ -26,7 +26,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import parent_path
 from kcli.log.log_registry import LogRegistry
-from kcli.log.log_tasks import Schedule, begin_tasks
+from kcli.log.log_tasks import Cancellable, Schedule, begin_tasks
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.replica_mover import ReplicaMover
 from kcli.log.storage_errors import InconsistentTopicIdError, KafkaStorageError
@@ -42,6 +42,7 @@ class LogManager(LogRegistry):
     # Made when first asked for: so how a manager is made is told once, by the registry.
     checkpoints = cached_property(LogCheckpoints)
     mover = cached_property(ReplicaMover)
+    _is_closing = False
 
     def start(
         self,
@@ -63,9 +64,14 @@ class LogManager(LogRegistry):
     def begin_tasks(self, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> None:
         """Begin what is done as time goes by (kcli.log.log_tasks).
 
-        `schedule(at_ms, callback)` is a timer's; `after(now_ms)` is called behind each piece of work, for its flushes.
+        `schedule(at_ms, callback)` is a timer's; `after(now_ms)` is called behind each piece of work, for its flushes. They end
+        with `shutdown`: what changes a log that is closed already costs the mark of a stop in order.
         """
-        begin_tasks(self, self.checkpoints, self.mover, now_ms, schedule, after)
+
+        def until_shutdown(at_ms: int, callback: Callable[[int], None]) -> Cancellable:
+            return schedule(at_ms, lambda now_ms: None if self._is_closing else callback(now_ms))
+
+        begin_tasks(self, self.checkpoints, self.mover, now_ms, until_shutdown, after)
 
     def clean_broker_epoch(self) -> int:
         """The broker epoch that all log directories were cleanly stopped with; -1 where they were not, or differ."""
@@ -171,4 +177,5 @@ class LogManager(LogRegistry):
         """Flush and close every log, one a step, then write checkpoints and the marks of a clean stop; waits for the device."""
         from kcli.log.log_shutdown import close_logs
 
+        self._is_closing = True
         return close_logs(self, self.checkpoints, broker_epoch)

@@ -72,6 +72,20 @@ def test_retention_takes_segments_out_and_removes_their_files_later(node: Node) 
     assert not [name for name in names(log) if name.endswith(".deleted")]
 
 
+def test_no_task_touches_logs_that_are_being_closed(node: Node) -> None:
+    """Retention renames segments: one of a log that is closed and not yet flushed would cost the mark of a stop in order."""
+    running = Running(node, retention_check_interval_ms=5_000, initial_task_delay_ms=1_000)
+    log = running.make(batches=6)
+    running.make(1)
+    closing = running.manager.shutdown(0)
+    next(closing)
+    closed = names(log)
+    running.until(NOW_MS + 60_000)
+    assert names(log) == closed
+    list(closing)
+    assert (Path(log.directory).parent / ".kafka_cleanshutdown").exists()
+
+
 def test_retention_of_many_segments_comes_in_slices(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running(node, retention_check_interval_ms=100_000, initial_task_delay_ms=20_000)
     log = running.make(batches=60)
