@@ -10,7 +10,6 @@ from kcli.log.storage_errors import NotHostedError, StorageError
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.offset_for_leader_epoch import missing_partition_code
 
 
 def handle_alter_replica_log_dirs(context: RequestContext, request: Message) -> Message:
@@ -38,7 +37,7 @@ def _move(context: RequestContext, topic: str, index: int, path: str) -> int:
     try:
         context.broker.log_manager.mover.move(topic, index, path, context.now_ms)
     except NotHostedError:
-        return missing_partition_code(context, topic, index)
+        return context.broker.missing_partition_code(topic, index)
     except StorageError as error:
         return error.code
     return error_codes.NONE

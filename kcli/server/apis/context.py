@@ -45,6 +45,10 @@ class BrokerPort(Protocol):
         """The partition that this broker hosts (kcli.server.replication.partition), or None."""
         ...
 
+    def missing_partition_code(self, topic: str, index: int) -> int:
+        """What a client is told of a partition that this broker does not host."""
+        ...
+
     def respond(self, context: RequestContext, response: Message) -> None:
         """Answer a request, once."""
         ...

@@ -20,7 +20,6 @@ from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.offset_for_leader_epoch import missing_partition_code
 from kcli.server.apis.slices import Pace, answer_in_slices
 from kcli.server.replication.partition import PartitionError
 from kcli.state.topic_names import INTERNAL_TOPICS
@@ -69,7 +68,7 @@ def _refusal(context: RequestContext, topic: str) -> int:
 def _delete(context: RequestContext, topic: str, offset: int, answer: Message) -> None:
     partition = context.broker.partition(topic, answer.partition_index)
     if partition is None:
-        answer.error_code = missing_partition_code(context, topic, answer.partition_index)
+        answer.error_code = context.broker.missing_partition_code(topic, answer.partition_index)
         return
     try:
         log = partition.leader_log()

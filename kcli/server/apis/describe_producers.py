@@ -15,7 +15,6 @@ from kcli.log.producer_state_manager import ProducerStateEntry
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.offset_for_leader_epoch import missing_partition_code
 from kcli.server.replication.partition import PartitionError
 from kcli.state.topic_names import topic_name_fault
 
@@ -51,7 +50,7 @@ def _refusal(context: RequestContext, topic: str) -> tuple[int, str | None]:
 def _describe(context: RequestContext, topic: str, answer: Message) -> None:
     partition = context.broker.partition(topic, answer.partition_index)
     if partition is None:
-        answer.error_code = missing_partition_code(context, topic, answer.partition_index)
+        answer.error_code = context.broker.missing_partition_code(topic, answer.partition_index)
         answer.error_message = f"{topic}-{answer.partition_index} is not on broker {context.broker.node_id}"
         return
     try:

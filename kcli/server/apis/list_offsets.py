@@ -22,7 +22,6 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.offset_for_leader_epoch import missing_partition_code
 from kcli.server.apis.slices import PARTITION_US, Pace, answer_in_slices
 from kcli.server.replication.partition import PartitionError
 
@@ -76,7 +75,7 @@ def _answer(context: RequestContext, request: Message, topic: str, wanted: Messa
         return
     partition = context.broker.partition(topic, wanted.partition_index)
     if partition is None:
-        answer.error_code = missing_partition_code(context, topic, wanted.partition_index)
+        answer.error_code = context.broker.missing_partition_code(topic, wanted.partition_index)
         return
     try:
         log = partition.leader_log(wanted.current_leader_epoch)

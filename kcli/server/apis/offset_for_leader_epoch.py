@@ -39,7 +39,7 @@ def handle_offset_for_leader_epoch(context: RequestContext, request: Message) ->
 def _answer(context: RequestContext, topic: str, wanted: Message, answer: Message) -> None:
     partition = context.broker.partition(topic, wanted.partition)
     if partition is None:
-        answer.error_code = missing_partition_code(context, topic, wanted.partition)
+        answer.error_code = context.broker.missing_partition_code(topic, wanted.partition)
         return
     try:
         log = partition.leader_log(wanted.current_leader_epoch)
@@ -47,11 +47,3 @@ def _answer(context: RequestContext, topic: str, wanted: Message, answer: Messag
         answer.error_code = error.code
         return
     answer.leader_epoch, answer.end_offset = log.leader_epochs.end_offset_for(wanted.leader_epoch, log.log_end_offset)
-
-
-def missing_partition_code(context: RequestContext, topic: str, index: int) -> int:
-    """Why a partition is not hosted here: another broker has it, or nobody."""
-    found = context.broker.image.topic(topic)
-    if found is not None and index in found.partitions:
-        return error_codes.NOT_LEADER_OR_FOLLOWER
-    return error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -210,9 +210,9 @@ class Broker:
 
     def missing_partition_code(self, topic: str, index: int) -> int:
         """What a client is told of a partition that this broker does not host."""
-        topic_id = self.image.topic_ids.get(topic)
-        found = None if topic_id is None else self.image.topics[topic_id].partitions.get(index)
-        return error_codes.UNKNOWN_TOPIC_OR_PARTITION if found is None else error_codes.NOT_LEADER_OR_FOLLOWER
+        found = self.image.topic(topic)
+        is_elsewhere = found is not None and index in found.partitions
+        return error_codes.NOT_LEADER_OR_FOLLOWER if is_elsewhere else error_codes.UNKNOWN_TOPIC_OR_PARTITION
 
     # ------------------------------------------------------------------------------------------------------ requests
 
