@@ -6,6 +6,7 @@ quorum, both directions, nothing of the metadata lost.
     formatted by kcli, dynamic      kcli (topics, configs) -> Kafka (describes them, makes one) -> kcli (has all)
     formatted by kcli, static       Kafka -> kcli -> Kafka
     formatted by Kafka, dynamic     kcli -> Kafka
+    formatted for 4.0, static       kcli (makes it dynamic) -> Kafka -> kcli
     given, static, written by 4.3   kcli (an equal image; appends) -> Kafka -> kcli (equal again, but for what was appended)
     a snapshot of kcli              Kafka starts from it alone and writes one of its own: both hold the same image
 """
@@ -25,6 +26,7 @@ import pytest
 
 from kcli.commands.app import main as kcli
 from kcli.log.disk import OsDisk
+from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
 from kcli.protocol.control_records import KRAFT_VOTERS
 from kcli.server.controller.metadata_log import SnapshotId, read_snapshot_file
 from kcli.state.metadata_image import MetadataImage
@@ -153,6 +155,32 @@ def test_a_static_quorum_goes_both_ways(kafka_peer: Peer, tmp_path: Path) -> Non
     node.stop()
     with kafka(kafka_peer, tmp_path, port) as address:
         assert described(kafka_peer, address) == {"by-kafka": 2, "by-kcli": 2}
+
+
+def test_a_static_quorum_that_became_dynamic_is_one_to_kafka(kafka_peer: Peer, tmp_path: Path) -> None:
+    """kcli raises kraft.version with all that came since 4.0; Kafka then names the voter by its directory."""
+    port = free_ports()
+    path = settings(tmp_path, port, static=True)
+    command = [str(kafka_peer.script), "java", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path)]
+    subprocess.run([*command, "-r", "4.0"], check=True, timeout=TOOL_SECONDS, stdout=subprocess.DEVNULL)
+    node = our_controller(tmp_path, port, static=True)
+    update = API_KEYS[UPDATE_FEATURES].request
+    levels = {"metadata.version": 30, "kraft.version": 1, "share.version": 1}
+    asked = [
+        update.classes["FeatureUpdateKey"](feature=name, max_version_level=level, upgrade_type=1)
+        for name, level in levels.items()
+    ]
+    assert node.ask(UPDATE_FEATURES, update.new(feature_updates=asked)).error_code == 0
+    node.stop()
+    dumps_without_a_fault(kafka_peer, tmp_path)
+    with kafka(kafka_peer, tmp_path, port) as address:
+        status = ask(str(kafka_peer.script), address, QUORUM_TOOL, "describe", "--status")
+        assert f'"directoryId": "{node.meta.directory_id}", "endpoints": ["CONTROLLER://127.0.0.1:{port + 1}"]' in status
+        features = ask(str(kafka_peer.script), address, "org.apache.kafka.tools.FeatureCommand", "describe")
+        assert re.search(r"kraft.version.*FinalizedVersionLevel: 1\b", features)
+    node = our_controller(tmp_path, port, static=True)
+    assert (node.core.raft.history.kraft_version, node.core.raft.epoch) == (1, 3)
+    node.stop()
 
 
 def test_what_kafka_formatted_opens(kafka_peer: Peer, tmp_path: Path) -> None:

@@ -29,8 +29,10 @@ class Decision(NamedTuple):
     """The records that a request asks for, and its response, which leaves when they are committed and applied.
 
     Where they may be many they are an iterator, which makes each when it is drawn: the controller draws them in slices. The
-    state is the same until all are drawn, or, of a decision in parts, until those of its part are.
+    state is the same until all are drawn, or, of a decision in parts, until those of its part are. With a `kraft_version` the
+    quorum goes up to that first, before the records.
     """
 
     records: Iterable[Message]
     response: Message
+    kraft_version: int | None = None

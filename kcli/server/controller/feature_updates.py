@@ -6,7 +6,10 @@
     a lower level without a downgrade being asked for, a higher one where a downgrade is
     a lower metadata.version across one that changed what the metadata is (an unsafe downgrade is not supported either)
     a level that needs another feature's
-    another kraft.version: it comes with voters that are added, which is not served yet
+    a lower kraft.version, of whatever kind of downgrade: who votes would be lost
+
+kraft.version is no record of the metadata: the raft client goes up to it before the other levels are written, and the static
+quorum is a dynamic one from then on (KIP-853).
 
 With eligible leader replicas min.insync.replicas becomes one setting of all brokers: it gets a record, and those of single
 brokers go, since the ISR must not depend on who leads.
@@ -55,7 +58,9 @@ def update_features(state: ControllerState, request: Message, info: RequestInfo)
     result = api.response.classes["UpdatableFeatureResult"]
     results = [result(feature=name, error_message=None) for name in updates] if info.version <= _RESULTS_UNTIL else []
     response = api.response.new(error_message=None, results=results)
-    return Decision([] if request.validate_only else records, response)
+    if request.validate_only:
+        return Decision([], response)
+    return Decision(records, response, updates.get(KRAFT_VERSION))
 
 
 def _refused(text: str) -> ApiError:
@@ -81,8 +86,8 @@ def _update(state: ControllerState, name: str, level: int, upgrade_type: int, pr
     if level > current and upgrade_type != UPGRADE:
         raise _refused(f"{name} is {current}; {level} is no downgrade")
     if name == KRAFT_VERSION:
-        if level != current:
-            raise _refused(f"{name} is {current} and cannot be changed here yet")
+        if level < current:
+            raise _refused(f"{name} is {current} and cannot go down: the voters that the log names would be lost")
         return []
     if name == METADATA_VERSION and level < current:
         lost = [changed for changed in range(level + 1, current + 1) if changed in _CHANGED_METADATA]

@@ -3,7 +3,8 @@
     step      does
     --------  --------------------------------------------------------------------------------------------------------
     decide    a handler looks at the state and gives records and a response, or refuses; it changes nothing in the image
-    append    the records go to the metadata log in one batch, and are applied to the controller's own image; what an
+    append    the records go to the metadata log in one batch, and are applied to the controller's own image (another
+              kraft.version before them, in a batch of its own); what an
               administrator asks for is refused above MAX_RECORDS_PER_APPEND, what follows of a broker's stop is split
     commit    the raft client hands them to everybody who follows the log; then the response leaves
     nothing   a decision without records waits too, if others before it are not committed: it may have seen their records
@@ -23,6 +24,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
+from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.format.primitives import FormatError
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
@@ -159,6 +161,8 @@ class QuorumController:
             return
         try:
             decision = self._handler_of(api_key)(self.state, request, info)
+            if decision.kraft_version:
+                self._upgrade(decision.kraft_version, info.now_ms)
             yield from self._commit(
                 decision.records,
                 info.now_ms,
@@ -174,6 +178,18 @@ class QuorumController:
         except Exception as error:
             self._fault(f"deciding {api.name}", error)
             refuse(error_codes.UNKNOWN_SERVER_ERROR, "a fault of kcli; its log tells more")
+
+    def _upgrade(self, kraft_version: int, now_ms: int) -> None:
+        """Have the quorum go up to a kraft.version. Raises ApiError, and what the raft client does."""
+        config = self._raft.config
+        if config.directory_id == ZERO_UUID:
+            # Whoever opens the directory next may give it an id of its own, and would be no voter with that.
+            raise ApiError(
+                error_codes.INVALID_UPDATE_VERSION,
+                f"a voter needs an id of its metadata directory, and the meta.properties above {config.directory} has none",
+            )
+        for control in self._raft.upgrade_kraft_version(kraft_version, now_ms):
+            self.state.image.apply_control(control)
 
     def _answer(self, refuse: Callable[[int, str], None], respond: Respond, response: Message) -> None:
         if self.is_active:

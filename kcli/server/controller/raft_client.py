@@ -7,6 +7,8 @@
     a new epoch leads   quorum-state is written; LeaderChange is appended (of a dynamic quorum's first epoch with
                         KRaftVersion and Voters, and with Voters again where this node's endpoints have changed)
     append              records get their offsets, are written to the log, and a flush is asked for
+    upgrade             a static quorum becomes a dynamic one: KRaftVersion and Voters are appended, and this node goes by them
+                        at once; quorum-state has its new form from the next epoch on
     flushed             the high watermark moves to the end of what was flushed: with one voter that is a majority
     commit              listeners get the snapshot's batches, then the log's, in order, each once, in slices; when they have
                         all of the epochs before, they hear who leads
@@ -20,7 +22,7 @@ a leader here. A disk that fails a flush ends the leadership: what was written m
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from kcli.format.kafka_uuid import Uuid
@@ -45,6 +47,8 @@ from kcli.state.metadata_values import Voter
 
 # How many records are handed to the listeners in one go, about 5 ms of work.
 SLICE_RECORDS = 250
+
+_NOT_LEADING = "this node does not lead the metadata quorum"
 
 FlushCallback = Callable[[OSError | None, int], None]
 
@@ -78,6 +82,12 @@ class RaftListener(Protocol):
 
 class NotLeaderError(Exception):
     """Only the leader appends."""
+
+
+def _kraft_version_records(level: int, voters: Iterable[Voter]) -> list[tuple[int, Message]]:
+    """The control records that tell a kraft.version above 0 and its voters."""
+    version = control_message("KRaftVersionRecord", kraft_version=level)
+    return [(KRAFT_VERSION, version), (KRAFT_VOTERS, voters_message(voters))]
 
 
 class RaftClient:
@@ -205,18 +215,38 @@ class RaftClient:
                 self.config.endpoints and own.endpoints != self.config.endpoints
             ):
                 updated = Voter(own.voter_id, own.directory_id, dict(self.config.endpoints or own.endpoints))
-                version = control_message("KRaftVersionRecord", kraft_version=self.history.kraft_version)
-                records.append((KRAFT_VERSION, version))
-                records.append((KRAFT_VOTERS, voters_message({**voters, own.voter_id: updated}.values())))
+                voters = {**voters, own.voter_id: updated}
+                records += _kraft_version_records(self.history.kraft_version, voters.values())
         return records
 
-    def _append_control(self, records: list[tuple[int, Message]], now_ms: int) -> None:
+    def upgrade_kraft_version(self, level: int, now_ms: int) -> list[ControlRecord]:
+        """Go up to a kraft.version -> the control records that were appended for it, none where the quorum has it already.
+
+        They are committed as records are, see `append`, which raises the same errors.
+        """
+        if level <= self.history.kraft_version:
+            return []
+        if not self.is_leader or self._has_failed:
+            raise NotLeaderError(_NOT_LEADING)
+        config, own = self.config, self.history.voters[self.config.node_id]
+        dynamic = Voter(own.voter_id, config.directory_id, dict(config.endpoints or own.endpoints))
+        voters = {**self.history.voters, own.voter_id: dynamic}
+        try:
+            records = self._append_control(_kraft_version_records(level, voters.values()), now_ms)
+        except OSError as error:
+            self.storage_failed(error, now_ms)
+            raise
+        self._begin_flush()
+        return records
+
+    def _append_control(self, records: list[tuple[int, Message]], now_ms: int) -> list[ControlRecord]:
         base_offset = self.log.end_offset
         self.log.append(encode_control_batch(records, base_offset, self.epoch, now_ms), now_ms)
         named = [ControlRecord(type_id, "", message) for type_id, message in records]
         for delta, record in enumerate(named):
             self.history.apply(base_offset + delta, record)
         self._appended.append(MetadataBatch(base_offset, base_offset + len(records) - 1, self.epoch, now_ms, [], named))
+        return named
 
     def append(self, records: Sequence[Message], now_ms: int, values: Sequence[bytes] | None = None) -> int:
         """Append metadata records, all in one batch -> the offset of the last; `values` are they encoded, where that is done.
@@ -225,7 +255,7 @@ class RaftClient:
         OSError as the disk does: then nothing of them counts, and the leadership is over.
         """
         if not self.is_leader or self._has_failed:
-            raise NotLeaderError("this node does not lead the metadata quorum")
+            raise NotLeaderError(_NOT_LEADING)
         base_offset = self.log.end_offset
         if values is None:
             values = [encode_metadata_record(record) for record in records]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.log.disk import OsDisk
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ALTER_CONFIGS,
@@ -22,8 +25,10 @@ from kcli.protocol.apis import (
     UPDATE_FEATURES,
 )
 from kcli.protocol.errors import MessageError
+from kcli.server.controller.formatting import FormatPlan, format_directories
 from kcli.state.metadata_values import ConfigResource, Partition
 from tests.server.controller.controllers import ControllerNode
+from tests.server.controller.nodes import START_MS
 
 TOPIC, BROKER = 2, 4
 
@@ -169,6 +174,44 @@ def test_features_go_up_and_safely_down(node: ControllerNode) -> None:
     assert update(node, ("eligible.leader.replicas.version", 0, 2)) == (0, None)
     assert update(node, ("eligible.leader.replicas.version", 1, 1)) == (0, None)
     assert node.broker.image.configs[ConfigResource("BROKER", "")] == {"min.insync.replicas": "1"}
+
+
+def static_controller(directory: Path) -> ControllerNode:
+    """A controller of a static quorum whose metadata.version is that of 4.0."""
+    plan = FormatPlan("kcliKcliKcliKcliKcliKg", 1, (str(directory),), str(directory), {"metadata.version": 25})
+    format_directories(OsDisk(), plan, random.Random(1).randbytes, START_MS)
+    return ControllerNode(directory, "controller.quorum.voters=1@127.0.0.1:19093").start_with_broker()
+
+
+def test_the_quorum_becomes_dynamic_with_its_kraft_version(tmp_path: Path) -> None:
+    """Before the other levels of the request, all of which wait for the disk; not to validate, not twice, and never back."""
+    node = static_controller(tmp_path / "data")
+    raft = node.core.raft
+    assert update(node, ("kraft.version", 1, 1), ("metadata.version", 30, 1), validate_only=True) == (0, None)
+    assert update(node, ("kraft.version", 1, 1), ("group.version", 7, 1))[0] == error_codes.INVALID_UPDATE_VERSION
+    assert raft.history.kraft_version == 0
+    first_offset = raft.next_offset
+    assert update(node, ("metadata.version", 30, 1), ("kraft.version", 1, 1)) == (0, None)
+    assert (raft.history.voters_offset, raft.next_offset) == (first_offset + 1, first_offset + 3)
+    assert node.broker.image.features["metadata.version"] == 30
+    assert node.broker.image.kraft_version == node.core.state.image.kraft_version == 1
+    assert node.broker.image.voters[1].directory_id == node.meta.directory_id
+    assert update(node, ("kraft.version", 1, 1)) == (0, None)
+    for kind in (1, 2, 3):
+        assert update(node, ("kraft.version", 0, kind))[0] == error_codes.INVALID_UPDATE_VERSION
+    assert raft.next_offset == first_offset + 3
+    node.stop()
+
+
+def test_a_voter_needs_the_id_of_its_directory(tmp_path: Path) -> None:
+    """A directory of before there were such ids: another id would be made for it, and it would be no voter any more."""
+    node = static_controller(tmp_path / "data")
+    node.core.raft.config = node.core.raft.config._replace(directory_id=ZERO_UUID)
+    end_offset = node.core.raft.next_offset
+    code, sentence = update(node, ("kraft.version", 1, 1), ("metadata.version", 30, 1))
+    assert (code, node.core.raft.next_offset) == (error_codes.INVALID_UPDATE_VERSION, end_offset)
+    assert "meta.properties" in sentence
+    node.stop()
 
 
 # -------------------------------------------------------------------------------------------------------------- configs

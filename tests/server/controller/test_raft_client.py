@@ -178,6 +178,38 @@ def test_a_static_quorum_keeps_its_form(tmp_path: Path) -> None:
     raft.close()
 
 
+def test_a_static_quorum_becomes_a_dynamic_one(tmp_path: Path) -> None:
+    """KRaftVersion and Voters in one batch, once; committed by a flush; in the next epoch the directory's id is checked."""
+    directory = formatted(tmp_path / "data")
+    metadata = directory / "__cluster_metadata-0"
+    (metadata / "00000000000000000000-0000000000.checkpoint").unlink()
+    voters = [Voter(1, ZERO_UUID, {"CONTROLLER": ("127.0.0.1", 1)})]
+    around, follower = Surroundings(), Follower()
+    raft = started_raft(directory, around, follower, static_voters=voters)
+    around.run()
+    appended = raft.upgrade_kraft_version(1, around.now_ms)
+    assert [record.type_id for record in appended] == [KRAFT_VERSION, KRAFT_VOTERS]
+    assert raft.upgrade_kraft_version(1, around.now_ms) == []
+    assert (raft.high_watermark, raft.next_offset, follower.image.kraft_version) == (1, 3, 0)
+    around.run()
+    assert (raft.high_watermark, follower.image.kraft_version) == (3, 1)
+    own = Voter(1, raft.config.directory_id, raft.config.endpoints)
+    assert follower.image.voters == raft.history.voters == {1: own}
+    assert b'"data_version":0' in (metadata / "quorum-state").read_bytes()
+    raft.close()
+    around, follower = Surroundings(), Follower()
+    raft = started_raft(directory, around, follower, static_voters=voters)
+    around.run()
+    assert (raft.is_leader, raft.history.kraft_version, follower.image.voters) == (True, 1, {1: own})
+    assert kinds(follower)[-1] == str(LEADER_CHANGE)
+    assert b'"data_version":1' in (metadata / "quorum-state").read_bytes()
+    raft.close()
+    raft = started_raft(directory, Surroundings(), static_voters=voters, directory_id=ZERO_UUID)
+    assert not raft.is_leader
+    with pytest.raises(NotLeaderError):
+        raft.upgrade_kraft_version(2, around.now_ms)
+
+
 def test_a_node_that_is_not_the_only_voter_waits(tmp_path: Path) -> None:
     """Another voter, or another directory than the voter's: no leader, a line that says who votes, nothing appended."""
     directory = formatted(tmp_path / "data")
