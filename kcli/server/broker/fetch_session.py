@@ -102,6 +102,7 @@ class FetchSessionCache:
         self.max_sessions = max_sessions
         self._rng = rng
         self._sessions: dict[int, FetchSession] = {}  # the least recently used first
+        self.evicted_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -174,6 +175,7 @@ class FetchSessionCache:
         if now_ms - oldest.last_used_ms <= EVICTION_MS:
             return False
         del self._sessions[oldest.session_id]
+        self.evicted_count += 1
         return True
 
     def _touch(self, session: FetchSession, now_ms: int) -> None:

@@ -32,6 +32,7 @@ from kcli.protocol.message import Message
 from kcli.server.controller.activation import check_features
 from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
 from kcli.server.controller.broker_registrations import expired_brokers, fence_records
+from kcli.server.controller.controller_counts import ControllerCounts
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
 from kcli.server.controller.metadata_batches import (
@@ -85,6 +86,7 @@ class QuorumController:
         self._last_append_ms = 0
         self._check_due_ms = 0
         self.is_active = False
+        self.counts = ControllerCounts()
 
     # ----------------------------------------------------------------------------------------------------- the raft log
 
@@ -109,6 +111,7 @@ class QuorumController:
 
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
         """Begin to decide, or stop."""
+        self.counts.new_leaders += leader_id >= 0
         was_active, self.is_active = self.is_active, self._raft.is_leader
         if self.is_active and not was_active:
             self.state.activated_ms = now_ms
@@ -245,9 +248,11 @@ class QuorumController:
             self._waiting.append((last_offset, answer))
 
     def _apply(self, record: Message, offset: int, now_ms: int) -> None:
+        self.counts.count_election(self.state.image, record)
         try:
             self.state.apply(record, offset, now_ms)
         except FormatError as error:
+            self.counts.metadata_errors += 1
             # It stands in the log now, and every reader will find it not to fit: nothing may be decided on top of it.
             self._fault(f"applying {record.STRUCT.name} at offset {offset}", error)
             self.is_active = False
@@ -285,6 +290,7 @@ class QuorumController:
         is_idle = not self._is_deciding and not self._queue
         if now_ms - self._check_due_ms < self._check_interval_ms and is_idle:
             for broker in expired_brokers(self.state, now_ms):
+                self.counts.timed_out_heartbeats += 1
                 self._tell(f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced")
                 self._in_turn(partial(self._by_itself, fence_records(self.state, broker)), now_ms)
         self._schedule_session_check(now_ms)

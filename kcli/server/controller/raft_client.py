@@ -30,6 +30,7 @@ from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
+from kcli.server.controller.commit_times import CommitTimes
 from kcli.server.controller.metadata_batches import (
     MetadataBatch,
     control_message,
@@ -123,6 +124,9 @@ class RaftClient:
         self._told_epoch = -1
         self._is_slice_scheduled = False
         self._has_failed = False
+        # What metrics tell of: when the last batch that the listeners have was appended, and how long commits took.
+        self.delivered_timestamp_ms = -1
+        self.commit_times = CommitTimes()
 
     # ------------------------------------------------------------------------------------------------------- starting
 
@@ -328,8 +332,9 @@ class RaftClient:
                 self._tell_leader(now_ms)
                 if self._delivered_offset >= self.high_watermark:
                     return
-                batch = self._next_batch()
+                batch = self._next_batch(now_ms)
                 self._delivered_offset = batch.last_offset + 1
+                self.delivered_timestamp_ms = batch.timestamp_ms
             for listener in self.listeners:
                 listener.on_commit(batch, now_ms)
             left -= len(batch.records) + 1
@@ -354,11 +359,13 @@ class RaftClient:
         last_offset = self._delivered_offset - 1
         return batch._replace(base_offset=last_offset, last_offset=last_offset)
 
-    def _next_batch(self) -> MetadataBatch:
+    def _next_batch(self, now_ms: int) -> MetadataBatch:
         """The batch at the offset where the listeners are; it is in memory where this node appended it."""
         if self._appended and self._appended[0].base_offset == self._delivered_offset:
             self._reader = None
-            return self._appended.popleft()
+            batch = self._appended.popleft()
+            self.commit_times.add(now_ms - batch.timestamp_ms)
+            return batch
         if self._reader is None:
             limit_offset = self._appended[0].base_offset if self._appended else self.high_watermark
             self._reader = self.log.read(self._delivered_offset, limit_offset)

@@ -39,6 +39,7 @@ kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total | counter |  | Ba
 kafka_network_requestmetrics_requests_total | counter | request version | Requests by API and version
 kafka_network_requestmetrics_totaltimems | summary | request | Milliseconds from the whole request to the sent answer
 kafka_network_requestchannel_requestqueuesize | gauge |  | Requests that wait for a thread: none ever does
+kafka_network_requestchannel_responsequeuesize | gauge |  | Answers that wait for a thread: none ever does
 kafka_server_replicamanager_partitioncount | gauge |  | Partitions hosted
 kafka_server_replicamanager_leadercount | gauge |  | Partitions led
 kafka_server_replicamanager_underreplicatedpartitions | gauge |  | Led, with replicas that are not in sync
@@ -46,6 +47,10 @@ kafka_server_replicamanager_underminisrpartitioncount | gauge |  | Led, with few
 kafka_server_replicamanager_atminisrpartitioncount | gauge |  | Led, with just min.insync.replicas in sync
 kafka_server_replicamanager_offlinereplicacount | gauge |  | Partitions in log directories that are offline
 kafka_server_replicamanager_produceridcount | gauge |  | Idempotent producers remembered
+kafka_server_replicamanager_reassigningpartitions | gauge |  | Led, with replicas that are to come or go
+kafka_server_replicamanager_isrshrinks_total | counter |  | ISRs made smaller by leaders here, who are alone in theirs
+kafka_server_replicamanager_isrexpands_total | counter |  | ISRs made larger by them
+kafka_server_replicamanager_failedisrupdates_total | counter |  | ISRs that they could not change
 kafka_cluster_partition_replicascount | gauge | topic partition | Replicas of a partition led here
 kafka_cluster_partition_insyncreplicascount | gauge | topic partition | Those in sync
 kafka_cluster_partition_underreplicated | gauge | topic partition | 1 where not all replicas are in sync
@@ -64,23 +69,47 @@ kafka_server_delayedoperationpurgatory_numdelayedoperations | gauge | delayedOpe
 kafka_server_delayedproducemetrics_expires_total | counter |  | Produce requests that waited too long
 kafka_server_fetchsessioncache_numincrementalfetchsessions | gauge |  | Fetch sessions
 kafka_server_fetchsessioncache_numincrementalfetchpartitionscached | gauge |  | Partitions in all of them
+kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total | counter |  | Sessions that had to make room for others
+kafka_server_client_metrics_instance_count | gauge |  | Clients known that push metrics
+kafka_server_client_metrics_unknown_subscription_request_count | gauge |  | Their pushes for a subscription that has changed
 kafka_server_metadataloader_currentmetadataversion | gauge |  | The level of metadata.version
+kafka_server_metadataloader_finalizedlevel | gauge | featureName | The level of a feature
 kafka_server_metadataloader_currentcontrollerid | gauge |  | The node that leads the quorum, -1 for none
 kafka_server_broker_metadata_metrics_last_applied_record_offset | gauge |  | How far the broker has read the metadata
+kafka_server_broker_metadata_metrics_last_applied_record_timestamp | gauge |  | When that was appended, in ms since 1970
+kafka_server_broker_metadata_metrics_last_applied_record_lag_ms | gauge |  | How long ago; 0 where the quorum is led
+kafka_server_broker_metadata_metrics_ignored_static_voters | gauge |  | 1 where the log has the voters, and the file, too
 kafka_server_socket_server_metrics_connection_count | gauge | listener networkProcessor | Connections open
 kafka_controller_kafkacontroller_activecontrollercount | gauge |  | 1 on the node that leads the quorum
 kafka_controller_kafkacontroller_activebrokercount | gauge |  | Brokers that serve, as this controller sees it
 kafka_controller_kafkacontroller_fencedbrokercount | gauge |  | Brokers that are registered and do not serve
+kafka_controller_kafkacontroller_controlledshutdownbrokercount | gauge |  | Brokers that are leaving
+kafka_controller_kafkacontroller_brokerregistrationstate | gauge | broker | 10 fenced, 20 leaving, 30 active
+kafka_controller_kafkacontroller_timesincelastheartbeatreceivedms | gauge | broker | Since it was heard of
+kafka_controller_kafkacontroller_timedoutbrokerheartbeatcount | gauge |  | Brokers fenced for their silence, since the start
+kafka_controller_kafkacontroller_newactivecontrollerscount | gauge |  | Leaders of the quorum seen since the start
+kafka_controller_kafkacontroller_metadataerrorcount | gauge |  | Records that could not be applied
+kafka_controller_controllerstats_uncleanleaderelections_total | counter |  | Leaders elected that were not in sync
+kafka_controller_controllerstats_electionfromeligibleleaderreplicas_total | counter |  | Of the eligible ones
 kafka_controller_kafkacontroller_globaltopiccount | gauge |  | Topics of the cluster
 kafka_controller_kafkacontroller_globalpartitioncount | gauge |  | Partitions of the cluster
 kafka_controller_kafkacontroller_offlinepartitionscount | gauge |  | Partitions without a leader
 kafka_controller_kafkacontroller_preferredreplicaimbalancecount | gauge |  | Led by another than their first replica
 kafka_controller_kafkacontroller_lastappliedrecordoffset | gauge |  | How far the controller has applied the metadata
 kafka_controller_kafkacontroller_lastcommittedrecordoffset | gauge |  | How far the metadata is committed
+kafka_controller_kafkacontroller_lastappliedrecordtimestamp | gauge |  | When that was appended, in ms since 1970
+kafka_controller_kafkacontroller_lastappliedrecordlagms | gauge |  | How long ago; 0 where the quorum is led
+kafka_controller_kafkacontroller_ignoredstaticvoters | gauge |  | 1 where the log has the voters, and the file, too
 kafka_server_raft_metrics_current_leader | gauge |  | The node that leads the quorum, -1 for none
 kafka_server_raft_metrics_current_epoch | gauge |  | Its epoch
 kafka_server_raft_metrics_high_watermark | gauge |  | Behind the last committed record of the metadata log
 kafka_server_raft_metrics_log_end_offset | gauge |  | Behind the last record of the metadata log
+kafka_server_raft_metrics_log_end_epoch | gauge |  | The epoch of the last record of the metadata log
+kafka_server_raft_metrics_current_vote | gauge |  | The node that this one voted for in the epoch, -1 for none
+kafka_server_raft_metrics_number_of_voters | gauge |  | Voters of the quorum
+kafka_server_raft_metrics_number_of_observers | gauge |  | Nodes that follow the metadata log and do not vote: none is served
+kafka_server_raft_metrics_commit_latency_avg | gauge |  | Milliseconds to a commit, since the scrape before
+kafka_server_raft_metrics_commit_latency_max | gauge |  | The longest of those
 """
 ALL_TOPICS = "; without a label: of all topics"
 

@@ -73,6 +73,10 @@ class ClientMetrics:
         self._clients: OrderedDict[Uuid, _Client] = OrderedDict()
         self.pushed_count = 0
         self.pushed_bytes = 0
+        self.unknown_subscription_count = 0
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
     def new_client_id(self) -> Uuid:
         """An id for a client that has none."""
@@ -109,6 +113,7 @@ class ClientMetrics:
         elif not is_terminating:
             return error_codes.THROTTLING_QUOTA_EXCEEDED
         if subscription_id != subscription.subscription_id:
+            self.unknown_subscription_count += 1
             return error_codes.UNKNOWN_SUBSCRIPTION_ID
         if compression_type not in _COMPRESSION_TYPES:
             return error_codes.UNSUPPORTED_COMPRESSION_TYPE

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from kcli.format.kafka_uuid import Uuid
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol.apis import API_KEYS
 from kcli.server.broker.broker import Broker
 from kcli.server.controller.controller_core import ControllerCore
 from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics
 from kcli.server.metrics.catalog import BY_NAME, METRICS, QUANTILES
+from kcli.server.metrics.controller_samples import sample_controller, tell_delivered
 
 # The processor of a listener's connections: there is one loop.
 ONLY_PROCESSOR = "0"
@@ -74,12 +76,20 @@ Tell = Callable[..., None]
 
 # So many partitions or topics are read before others have their turn.
 READ_PER_STEP = 500
+# What never is: no request and no answer waits for a thread, and no leader here asks for another ISR, since it is alone in it.
+NEVER_HERE = (
+    "kafka_network_requestchannel_requestqueuesize",
+    "kafka_network_requestchannel_responsequeuesize",
+    "kafka_server_replicamanager_isrshrinks_total",
+    "kafka_server_replicamanager_isrexpands_total",
+    "kafka_server_replicamanager_failedisrupdates_total",
+)
 # Of TOPIC_COUNTS, those that Kafka has of all topics only.
 _OF_ALL_TOPICS_ONLY = frozenset(("invalid_message_crc_records",))
 
 
 def sample(
-    raw: RawSamples, broker: Broker | None, controller: ControllerCore | None, connections: Mapping[str, int]
+    raw: RawSamples, broker: Broker | None, controller: ControllerCore | None, connections: Mapping[str, int], now_ms: int = 0
 ) -> Iterator[None]:
     """Read a node, a slice of work a step; `connections` is by listener."""
     for listener, count in connections.items():
@@ -91,7 +101,11 @@ def sample(
         yield from _sample_logs(broker.log_manager, raw)
     if controller is not None:
         yield
-        _sample_controller(controller, raw)
+        raw.logs.append(_log_sample(controller.raft.log.log))
+        sample_controller(controller, raw.tell, now_ms)
+        if broker is not None:
+            # Both read the metadata log through the raft client of the process.
+            tell_delivered(controller.raft, raw.tell, now_ms, "kafka_server_broker_metadata_metrics_last_applied_record_{}")
 
 
 def _sample_topics(metrics: BrokerMetrics, raw: RawSamples) -> Iterator[None]:
@@ -105,13 +119,21 @@ def _sample_topics(metrics: BrokerMetrics, raw: RawSamples) -> Iterator[None]:
 
 
 def _sample_broker(broker: Broker, tell: Tell) -> None:
-    tell("kafka_network_requestchannel_requestqueuesize", 0)
+    for name in NEVER_HERE:
+        tell(name, 0)
     for kind, purgatory in (("Produce", broker.produce_purgatory), ("Fetch", broker.fetch_purgatory)):
         tell("kafka_server_delayedoperationpurgatory_purgatorysize", purgatory.size, kind)
         tell("kafka_server_delayedoperationpurgatory_numdelayedoperations", purgatory.size, kind)
     tell("kafka_server_delayedproducemetrics_expires_total", broker.produce_purgatory.expired_count)
     tell("kafka_server_fetchsessioncache_numincrementalfetchsessions", len(broker.fetch_sessions))
     tell("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", broker.fetch_sessions.partition_count)
+    tell("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", broker.fetch_sessions.evicted_count)
+    clients = broker.client_metrics  # made with the first one that asks
+    unknown = 0 if clients is None else clients.unknown_subscription_count
+    tell("kafka_server_client_metrics_instance_count", 0 if clients is None else len(clients))
+    tell("kafka_server_client_metrics_unknown_subscription_request_count", unknown)
+    for feature, level in broker.image.features.items():
+        tell("kafka_server_metadataloader_finalizedlevel", level, feature)
     lifecycle = getattr(broker, "lifecycle", None)  # the broker has one once it starts
     tell("kafka_server_kafkaserver_brokerstate", 0 if lifecycle is None else int(lifecycle.state))
     tell("kafka_server_broker_metadata_metrics_last_applied_record_offset", broker.metadata_offset)
@@ -122,11 +144,12 @@ def _sample_broker(broker: Broker, tell: Tell) -> None:
 
 
 def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
-    offline = 0
+    offline = reassigning = 0
     for number, ((topic, index), partition) in enumerate(list(broker.partitions.items()), 1):
         log = partition.log
         offline += log is None
         if partition.is_leader:
+            reassigning += _is_reassigning(broker, partition.topic_id, index)
             in_sync, replicas = len(partition.isr), len(partition.replicas)
             if log is None:
                 found = PartitionSample(topic, index, replicas, in_sync, 1, None)
@@ -137,6 +160,13 @@ def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
         if number % READ_PER_STEP == 0:
             yield
     raw.tell("kafka_server_replicamanager_offlinereplicacount", offline)
+    raw.tell("kafka_server_replicamanager_reassigningpartitions", reassigning)
+
+
+def _is_reassigning(broker: Broker, topic_id: Uuid, index: int) -> bool:
+    topic = broker.image.topics.get(topic_id)
+    registration = None if topic is None else topic.partitions.get(index)
+    return registration is not None and bool(registration.adding_replicas or registration.removing_replicas)
 
 
 def _sample_logs(log_manager: Any, raw: RawSamples) -> Iterator[None]:
@@ -155,31 +185,6 @@ def _sample_logs(log_manager: Any, raw: RawSamples) -> Iterator[None]:
 
 def _log_sample(log: UnifiedLog) -> LogSample:
     return LogSample(log.topic, log.partition, log.size_bytes, log.log_start_offset, log.log_end_offset, log.segment_count)
-
-
-def _sample_controller(controller: ControllerCore, raw: RawSamples) -> None:
-    raft, image, tell = controller.raft, controller.state.image, raw.tell
-    raw.logs.append(_log_sample(raft.log.log))
-    fenced = sum(broker.is_fenced for broker in image.brokers.values())
-    tell("kafka_controller_kafkacontroller_activecontrollercount", raft.is_leader)
-    tell("kafka_controller_kafkacontroller_activebrokercount", len(image.brokers) - fenced)
-    tell("kafka_controller_kafkacontroller_fencedbrokercount", fenced)
-    partitions = offline = imbalanced = 0
-    for topic in image.topics.values():
-        partitions += len(topic.partitions)
-        for partition in topic.partitions.values():
-            offline += partition.leader < 0
-            imbalanced += partition.leader != partition.replicas[0]
-    tell("kafka_controller_kafkacontroller_globaltopiccount", len(image.topics))
-    tell("kafka_controller_kafkacontroller_globalpartitioncount", partitions)
-    tell("kafka_controller_kafkacontroller_offlinepartitionscount", offline)
-    tell("kafka_controller_kafkacontroller_preferredreplicaimbalancecount", imbalanced)
-    tell("kafka_controller_kafkacontroller_lastappliedrecordoffset", raft.high_watermark - 1)
-    tell("kafka_controller_kafkacontroller_lastcommittedrecordoffset", raft.high_watermark - 1)
-    tell("kafka_server_raft_metrics_current_leader", raft.leader_id)
-    tell("kafka_server_raft_metrics_current_epoch", raft.epoch)
-    tell("kafka_server_raft_metrics_high_watermark", raft.high_watermark)
-    tell("kafka_server_raft_metrics_log_end_offset", raft.log.end_offset)
 
 
 # ------------------------------------------------------------------------------------------------------ raw values, named

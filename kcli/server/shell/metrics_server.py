@@ -40,7 +40,8 @@ def sampler(node: Node, driver: Driver, listeners: Iterable[str]) -> Sampler:
     async def take() -> Callable[[], bytes]:
         controller = node.controller if isinstance(node.controller, ControllerCore) else None
         raw = RawSamples()
-        for _ in sample(raw, node.broker, controller, {**none_connected, **driver.connection_counts()}):
+        counts = {**none_connected, **driver.connection_counts()}
+        for _ in sample(raw, node.broker, controller, counts, driver.clock.now_ms()):
             await asyncio.sleep(0)
         summaries = {} if driver.request_times is None else driver.request_times.take()
         return partial(expose, raw, summaries)
