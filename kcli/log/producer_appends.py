@@ -86,7 +86,10 @@ def _marker_of(batch: ValidBatch) -> EndTransactionMarker | None:
         raise InvalidRecordsError("a marker stands in a batch that is not compressed")
     try:
         record, _ = read_record(batch.data, HEADER_BYTES)
-        return decode_marker(record.key, record.value, batch.base_timestamp + record.timestamp_delta)
+        timestamp = read_header(batch.data).log_append_time_ms
+        if timestamp is None:
+            timestamp = batch.base_timestamp + record.timestamp_delta
+        return decode_marker(record.key, record.value, timestamp)
     except FormatError as error:
         raise InvalidRecordsError(f"the marker of producer {batch.producer_id} cannot be read: {error.message}") from error
 

@@ -115,6 +115,17 @@ def test_transactions_outlive_a_crash(live: LiveLog) -> None:
     assert type(live.refused(of_producer(8, 1))) is InvalidTransactionStateError
 
 
+def test_a_marker_has_the_time_of_its_append_where_all_records_do(tmp_path: Path) -> None:
+    """LogAppendTime is of markers, too: what a recovery reads of them is what the snapshot of a live log tells."""
+    live = LiveLog(tmp_path / "t-0", LogConfig(message_timestamp_type="LogAppendTime"))
+    live.append(of_producer(1, 0, transactional=True), now_ms=NOW_MS + 500)
+    live.append(marker(1, abort=False), now_ms=NOW_MS + 700)
+    assert live.log.producers.producers[1].last_timestamp == NOW_MS + 700
+    live.stop()
+    assert live.faults() == []
+    assert live.crash().producers.producers[1].last_timestamp == NOW_MS + 700
+
+
 def test_markers_are_checked(live: LiveLog) -> None:
     """Old producer and coordinator epochs are refused; version 2 wants a higher epoch, but takes a marker again."""
     live.append(of_producer(7, 0, 1, epoch=5, transactional=True), marker(7, abort=False, epoch=5, coordinator_epoch=3))
