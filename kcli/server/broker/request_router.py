@@ -117,6 +117,7 @@ class RequestRouter:
                 self._effects.append(NoResponse(connection))
             return
         api, version = context.api, _answered_version(context.api, context.version)
+        self._broker.metrics.errors.count(api.key, response)
         try:
             if api.key == FETCH:
                 parts = encode_response_parts(context.correlation_id, api, version, response)

@@ -62,6 +62,7 @@ from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTim
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
+from kcli.server.metrics.answer_errors import AnswerErrors
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_values import ControllerRegistration, Endpoint, Voter
@@ -150,6 +151,7 @@ class ControllerCore:
         self._rng = rng
         self._tell = tell
         self.cluster_id = cluster_id
+        self.errors = AnswerErrors()
         self.raft = RaftClient(raft_config(config, directory_ids), disk, files, timer, flushes.flush, tell)
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, tell), lambda: self.raft.next_offset)
         times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
@@ -198,6 +200,7 @@ class ControllerCore:
         api = API_KEYS[key]
 
         def answer(response: Message) -> None:
+            self.errors.count(key, response)
             known = version if api.lowest_version <= version <= api.highest_version else 0
             try:
                 respond(bytes(encode_response(correlation_id, api, known, response)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from operator import attrgetter
 
 from kcli.protocol.error_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE
+from kcli.server.metrics.answer_errors import AnswerErrors
 
 
 class TopicMetrics:
@@ -58,12 +59,26 @@ TOPIC_COUNTS = TopicMetrics.__slots__
 _counts_of = attrgetter(*TOPIC_COUNTS)
 
 
+class ListenerMetrics:
+    """What the connections of one listener have come to."""
+
+    __slots__ = ("closed", "created", "expired", "incoming_bytes", "outgoing_bytes")
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.created = 0
+        self.expired = 0
+        self.incoming_bytes = 0
+        self.outgoing_bytes = 0
+
+
 class BrokerMetrics:
     """All that a broker counts. `topics` is by name, `requests` by API key and version."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicMetrics] = {}
         self.requests: dict[tuple[int, int], int] = {}
+        self.errors = AnswerErrors()
         self._gone = TopicMetrics()  # of topics that are no more: what was counted of all topics only grows
 
     def topic(self, name: str) -> TopicMetrics:

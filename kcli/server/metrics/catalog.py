@@ -37,9 +37,18 @@ kafka_server_brokertopicmetrics_totalfetchrequests_total | counter | topic | Rea
 kafka_server_brokertopicmetrics_failedfetchrequests_total | counter | topic | Those refused*
 kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total | counter |  | Batches refused for their CRC, of all topics
 kafka_network_requestmetrics_requests_total | counter | request version | Requests by API and version
+kafka_network_requestmetrics_errors_total | counter | request error | Errors answered, NONE too; not of Produce and Fetch
+kafka_network_requestmetrics_requestbytes | summary | request | Bytes of requests
 kafka_network_requestmetrics_totaltimems | summary | request | Milliseconds from the whole request to the sent answer
+kafka_network_requestmetrics_localtimems | summary | request | Of these, until the broker has looked at it
+kafka_network_requestmetrics_remotetimems | summary | request | From then until its answer is there
+kafka_network_requestmetrics_responsesendtimems | summary | request | From then until it is sent
 kafka_network_requestchannel_requestqueuesize | gauge |  | Requests that wait for a thread: none ever does
 kafka_network_requestchannel_responsequeuesize | gauge |  | Answers that wait for a thread: none ever does
+kafka_network_processor_idlepercent | gauge | networkProcessor | Share that the loop was idle, 0 to 1, since the scrape before
+kafka_network_socketserver_networkprocessoravgidlepercent | gauge |  | The same
+kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count | gauge |  | Nanoseconds that the loop was idle
+kafka_network_socketserver_expiredconnectionskilledcount | gauge |  | Connections closed since they were idle
 kafka_server_replicamanager_partitioncount | gauge |  | Partitions hosted
 kafka_server_replicamanager_leadercount | gauge |  | Partitions led
 kafka_server_replicamanager_underreplicatedpartitions | gauge |  | Led, with replicas that are not in sync
@@ -63,6 +72,7 @@ kafka_log_log_logendoffset | gauge | topic partition | The offset of the next re
 kafka_log_log_numlogsegments | gauge | topic partition | Segments of a log
 kafka_log_logmanager_offlinelogdirectorycount | gauge |  | Log directories that failed
 kafka_log_logmanager_logdirectoryoffline | gauge | logDirectory | 1 for a log directory that failed
+kafka_log_logflushstats_logflushrateandtimems | summary |  | Milliseconds of flushes to the disk
 kafka_server_kafkaserver_brokerstate | gauge |  | 0 not running, 1 starting, 2 recovery, 3 running, 6 and 7 leaving
 kafka_server_delayedoperationpurgatory_purgatorysize | gauge | delayedOperation | Requests that wait, by kind
 kafka_server_delayedoperationpurgatory_numdelayedoperations | gauge | delayedOperation | The same
@@ -80,6 +90,15 @@ kafka_server_broker_metadata_metrics_last_applied_record_timestamp | gauge |  | 
 kafka_server_broker_metadata_metrics_last_applied_record_lag_ms | gauge |  | How long ago; 0 where the quorum is led
 kafka_server_broker_metadata_metrics_ignored_static_voters | gauge |  | 1 where the log has the voters, and the file, too
 kafka_server_socket_server_metrics_connection_count | gauge | listener networkProcessor | Connections open
+kafka_server_socket_server_metrics_connection_creation | gauge | listener networkProcessor | Connections taken
+kafka_server_socket_server_metrics_connection_creation_rate | gauge | listener networkProcessor | Those a second
+kafka_server_socket_server_metrics_connection_close | gauge | listener networkProcessor | Connections ended
+kafka_server_socket_server_metrics_connection_close_rate | gauge | listener networkProcessor | A second
+kafka_server_socket_server_metrics_expired_connections_killed_count | gauge | listener networkProcessor | Those that were idle
+kafka_server_socket_server_metrics_incoming_byte | gauge | listener networkProcessor | Bytes received
+kafka_server_socket_server_metrics_incoming_byte_rate | gauge | listener networkProcessor | A second
+kafka_server_socket_server_metrics_outgoing_byte | gauge | listener networkProcessor | Bytes sent
+kafka_server_socket_server_metrics_outgoing_byte_rate | gauge | listener networkProcessor | A second
 kafka_controller_kafkacontroller_activecontrollercount | gauge |  | 1 on the node that leads the quorum
 kafka_controller_kafkacontroller_activebrokercount | gauge |  | Brokers that serve, as this controller sees it
 kafka_controller_kafkacontroller_fencedbrokercount | gauge |  | Brokers that are registered and do not serve
@@ -105,6 +124,7 @@ kafka_server_raft_metrics_current_epoch | gauge |  | Its epoch
 kafka_server_raft_metrics_high_watermark | gauge |  | Behind the last committed record of the metadata log
 kafka_server_raft_metrics_log_end_offset | gauge |  | Behind the last record of the metadata log
 kafka_server_raft_metrics_log_end_epoch | gauge |  | The epoch of the last record of the metadata log
+kafka_server_raft_metrics_append_records_rate | gauge |  | Records appended a second, since the scrape before
 kafka_server_raft_metrics_current_vote | gauge |  | The node that this one voted for in the epoch, -1 for none
 kafka_server_raft_metrics_number_of_voters | gauge |  | Voters of the quorum
 kafka_server_raft_metrics_number_of_observers | gauge |  | Nodes that follow the metadata log and do not vote: none is served

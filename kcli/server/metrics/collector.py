@@ -14,23 +14,24 @@ from typing import Any, NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.unified_log import UnifiedLog
+from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.server.broker.broker import Broker
 from kcli.server.controller.controller_core import ControllerCore
-from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics
-from kcli.server.metrics.catalog import BY_NAME, METRICS, QUANTILES
+from kcli.server.metrics.answer_errors import AnswerErrors
+from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ListenerMetrics
+from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
 from kcli.server.metrics.controller_samples import sample_controller, tell_delivered
 
 # The processor of a listener's connections: there is one loop.
 ONLY_PROCESSOR = "0"
 
 
-class TimesOfRequests(NamedTuple):
-    """How long the requests of one API took: quantiles in ms by QUANTILES, how many there were, their sum in ms."""
+class Summary(NamedTuple):
+    """How long something took, or how large it was: quantiles by QUANTILES, and how many there were since the start."""
 
     quantiles: tuple[float, ...]
-    requests: int
-    sum_ms: float
+    total: int
 
 
 class PartitionSample(NamedTuple):
@@ -71,7 +72,7 @@ class RawSamples:
 
 Sample = tuple[tuple[str, ...], float]
 Samples = dict[str, list[Sample]]
-Summaries = Mapping[str, TimesOfRequests]
+Summaries = Mapping[str, Mapping[tuple[str, ...], Summary]]  # by metric and the values of its labels
 Tell = Callable[..., None]
 
 # So many partitions or topics are read before others have their turn.
@@ -88,12 +89,10 @@ NEVER_HERE = (
 _OF_ALL_TOPICS_ONLY = frozenset(("invalid_message_crc_records",))
 
 
-def sample(
-    raw: RawSamples, broker: Broker | None, controller: ControllerCore | None, connections: Mapping[str, int], now_ms: int = 0
-) -> Iterator[None]:
-    """Read a node, a slice of work a step; `connections` is by listener."""
-    for listener, count in connections.items():
-        raw.tell("kafka_server_socket_server_metrics_connection_count", count, listener, ONLY_PROCESSOR)
+def sample(raw: RawSamples, broker: Broker | None, controller: ControllerCore | None, now_ms: int) -> Iterator[None]:
+    """Read a node, a slice of work a step."""
+    cores = [core for core in (broker and broker.metrics.errors, controller and controller.errors) if core]
+    _tell_errors(cores, raw.tell)
     if broker is not None:
         _sample_broker(broker, raw.tell)
         yield from _sample_topics(broker.metrics, raw)
@@ -106,6 +105,29 @@ def sample(
         if broker is not None:
             # Both read the metadata log through the raft client of the process.
             tell_delivered(controller.raft, raw.tell, now_ms, "kafka_server_broker_metadata_metrics_last_applied_record_{}")
+
+
+def sample_listeners(raw: RawSamples, listeners: Mapping[str, ListenerMetrics]) -> None:
+    """Read the listeners' counters, by their names."""
+    expired = 0
+    for name, of in listeners.items():
+        counts = {"connection_count": of.created - of.closed, "connection_creation": of.created, "connection_close": of.closed}
+        counts |= {"incoming_byte": of.incoming_bytes, "outgoing_byte": of.outgoing_bytes}
+        counts["expired_connections_killed_count"] = of.expired
+        for metric, count in counts.items():
+            raw.tell(f"kafka_server_socket_server_metrics_{metric}", count, name, ONLY_PROCESSOR)
+        expired += of.expired
+    raw.tell("kafka_network_socketserver_expiredconnectionskilledcount", expired)
+
+
+def _tell_errors(cores: Iterable[AnswerErrors], tell: Tell) -> None:
+    total: dict[tuple[int, int], int] = {}
+    for core in cores:
+        for key, count in core.counts.items():
+            total[key] = total.get(key, 0) + count
+    for (api_key, code), count in total.items():
+        error = error_codes.NAMES.get(code, str(code))
+        tell("kafka_network_requestmetrics_errors_total", count, API_KEYS[api_key].name, error)
 
 
 def _sample_topics(metrics: BrokerMetrics, raw: RawSamples) -> Iterator[None]:
@@ -262,8 +284,8 @@ def expose(raw: RawSamples, summaries: Summaries) -> bytes:
             for labels, value in samples.get(metric.name, ()):
                 # A sample with fewer labels than its metric is the sum over them.
                 family.add_sample(metric.name, dict(zip(metric.labels, labels)), value)
-            if metric.kind == "summary":
-                _add_summaries(family, metric.name, summaries)
+            for labels, summary in summaries.get(metric.name, {}).items():
+                _add_summary(family, metric, labels, summary)
             if family.samples:
                 yield family
 
@@ -274,10 +296,8 @@ def expose(raw: RawSamples, summaries: Summaries) -> bytes:
     return text
 
 
-def _add_summaries(family: Any, name: str, summaries: Summaries) -> None:
-    for request, times in summaries.items():
-        labels = {BY_NAME[name].labels[0]: request}
-        for quantile, value in zip(QUANTILES, times.quantiles):
-            family.add_sample(name, {**labels, "quantile": quantile}, value)
-        family.add_sample(f"{name}_count", labels, times.requests)
-        family.add_sample(f"{name}_sum", labels, times.sum_ms)
+def _add_summary(family: Any, metric: Metric, values: tuple[str, ...], summary: Summary) -> None:
+    labels = dict(zip(metric.labels, values))
+    for quantile, value in zip(QUANTILES, summary.quantiles):
+        family.add_sample(metric.name, {**labels, "quantile": quantile}, value)
+    family.add_sample(f"{metric.name}_count", labels, summary.total)

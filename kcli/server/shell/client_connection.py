@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.primitives import Buffer
 from kcli.server.events import Connection, FileRegion, ReadableFile
+from kcli.server.metrics.broker_metrics import ListenerMetrics
 from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool, WritableBuffer
 
 if TYPE_CHECKING:
@@ -101,6 +102,10 @@ class ServerPort(Protocol):
         """A connection is gone."""
         ...
 
+    def of_listener(self, listener: str) -> ListenerMetrics:
+        """What a listener's connections count into."""
+        ...
+
     def log_closing(self, connection: Connection, reason: str) -> None:
         """A connection is closed by this side; the reason is for the log."""
         ...
@@ -130,6 +135,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_watched",
         "active_round",
         "connection",
+        "metrics",
         "transport",
     )
 
@@ -137,6 +143,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._server = server
         self.connection = connection
         connection.shell = self
+        self.metrics = server.of_listener(connection.listener)
         self._loop = loop
         self._set_buffer(_NO_BUFFER)
         self._wants_large = False  # the last request did not fit a small buffer
@@ -177,6 +184,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
         self._end += nbytes
+        self.metrics.incoming_bytes += nbytes
         self.active_round = self._server.idle_round
         if not self._is_answering:
             self.parse()
@@ -335,6 +343,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self.answered()
                 return
             frame = self._take_gathered()
+        self.metrics.outgoing_bytes += len(frame)
         self.transport.write(frame)
         if self.transport.get_write_buffer_size():
             self._is_sending = True
@@ -351,7 +360,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Send the answers that were gathered; what the socket does not take at once must be gone before more requests."""
         if not self._gathered or self._is_closed:
             return
-        self.transport.write(self._take_gathered())
+        frame = self._take_gathered()
+        self.metrics.outgoing_bytes += len(frame)
+        self.transport.write(frame)
         if self.transport.get_write_buffer_size() and not self._is_answering:
             self._is_answering = self._is_sending = True
 
@@ -392,7 +403,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         budget = SEND_SLICE_BYTES
         try:
             while self._parts and budget > 0:
-                budget -= self._send_part(raw)
+                sent = self._send_part(raw)
+                self.metrics.outgoing_bytes += sent
+                budget -= sent
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:

@@ -21,6 +21,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Protocol
 
 from kcli.server.events import (
@@ -42,6 +43,7 @@ from kcli.server.events import (
 )
 from kcli.server.log_lines import WarningLine
 from kcli.server.loopback import answer_event, request_event
+from kcli.server.metrics.broker_metrics import ListenerMetrics
 from kcli.server.shell.acceptor import Acceptor, Gate
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
 from kcli.server.shell.clock import Clock
@@ -85,6 +87,7 @@ class Driver:
         self.request_times: RequestTimes | None = None  # only where metrics are asked for
         self.on_fault: Callable[[Exception], None] = self._raise
         self._clients: set[ClientConnection] = set()
+        self.listeners: dict[str, ListenerMetrics] = {}
         self._next_connection_id = 0
         self._events: deque[Event] = deque()
         self._is_draining = False
@@ -125,7 +128,10 @@ class Driver:
         if self.request_times is not None:
             self.request_times.begin(connection.connection_id, frame)
         try:
-            for effect in self.node.handle(RequestReceived(connection, frame), self.clock.now_ms()):
+            effects = self.node.handle(RequestReceived(connection, frame), self.clock.now_ms())
+            if self.request_times is not None:
+                self.request_times.handled(connection.connection_id)
+            for effect in effects:
                 self._execute(effect)
             if self._events:
                 self._drain()
@@ -152,6 +158,8 @@ class Driver:
             assert isinstance(effect, SendResponse)
             shell = effect.connection.shell
             if type(shell) is ClientConnection:
+                if self.request_times is not None:
+                    self.request_times.ready(effect.connection.connection_id)
                 shell.send(effect.frame)
             else:
                 self._loop_back(effect.connection, bytes(effect.frame))
@@ -184,6 +192,8 @@ class Driver:
     def _send_file(self, effect: SendFile) -> None:
         shell = effect.connection.shell
         if isinstance(shell, ClientConnection):
+            if self.request_times is not None:
+                self.request_times.ready(effect.connection.connection_id)
             shell.send_parts(effect.parts)
         else:
             self._loop_back(effect.connection, b"".join(map(bytes_of, effect.parts)))
@@ -193,9 +203,14 @@ class Driver:
         return self._next_connection_id
 
     def _flush(self, effect: Flush) -> None:
-        self.loop.run_in_executor(None, flush_paths, effect.paths).add_done_callback(
-            lambda done: self.dispatch(Flushed(effect.flush_id, done.result()))
-        )
+        begin_ns = perf_counter_ns()
+
+        def flushed(done: asyncio.Future[OSError | None]) -> None:
+            if self.request_times is not None:
+                self.request_times.flushed(perf_counter_ns() - begin_ns)
+            self.dispatch(Flushed(effect.flush_id, done.result()))
+
+        self.loop.run_in_executor(None, flush_paths, effect.paths).add_done_callback(flushed)
 
     def _compute(self, effect: Compute) -> None:
         if self._computer is None:
@@ -229,6 +244,7 @@ class Driver:
         def serve(host: str, port: int) -> ClientConnection:
             return ClientConnection(self, Connection(self._connection_id(), listener, host, port), self.loop)
 
+        self.of_listener(listener)
         self._acceptors.append(Acceptor(bound, self.gate, serve))
         if self._idle_timer is None and self.gate.limits.max_idle_ms > 0:
             self._look_for_idle_ones()
@@ -236,12 +252,14 @@ class Driver:
     def connection_made(self, client: ClientConnection) -> None:
         """Know a connection."""
         self._clients.add(client)
+        client.metrics.created += 1
 
     def connection_lost(self, client: ClientConnection) -> None:
         """Forget it, and tell the node."""
         if self.request_times is not None:
             self.request_times.forget(client.connection.connection_id)
         self._clients.discard(client)
+        client.metrics.closed += 1
         self.gate.leave(client.connection.client_host)
         self.dispatch(ConnectionClosed(client.connection))
 
@@ -249,6 +267,7 @@ class Driver:
         max_idle_ms = self.gate.limits.max_idle_ms
         idle = [client for client in self._clients if self.idle_round - client.active_round > IDLE_ROUNDS]
         for client in idle:
+            client.metrics.expired += 1
             client.abort()
         if idle:
             self.tell(f"closed {len(idle)} connections that were idle for {max_idle_ms} ms (connections.max.idle.ms)")
@@ -260,13 +279,9 @@ class Driver:
         """How many clients are connected."""
         return len(self._clients)
 
-    def connection_counts(self) -> dict[str, int]:
-        """The same by listener."""
-        counts: dict[str, int] = {}
-        for client in self._clients:
-            listener = client.connection.listener
-            counts[listener] = counts.get(listener, 0) + 1
-        return counts
+    def of_listener(self, listener: str) -> ListenerMetrics:
+        """What a listener's connections count into."""
+        return self.listeners.setdefault(listener, ListenerMetrics())
 
     def log_closing(self, connection: Connection, reason: str) -> None:
         """Say in the log why a connection is closed; when the node stops, they all are."""

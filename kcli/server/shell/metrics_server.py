@@ -17,11 +17,14 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from time import perf_counter
 
 from kcli.server.controller.controller_core import ControllerCore
-from kcli.server.metrics.collector import RawSamples, expose, sample
+from kcli.server.metrics.collector import ONLY_PROCESSOR, RawSamples, expose, sample, sample_listeners
+from kcli.server.metrics.rates import Rates
 from kcli.server.node import Node
 from kcli.server.shell.driver import Driver
+from kcli.server.shell.idle_time import IdleTime
 
 MAX_REQUEST_BYTES = 16 * 1024
 REQUEST_SECONDS = 10
@@ -33,20 +36,31 @@ _PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Al
 Sampler = Callable[[], Awaitable[Callable[[], bytes]]]
 
 
-def sampler(node: Node, driver: Driver, listeners: Iterable[str]) -> Sampler:
+def sampler(node: Node, driver: Driver, listeners: Iterable[str], idle: IdleTime) -> Sampler:
     """What a MetricsServer samples a node with; `listeners` are the names of those that clients use."""
-    none_connected = dict.fromkeys(listeners, 0)
+    for listener in listeners:
+        driver.of_listener(listener)
+    rates = Rates(perf_counter())
 
     async def take() -> Callable[[], bytes]:
         controller = node.controller if isinstance(node.controller, ControllerCore) else None
         raw = RawSamples()
-        counts = {**none_connected, **driver.connection_counts()}
-        for _ in sample(raw, node.broker, controller, counts, driver.clock.now_ms()):
+        sample_listeners(raw, driver.listeners)
+        _sample_loop(raw, idle)
+        for _ in sample(raw, node.broker, controller, driver.clock.now_ms()):
             await asyncio.sleep(0)
+        rates.add(raw, perf_counter())
         summaries = {} if driver.request_times is None else driver.request_times.take()
         return partial(expose, raw, summaries)
 
     return take
+
+
+def _sample_loop(raw: RawSamples, idle: IdleTime) -> None:
+    share = idle.share()
+    raw.tell("kafka_network_processor_idlepercent", share, ONLY_PROCESSOR)
+    raw.tell("kafka_network_socketserver_networkprocessoravgidlepercent", share)
+    raw.tell("kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count", idle.wait_ns)
 
 
 class MetricsServer:

@@ -1,89 +1,132 @@
-"""How long requests take: from the moment that a request is whole to the moment that its answer is handed to the system.
+"""How long requests take, and in which phase: nobody measures unless metrics are asked for.
 
-Times are kept in buckets, four to each doubling, so that one costs a few operations and a quantile is right within a fifth.
-Nobody measures unless metrics are asked for. Quantiles are of the requests since they were last taken.
+    phase     from                                 to
+    --------  -----------------------------------  ------------------------------------------------------------------
+    local     the request is whole                 the core has looked at it
+    remote    then                                 its answer is there: a disk, a deadline, new records, the controller
+    send      then                                 the answer is handed to the system whole
+    total     the request is whole                 the same
+
+A small answer to a request that came with others is handed over when theirs are, which its phase of sending does not see.
+Counting is a few additions a request. Quantiles are of a sample of those since they were last taken: of every one, and once
+MAX_SAMPLES are kept of every second one, of every fourth, and so on.
 """
 
 from __future__ import annotations
 
-from itertools import accumulate
 from time import perf_counter_ns
 
 from kcli.protocol.apis import API_KEYS
 from kcli.server.metrics.catalog import QUANTILES
-from kcli.server.metrics.collector import TimesOfRequests
+from kcli.server.metrics.collector import Summary
 
 NS_PER_MS = 1_000_000
-_BUCKETS = 64 * 4
+MAX_SAMPLES = 2048
+NAME = "kafka_network_requestmetrics_"
+# The metrics of a sample of a request, in its order, and how many of its units theirs is.
+_METRICS = (
+    (f"{NAME}requestbytes", 1),
+    (f"{NAME}localtimems", NS_PER_MS),
+    (f"{NAME}remotetimems", NS_PER_MS),
+    (f"{NAME}responsesendtimems", NS_PER_MS),
+    (f"{NAME}totaltimems", NS_PER_MS),
+)
+_FLUSHES = "kafka_log_logflushstats_logflushrateandtimems"
 
 
-class _Times:
-    __slots__ = ("buckets", "count", "sum_ns")
+class Sampled:
+    """How many there were, and a sample of them."""
+
+    __slots__ = ("count", "mask", "samples")
 
     def __init__(self) -> None:
         self.count = 0
-        self.sum_ns = 0
-        self.buckets = [0] * _BUCKETS
+        self.mask = 0
+        self.samples: list[tuple[int, ...]] = []
+
+    def keep(self, sample: tuple[int, ...]) -> None:
+        """Keep one; where there are too many, let every second one go."""
+        self.samples.append(sample)
+        if len(self.samples) >= MAX_SAMPLES:
+            del self.samples[::2]
+            self.mask = self.mask * 2 + 1
+
+    def take(self, column: int, units: int) -> Summary:
+        """The summary of a column of the samples."""
+        return Summary(quantiles([sample[column] / units for sample in self.samples]), self.count)
+
+    def begin_anew(self) -> None:
+        """Forget the samples; the count goes on."""
+        self.samples, self.mask = [], 0
 
 
 class RequestTimes:
-    """The times of all requests by API key. A connection has at most one request under way."""
+    """The times of all requests by API key, and of flushes. A connection has at most one request under way."""
 
     def __init__(self) -> None:
-        self._times: dict[int, _Times] = {}
-        self._begun: dict[int, tuple[int, int]] = {}  # connection id -> API key, ns
+        self._times: dict[int, Sampled] = {}
+        # By connection id: API key, bytes, and in ns when it was whole, looked at and answered (0: not yet).
+        self._begun: dict[int, list[int]] = {}
+        self._flushes = Sampled()
 
     def begin(self, connection_id: int, frame: memoryview) -> None:
         """A request of a connection is whole."""
-        self._begun[connection_id] = (frame[0] << 8 | frame[1] if len(frame) > 1 else -1, perf_counter_ns())
+        size = len(frame)
+        self._begun[connection_id] = [frame[0] << 8 | frame[1] if size > 1 else -1, size, perf_counter_ns(), 0, 0]
+
+    def handled(self, connection_id: int) -> None:
+        """The core has looked at it."""
+        begun = self._begun.get(connection_id)
+        if begun is not None:
+            begun[3] = perf_counter_ns()
+
+    def ready(self, connection_id: int) -> None:
+        """Its answer is there."""
+        begun = self._begun.get(connection_id)
+        if begun is not None:
+            begun[4] = perf_counter_ns()
 
     def end(self, connection_id: int) -> None:
         """Its answer is sent, or it gets none."""
         begun = self._begun.pop(connection_id, None)
         if begun is None:
             return
-        key, ns = begun
+        key, size, whole, handled, ready = begun
         times = self._times.get(key)
         if times is None:
             if key not in API_KEYS:
                 return
-            times = self._times[key] = _Times()
-        self.record(times, perf_counter_ns() - ns)
+            times = self._times[key] = Sampled()
+        times.count += 1
+        if not times.count & times.mask:
+            now = perf_counter_ns()
+            handled = handled or now
+            ready = max(ready or now, handled)
+            times.keep((size, handled - whole, ready - handled, now - ready, now - whole))
 
     def forget(self, connection_id: int) -> None:
         """The connection is gone, and what it asked for with it."""
         self._begun.pop(connection_id, None)
 
-    @staticmethod
-    def record(times: _Times, ns: int) -> None:
-        """Count one."""
-        times.count += 1
-        times.sum_ns += ns
-        bits = ns.bit_length()
-        times.buckets[4 * bits + (ns >> bits - 3 & 3 if bits > 2 else 0)] += 1
+    def flushed(self, ns: int) -> None:
+        """A flush was done, and took so long."""
+        self._flushes.count += 1
+        if not self._flushes.count & self._flushes.mask:
+            self._flushes.keep((ns,))
 
-    def take(self) -> dict[str, TimesOfRequests]:
-        """What there is by the name of the API; quantiles begin anew."""
-        taken = {}
-        for key, times in self._times.items():
-            taken[API_KEYS[key].name] = TimesOfRequests(quantiles_ms(times.buckets), times.count, times.sum_ns / NS_PER_MS)
-            times.buckets = [0] * _BUCKETS
+    def take(self) -> dict[str, dict[tuple[str, ...], Summary]]:
+        """What there is by metric and labels; quantiles begin anew."""
+        taken: dict[str, dict[tuple[str, ...], Summary]] = {_FLUSHES: {(): self._flushes.take(0, NS_PER_MS)}}
+        for column, (metric, units) in enumerate(_METRICS):
+            taken[metric] = {(API_KEYS[key].name,): times.take(column, units) for key, times in self._times.items()}
+        for times in (self._flushes, *self._times.values()):
+            times.begin_anew()
         return taken
 
 
-def quantiles_ms(buckets: list[int]) -> tuple[float, ...]:
-    """The quantiles of QUANTILES in ms; NaN where nothing was counted."""
-    total = sum(buckets)
-    found = []
-    for quantile in QUANTILES:
-        rank = total * float(quantile)
-        reached = accumulate(buckets)
-        index = next((index for index, so_far in enumerate(reached) if so_far and so_far >= rank), 0)
-        found.append(_upper_ns(index) / NS_PER_MS if total else float("nan"))
-    return tuple(found)
-
-
-def _upper_ns(index: int) -> int:
-    """The end of a bucket."""
-    bits, part = divmod(index, 4)
-    return (1 << bits) - 1 if bits < 3 else (5 + part << bits - 3) - 1
+def quantiles(values: list[float]) -> tuple[float, ...]:
+    """The quantiles of QUANTILES; NaN where there is nothing."""
+    if not values:
+        return (float("nan"),) * len(QUANTILES)
+    values.sort()
+    return tuple(values[min(int(len(values) * float(quantile)), len(values) - 1)] for quantile in QUANTILES)

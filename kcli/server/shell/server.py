@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from kcli.log.disk import OsDisk
 from kcli.log.storage_errors import StorageError
@@ -46,6 +47,8 @@ COLLECT_AFTER_ALLOCATIONS = 20_000
 # A signal that follows another so soon is the same one.
 SAME_SIGNAL_S = 0.5
 Tell = Callable[[str], None]
+if TYPE_CHECKING:
+    from kcli.server.shell.idle_time import IdleTime
 
 
 class ServerError(Exception):
@@ -95,9 +98,10 @@ def settle_garbage_collector() -> None:
 class Server:
     """One node and its shell; `tell` writes a line of the log."""
 
-    def __init__(self, config: ServerConfig, tell: Tell, metrics_port: int | None = None) -> None:
+    def __init__(self, config: ServerConfig, tell: Tell, metrics_port: int | None = None, idle: IdleTime | None = None) -> None:
         self.config = config
         self.metrics_port = metrics_port
+        self._idle = idle
         self.tell = tell
         self._stopped = asyncio.Event()
         self._stopping_since: float | None = None
@@ -121,8 +125,8 @@ class Server:
             self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: gate.replace(limits_of(now, descriptors, max_open)))
         self.driver.on_change = self._look
         self.driver.on_fault = self._fail
-        if self.metrics_port is not None:
-            await self._serve_metrics(self.metrics_port)
+        if self.metrics_port is not None and self._idle is not None:
+            await self._serve_metrics(self.metrics_port, self._idle)
         self._take_signals()
         self._on_ready: Callable[[], None] | None = lambda: on_ready(ports)
         self._sockets = sockets
@@ -159,7 +163,7 @@ class Server:
             self.tell(FailureLine(f"{what}:\n{lines}"))
         os._exit(1)
 
-    async def _serve_metrics(self, port: int) -> None:
+    async def _serve_metrics(self, port: int, idle: IdleTime) -> None:
         """Serve the metrics. Raises ServerError with a sentence that names the address."""
         from kcli.server.shell.metrics_server import MetricsServer, sampler
         from kcli.server.shell.request_times import RequestTimes
@@ -168,7 +172,7 @@ class Server:
         host = (self.config.broker_listeners or self.config.listeners)[0].host
         try:
             listeners = [listener.name for listener in self.config.listeners]
-            port = await MetricsServer(sampler(self.node, self.driver, listeners)).listen(host, port)
+            port = await MetricsServer(sampler(self.node, self.driver, listeners, idle)).listen(host, port)
         except OSError as error:
             raise ServerError(f"--metrics-port {port}: {error.strerror or error}") from error
         self.tell(f"metrics are served at http://{f'[{host}]' if ':' in host else host or 'localhost'}:{port}/metrics")
@@ -198,7 +202,14 @@ def serve(
 ) -> None:
     """Run a node until it is stopped; with `metrics_port` its metrics are served there. Raises ServerError where it cannot."""
     try:
-        asyncio.run(Server(config, tell, metrics_port).run(on_ready))
+        if metrics_port is None:
+            asyncio.run(Server(config, tell).run(on_ready))
+            return
+        from kcli.server.shell.idle_time import IdleTime
+
+        idle = IdleTime()
+        with asyncio.Runner(loop_factory=idle.loop) as runner:
+            runner.run(Server(config, tell, metrics_port, idle).run(on_ready))
     except NodeError as error:
         raise ServerError(str(error)) from error
     except OSError as error:

@@ -14,11 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from kcli.protocol.apis import API_KEYS, METADATA, PRODUCE
 from kcli.protocol.error_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
+from kcli.server.metrics.answer_errors import AnswerErrors
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
+from kcli.server.metrics.collector import RawSamples
+from kcli.server.metrics.rates import Rates
 from kcli.server.shell.log_writer import LogWriter
-from kcli.server.shell.request_times import RequestTimes, quantiles_ms
+from kcli.server.shell.request_times import MAX_SAMPLES, NAME, NS_PER_MS, RequestTimes, quantiles
 from tests.conftest import ROOT
 from tests.oracle.config_questions import ask_all, create
 from tests.oracle.metric_names import names_of
@@ -67,6 +71,9 @@ def test_a_broker_serves_its_metrics(tmp_path: Path) -> None:
         "kafka_controller_kafkacontroller_activecontrollercount 1.0",
         "kafka_server_kafkaserver_brokerstate 3.0",
         'kafka_network_requestmetrics_requests_total{request="CreateTopics",version="7"} 1.0',
+        'kafka_network_requestmetrics_errors_total{error="NONE",request="CreateTopics"}',
+        'kafka_network_requestmetrics_remotetimems_count{request="CreateTopics"} 1.0',
+        'kafka_controller_kafkacontroller_brokerregistrationstate{broker="1"} 30.0',
     ):
         assert expected in text
     assert "process_resident_memory_bytes" in text
@@ -107,27 +114,75 @@ def test_sums_outlive_their_topics() -> None:
     assert metrics.topics == {}
 
 
-def test_quantiles_are_right_within_a_bucket() -> None:
+def test_the_phases_of_a_request_are_told_and_begin_anew() -> None:
     times = RequestTimes()
     frame = memoryview(bytes([0, 3, 0, 0]))
     for connection_id in range(10):
         times.begin(connection_id, frame)
+        times.handled(connection_id)
+        times.ready(connection_id)
         times.end(connection_id)
-    times.end(99)  # a connection that asked nothing
-    taken = times.take()
-    assert taken["Metadata"].requests == 10 and all(value > 0 for value in taken["Metadata"].quantiles)
-    again = times.take()["Metadata"]
-    assert again.requests == 10 and all(isnan(value) for value in again.quantiles)
+    for step in (times.handled, times.ready, times.end):
+        step(99)  # a connection that asked nothing
+    taken, request = times.take(), ("Metadata",)
+    assert taken[f"{NAME}requestbytes"][request].quantiles == (4.0,) * len(QUANTILES)
+    phases = [taken[f"{NAME}{phase}"][request] for phase in ("localtimems", "remotetimems", "responsesendtimems")]
+    total = taken[f"{NAME}totaltimems"][request]
+    assert all(phase.total == 10 and max(phase.quantiles) <= max(total.quantiles) for phase in phases)
+    assert all(value > 0 for value in total.quantiles)
+    again = times.take()[f"{NAME}totaltimems"][request]
+    assert again.total == 10 and all(isnan(value) for value in again.quantiles)
 
 
-@pytest.mark.parametrize("ns", [0, 1, 7, 8, 1000, 999_999, 1_000_000, 123_456_789, 1 << 40])
-def test_a_bucket_holds_what_is_put_into_it(ns: int) -> None:
+def test_what_waits_is_remote_time() -> None:
+    """A request without an answer when the core has looked at it; one that is answered while it is looked at has none."""
     times = RequestTimes()
-    times.begin(1, memoryview(b"\0\0"))
+    times._begun[1] = [1, 9, 1_000_000, 3_000_000, 9_000_000]
+    times._begun[2] = [0, 9, 1_000_000, 0, 0]
     times.end(1)
-    recorded = times._times[0]
-    recorded.buckets = [0] * len(recorded.buckets)
-    RequestTimes.record(recorded, ns)
-    shown = {value * 1_000_000 for value in quantiles_ms(recorded.buckets)}
-    assert len(shown) == 1 and len(QUANTILES) == 6
-    assert ns * 0.999 - 1 <= shown.pop() <= ns * 1.26 + 3
+    times.end(2)
+    ((_, local, remote, _, _),) = times._times[1].samples
+    assert (local, remote) == (2_000_000, 6_000_000)
+    ((_, local, remote, send, total),) = times._times[0].samples
+    assert (remote, send) == (0, 0) and local == total
+
+
+def test_a_sample_stays_small_and_sees_all_of_the_time() -> None:
+    times = RequestTimes()
+    for ns in range(20 * MAX_SAMPLES):
+        times.flushed(ns * NS_PER_MS)
+    kept = [ns for (ns,) in times._flushes.samples]
+    assert len(kept) < MAX_SAMPLES
+    (summary,) = times.take()["kafka_log_logflushstats_logflushrateandtimems"].values()
+    assert summary.total == 20 * MAX_SAMPLES
+    assert summary.quantiles[0] == pytest.approx(10 * MAX_SAMPLES, rel=0.05)
+
+
+@pytest.mark.parametrize(("values", "median", "highest"), [([], None, None), ([7.0], 7.0, 7.0), ([3.0, 1.0, 2.0], 2.0, 3.0)])
+def test_quantiles_are_values_of_the_sample(values: list[float], median: float | None, highest: float | None) -> None:
+    found = quantiles(values)
+    assert len(found) == len(QUANTILES)
+    if median is None:
+        assert all(isnan(value) for value in found)
+    else:
+        assert (found[0], found[-1]) == (median, highest)
+
+
+def test_rates_are_since_the_scrape_before() -> None:
+    rates, name = Rates(10.0), "kafka_server_socket_server_metrics_incoming_byte"
+    for now_s, so_far, expected in ((12.0, 100, 50.0), (16.0, 300, 50.0), (17.0, 300, 0.0)):
+        raw = RawSamples()
+        raw.tell(name, so_far, "PLAINTEXT", "0")
+        rates.add(raw, now_s)
+        assert raw.values[1:] == [(f"{name}_rate", ("PLAINTEXT", "0"), expected)]
+
+
+def test_errors_count_wherever_an_answer_has_them() -> None:
+    api, errors = API_KEYS[METADATA], AnswerErrors()
+    classes = api.response.classes
+    partitions = [classes["MetadataResponsePartition"](error_code=code) for code in (0, 5)]
+    topics = [classes["MetadataResponseTopic"](error_code=0, partitions=partitions)]
+    errors.count(METADATA, api.response.new(topics=topics))
+    assert {code: count for (_, code), count in errors.counts.items()} == {0: 3, 5: 1}
+    errors.count(PRODUCE, API_KEYS[PRODUCE].response.new())
+    assert {key for key, _ in errors.counts} == {METADATA}, "looked through what comes often"
