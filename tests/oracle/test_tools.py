@@ -74,6 +74,16 @@ def on(*words: str) -> Words:
     return lambda place: ("--bootstrap-server", place.bootstrap, *words)
 
 
+def controller_config(*words: str) -> Words:
+    """The words of kafka-configs that asks the controller, whose listener has the port behind the broker's."""
+
+    def words_at(place: Place) -> tuple[str, ...]:
+        host, _, port = place.bootstrap.rpartition(":")
+        return ("--bootstrap-controller", f"{host}:{int(port) + 1}", "--describe", *words)
+
+    return words_at
+
+
 def topic_config(*words: str) -> Words:
     return on(*words, "--entity-type", "topics", "--entity-name", "made")
 
@@ -159,6 +169,10 @@ CASES: dict[str, tuple[str, Words, str]] = {
     "configs-broker-invalid": (CONFIGS, broker_config("--alter", "--add-config", "log.cleaner.threads=none"), ""),
     "configs-broker": (CONFIGS, broker_config("--describe"), ""),
     "configs-brokers-default": (CONFIGS, on("--describe", "--entity-type", "brokers", "--entity-default"), ""),
+    "configs-by-controller": (CONFIGS, controller_config("--entity-type", "brokers", "--entity-name", "1", "--all"), ""),
+    "configs-by-controller-default": (CONFIGS, controller_config("--entity-type", "brokers", "--entity-default"), ""),
+    "configs-by-controller-brokers": (CONFIGS, controller_config("--entity-type", "brokers"), ""),
+    "configs-by-controller-no-broker": (CONFIGS, controller_config("--entity-type", "brokers", "--entity-name", "7"), ""),
     "configs-topic-inherits": (CONFIGS, topic_config("--describe", "--all"), ""),
     "configs-no-broker": (CONFIGS, on("--describe", "--entity-type", "brokers", "--entity-name", "7"), ""),
     "configs-client-metrics": (

@@ -5,6 +5,7 @@
     ApiVersions, DescribeCluster,        answered at once
     DescribeQuorum, ListPartition-
     Reassignments
+    DescribeConfigs                      answered of this node's configuration and the image, in slices
     all of HANDLERS                      the quorum controller: decided, appended, answered when committed
     any other                            nobody: the connection is closed; it is not in the answer to ApiVersions
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Protocol
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid, random_uuid
@@ -36,6 +38,7 @@ from kcli.protocol.apis import (
     CREATE_TOPICS,
     DELETE_TOPICS,
     DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
     ELECT_LEADERS,
     INCREMENTAL_ALTER_CONFIGS,
@@ -97,7 +100,9 @@ def load_handler(key: int) -> Handler:
     return handler
 
 
-SERVED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS, *HANDLERS))
+SERVED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS, *HANDLERS))
+# How many configurations are described in one go, some 3 ms of work.
+SLICE_CONFIGS = 100
 
 
 class MetadataListener(Protocol):
@@ -149,6 +154,7 @@ class ControllerCore:
         self._config = config
         self._disk = disk
         self._rng = rng
+        self._timer = timer
         self._tell = tell
         self.cluster_id = cluster_id
         self.errors = AnswerErrors()
@@ -216,6 +222,8 @@ class ControllerCore:
         request, _ = api.request.decode(frame, version, position)
         if key in (DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS, DESCRIBE_CLUSTER):
             answer(self._describe(key, request, connection, now_ms))
+        elif key == DESCRIBE_CONFIGS:
+            self._describe_configs(request, answer, respond, now_ms)
         else:
             self.controller.submit(key, request, RequestInfo(version, connection.principal, now_ms), answer)
 
@@ -229,6 +237,28 @@ class ControllerCore:
         if key == LIST_PARTITION_REASSIGNMENTS:
             return list_partition_reassignments(request, self.state.image)
         return describe_cluster(request, self.state.image, self.cluster_id, self.leader_id, connection.listener)
+
+    def _describe_configs(self, request: Message, answer: Callable[[Message], None], respond: Respond, now_ms: int) -> None:
+        """Describe configurations a slice at a time; a fault ends the connection: half an answer would pass for a whole one."""
+        from kcli.server.config.config_results import describe_results
+
+        response = API_KEYS[DESCRIBE_CONFIGS].response.new()
+        # The authorizer is the broker's; what comes to a controller's listener is served to everybody.
+        entries = describe_results(request, response.results, self.state.image, self.state.dynamic, lambda resource: None)
+
+        def go_on(at_ms: int) -> None:
+            try:
+                is_done = sum(1 for _ in islice(entries, SLICE_CONFIGS)) < SLICE_CONFIGS
+            except Exception as error:
+                self._tell(f"a fault of kcli in serving DescribeConfigs: {error!r}; please report it")
+                respond(None)
+                return
+            if is_done:
+                answer(response)
+            else:
+                self._timer.schedule(at_ms, go_on)
+
+        go_on(now_ms)
 
     # -------------------------------------------------------------------------------------------------------- activation
 

@@ -14,7 +14,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
-from kcli.server.apis import describe_configs
+from kcli.server.config import config_results
 from kcli.server.config.definitions import BROKER_KEYS, Serving
 from kcli.server.events import Connection
 from kcli.state.metadata_values import DIRECTORY_LOST, Endpoint
@@ -226,7 +226,7 @@ def test_many_look_ups_by_time_let_others_in_between(node: WholeNode) -> None:
 
 def test_a_fault_in_a_later_slice_ends_one_answer_only(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     pending = node.send(apis.DESCRIBE_CONFIGS, 4, configs_of(*["a"] * 30))
-    monkeypatch.setattr(describe_configs, "describe", lambda *args: 1 // 0)
+    monkeypatch.setattr(config_results, "describe", lambda *args: 1 // 0)
     node.until(lambda: pending.answer is not None)
     with pytest.raises(Closed):  # half an answer would pass for a whole one
         pending.result()

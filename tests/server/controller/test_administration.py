@@ -18,6 +18,7 @@ from kcli.protocol.apis import (
     API_VERSIONS,
     ASSIGN_REPLICAS_TO_DIRS,
     DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
     ELECT_LEADERS,
     INCREMENTAL_ALTER_CONFIGS,
@@ -25,6 +26,7 @@ from kcli.protocol.apis import (
     UPDATE_FEATURES,
 )
 from kcli.protocol.errors import MessageError
+from kcli.server.config import config_results
 from kcli.server.controller.formatting import FormatPlan, format_directories
 from kcli.state.metadata_values import ConfigResource, Partition
 from tests.server.controller.controllers import ControllerNode
@@ -235,6 +237,40 @@ def incremental(
     ]
     response = node.ask(INCREMENTAL_ALTER_CONFIGS, request(INCREMENTAL_ALTER_CONFIGS, resources=asked, **fields))
     return [one.error_code for one in response.responses]
+
+
+def test_configs_are_described_in_slices(node: ControllerNode) -> None:
+    """As a broker describes them: by the image and this node's configuration; what cannot be is told beside the rest."""
+    node.create_topic("orders", retention_ms="77")
+    assert incremental(node, (BROKER, "", [("log.retention.ms", 0, "99")])) == [0]
+    resources = [
+        struct(DESCRIBE_CONFIGS, "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=None)
+        for kind, name in ((TOPIC, "orders"), (BROKER, "1"), (BROKER, ""), (TOPIC, "absent"), (BROKER, "7"))
+    ]
+    asked = request(DESCRIBE_CONFIGS, resources=resources, include_synonyms=True)
+    answers = node.send(DESCRIBE_CONFIGS, asked)
+    assert answers == [], "a broker has more keys than a slice"
+    node.run()
+    assert len(answers) == 1
+    results = node.ask(DESCRIBE_CONFIGS, asked).results
+    assert [result.error_code for result in results] == [
+        *[error_codes.NONE] * 3, error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.INVALID_REQUEST
+    ]  # fmt: skip
+    topic, own, cluster = ({config.name: config for config in result.configs} for result in results[:3])
+    shown = topic["retention.ms"]
+    assert [(one.name, one.value) for one in shown.synonyms][:2] == [("retention.ms", "77"), ("log.retention.ms", "99")]
+    assert (own["log.retention.ms"].value, own["node.id"].value) == ("99", "1")
+    assert cluster["log.retention.ms"].value == "99"
+
+
+def test_a_fault_in_describing_ends_one_connection(node: ControllerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half an answer would pass for a whole one."""
+    resource = struct(DESCRIBE_CONFIGS, "DescribeConfigsResource", resource_type=BROKER, resource_name="1")
+    answers = node.send(DESCRIBE_CONFIGS, request(DESCRIBE_CONFIGS, resources=[resource, resource]))
+    monkeypatch.setattr(config_results, "describe", lambda *args: 1 // 0)
+    node.run()
+    assert answers == [None]
+    assert "a fault of kcli in serving DescribeConfigs" in node.lines[-1]
 
 
 def test_configs_change_resource_by_resource(node: ControllerNode) -> None:
