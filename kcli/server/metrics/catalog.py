@@ -2,7 +2,7 @@
 
 Names are those that Prometheus' jmx_exporter gives the MBeans of Apache Kafka with its usual rules: the domain, the type and
 the name of a bean joined by "_" in small letters, "PerSec" meters as counters ending in _total, histograms with a label
-`quantile` and a _count. So dashboards and alerts for Kafka work. Values that Kafka has and kcli does not are left out.
+`quantile` and a _count. So dashboards and alerts for Kafka work. What is left out is in kcli.server.metrics.missing.
 
     kind       is
     ---------  -----------------------------------------------------------------------------------
@@ -14,6 +14,8 @@ the name of a bean joined by "_" in small letters, "PerSec" meters as counters e
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from kcli.server.metrics.missing import missing_page
 
 
 class Metric(NamedTuple):
@@ -145,9 +147,9 @@ QUANTILES = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
 
 
 def metrics_page() -> str:
-    """The table of docs/metrics.md."""
+    """The tables of docs/metrics.md."""
     lines = ["", "| metric | kind | labels | what it tells |", "|---|---|---|---|"]
     for metric in METRICS:
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + missing_page()

@@ -9,6 +9,7 @@ import json
 import re
 import urllib.error
 import urllib.request
+from fnmatch import fnmatchcase
 from math import isnan
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from kcli.server.metrics.answer_errors import AnswerErrors
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
 from kcli.server.metrics.collector import RawSamples
+from kcli.server.metrics.missing import MISSING
 from kcli.server.metrics.rates import Rates
 from kcli.server.shell.log_writer import LogWriter
 from kcli.server.shell.request_times import MAX_SAMPLES, NAME, NS_PER_MS, RequestTimes, quantiles
@@ -48,6 +50,19 @@ def forms(metric: Metric) -> set[tuple[str, str]]:
 def test_a_metric_has_kafkas_name_and_labels(metric: Metric) -> None:
     assert forms(metric) <= KAFKAS | NOT_SEEN
     assert (metric.kind == "counter") == metric.name.endswith("_total")
+
+
+def test_each_of_kafkas_names_is_told_or_left_out_for_a_reason() -> None:
+    told = {name for metric in METRICS for name, _ in forms(metric)}
+    kafkas = {name for name, _ in KAFKAS}
+    left_out: dict[str, list[str]] = {}
+    for name in kafkas:
+        for group in MISSING:
+            left_out.setdefault(name, []).extend(pattern for pattern in group.patterns if fnmatchcase(name, f"kafka_{pattern}"))
+    assert {name for name in kafkas if not left_out[name]} == told & kafkas, "neither told nor left out, or both"
+    assert {name: found for name, found in left_out.items() if len(found) > 1} == {}, "left out twice"
+    matched = {pattern for found in left_out.values() for pattern in found}
+    assert matched == {pattern for group in MISSING for pattern in group.patterns}, "a pattern of nothing"
 
 
 def test_a_broker_serves_its_metrics(tmp_path: Path) -> None:
