@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from kcli.protocol import error_codes
 from kcli.server.broker.broker import MAX_FILES_PER_FETCH
 from kcli.server.controller.metadata_batches import decode_batches, encode_data_batch, encode_metadata_record, new_record
 from tests.conftest import missing
-from tests.server.live import LiveServer, numbered, wait_for
+from tests.server.live import PATIENCE_S, LiveServer, numbered, wait_for
 from tests.server.whole_node import batch
 
 MB = 1 << 20
@@ -52,6 +53,19 @@ def test_a_port_that_is_in_use(tmp_path: Path) -> None:
         sentence = refused(tmp_path / "second", listeners)
         assert f"127.0.0.1:{server.port}" in sentence and "another process has it" in sentence
         assert not (tmp_path / "second/data").exists(), "nothing was made"
+
+
+def test_a_metrics_port_that_is_in_use(tmp_path: Path) -> None:
+    """It is told before a directory is formatted, as that of a listener is."""
+    with LiveServer(tmp_path / "first") as server:
+        data = tmp_path / "data"
+        command = [sys.executable, "-m", "kcli", "serve", "--metrics-port", str(server.port)]
+        for setting in ("listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0", f"log.dirs={data}"):
+            command += ["--override", setting]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert ran.returncode == 2
+        assert f"--metrics-port {server.port}: " in ran.stderr and "another process has it" in ran.stderr
+        assert not data.exists(), "nothing was made"
 
 
 def test_a_directory_that_another_process_holds(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ It listens on the hosts of the listeners. A request may have MAX_REQUEST_BYTES a
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -70,11 +71,11 @@ class MetricsServer:
         self._sample = sample
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int) -> int:
-        """Begin to serve -> the port, which is a free one for 0. Raises OSError."""
+    async def listen(self, bound: socket.socket) -> int:
+        """Begin to serve on a socket that has its address and listens -> its port."""
         # While a thread makes the text, the node's loop is to get the interpreter at once, not after 5 ms.
         sys.setswitchinterval(SWITCH_SECONDS)
-        self._server = await asyncio.start_server(self._serve, host or None, port, limit=MAX_REQUEST_BYTES)
+        self._server = await asyncio.start_server(self._serve, sock=bound, limit=MAX_REQUEST_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:

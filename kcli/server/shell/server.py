@@ -2,8 +2,8 @@
 
 step       what
 ---------  ---------------------------------------------------------------------------------------------------------
-bind       the addresses are taken, so that one that is in use is told before anything else is done; clients that
-           connect now wait in the backlog
+bind       the addresses are taken, so that one that is in use is told before anything else is done (that of the
+           metrics, too); clients that connect now wait in the backlog
 start      the node loads and registers
 ready      clients are let in, and a line says so
 signal     the first asks the node to leave in order, a second one ends the process where it is; SIGHUP means nothing
@@ -13,6 +13,7 @@ stopped    the process ends with exit code 0
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import random
@@ -44,6 +45,8 @@ MAX_OPEN_SEGMENTS = 4096
 # As that of a command that cannot run; kcli.commands is above this room.
 EXIT_CANNOT_GO_ON = 2
 COLLECT_AFTER_ALLOCATIONS = 20_000
+# Who scrapes is one or a few.
+METRICS_BACKLOG = 16
 # A signal that follows another so soon is the same one.
 SAME_SIGNAL_S = 0.5
 Tell = Callable[[str], None]
@@ -65,9 +68,8 @@ def raise_descriptor_limit() -> int:
     return limit if limit > 0 else 1 << 20
 
 
-def bind(listener: Listener, backlog: int) -> socket.socket:
-    """Take a listener's address. Raises ServerError with a sentence that names it."""
-    host = listener.host
+def bind(host: str, port: int, backlog: int, name: str, where: str) -> socket.socket:
+    """Take an address. Raises ServerError with a sentence that calls it `name` and says that it is set in `where`."""
     family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
     try:
         if host and family == socket.AF_INET:
@@ -76,12 +78,13 @@ def bind(listener: Listener, backlog: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if not host:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        bound.bind((host, listener.port))
+        bound.bind((host, port))
         bound.listen(backlog)
         bound.setblocking(False)
     except OSError as error:
-        hint = "; another process has it: stop that one, or set another port in listeners" if error.errno == 98 else ""
-        raise ServerError(f"{listener}: {error.strerror or error}{hint}") from error
+        is_taken = error.errno == errno.EADDRINUSE
+        hint = f"; another process has it: stop that one, or set another port in {where}" if is_taken else ""
+        raise ServerError(f"{name}: {error.strerror or error}{hint}") from error
     return bound
 
 
@@ -113,7 +116,8 @@ class Server:
         config = self.config
         descriptors = raise_descriptor_limit()
         backlog = config.get_int("socket.listen.backlog.size")
-        sockets = {listener.name: bind(listener, backlog) for listener in config.listeners}
+        sockets = {at.name: bind(at.host, at.port, backlog, str(at), "listeners") for at in config.listeners}
+        metrics_socket = self._bind_metrics()
         ports = {name: int(bound.getsockname()[1]) for name, bound in sockets.items()}
         max_open = min(MAX_OPEN_SEGMENTS, descriptors // FILES_SHARE)
         self.node = build_node(config, OsDisk(), random.SystemRandom(), Clock().now_ms(), self.tell, max_open)
@@ -125,8 +129,8 @@ class Server:
             self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: gate.replace(limits_of(now, descriptors, max_open)))
         self.driver.on_change = self._look
         self.driver.on_fault = self._fail
-        if self.metrics_port is not None and self._idle is not None:
-            await self._serve_metrics(self.metrics_port, self._idle)
+        if metrics_socket is not None and self._idle is not None:
+            await self._serve_metrics(metrics_socket, self._idle)
         self._take_signals()
         self._on_ready: Callable[[], None] | None = lambda: on_ready(ports)
         self._sockets = sockets
@@ -163,18 +167,26 @@ class Server:
             self.tell(FailureLine(f"{what}:\n{lines}"))
         os._exit(1)
 
-    async def _serve_metrics(self, port: int, idle: IdleTime) -> None:
-        """Serve the metrics. Raises ServerError with a sentence that names the address."""
+    @property
+    def _metrics_host(self) -> str:
+        return (self.config.broker_listeners or self.config.listeners)[0].host
+
+    def _bind_metrics(self) -> socket.socket | None:
+        """Take the address of the metrics, None without one. Raises ServerError."""
+        port = self.metrics_port
+        if port is None:
+            return None
+        return bind(self._metrics_host, port, METRICS_BACKLOG, f"--metrics-port {port}", "--metrics-port")
+
+    async def _serve_metrics(self, bound: socket.socket, idle: IdleTime) -> None:
+        """Serve the metrics, and say where."""
         from kcli.server.shell.metrics_server import MetricsServer, sampler
         from kcli.server.shell.request_times import RequestTimes
 
         self.driver.request_times = RequestTimes()
-        host = (self.config.broker_listeners or self.config.listeners)[0].host
-        try:
-            listeners = [listener.name for listener in self.config.listeners]
-            port = await MetricsServer(sampler(self.node, self.driver, listeners, idle)).listen(host, port)
-        except OSError as error:
-            raise ServerError(f"--metrics-port {port}: {error.strerror or error}") from error
+        listeners = [listener.name for listener in self.config.listeners]
+        port = await MetricsServer(sampler(self.node, self.driver, listeners, idle)).listen(bound)
+        host = self._metrics_host
         self.tell(f"metrics are served at http://{f'[{host}]' if ':' in host else host or 'localhost'}:{port}/metrics")
 
     def _take_signals(self) -> None:
