@@ -29,7 +29,8 @@ server_brokertopicmetrics_*conversions_total network_requestmetrics_messageconve
 network_requestmetrics_temporarymemory* | Records are never converted
 server_brokertopicmetrics_invalidmagicnumberrecords_total server_brokertopicmetrics_invalidoffsetorsequencerecords_total \
 server_brokertopicmetrics_nokeycompactedtopicrecords_total | Not told apart from other refusals, which failedproducerequests has
-network_requestmetrics_requestqueuetimems* network_requestmetrics_responsequeuetimems* | There is one loop, and no queue before or behind
+network_requestmetrics_requestqueuetimems* network_requestmetrics_responsequeuetimems* \
+| There is one loop, and no queue before or behind
 network_requestmetrics_throttletimems* server_request_* server_fetch_queue_size server_produce_queue_size \
 server_controllermutation_queue_size | There are no quotas, so nobody is throttled
 network_acceptor_* server_socket_server_metrics_broker_connection_accept_rate | Who has to wait does so in the system's backlog
@@ -44,9 +45,11 @@ server_socket_server_metrics_*authentication* | Listeners are plain: nobody auth
 controller_controllereventmanager_eventqueue* controller_kafkacontroller_eventqueue* | Decisions are taken in the one loop; \
 remotetimems has what they take
 server_brokermetadatalistener_* server_metadataloader_handleloadsnapshotcount \
-server_broker_metadata_metrics_metadata_*_error_count server_snapshotemitter_* | Not kept count of: how the broker reads and writes the metadata
+server_broker_metadata_metrics_metadata_*_error_count server_snapshotemitter_* \
+| Not kept count of: how the broker reads and writes the metadata
 server_raft_metrics_election_latency_* server_raft_metrics_fetch_records_rate \
-server_raft_metrics_number_unknown_voter_connections server_raft_metrics_uncommitted_voter_change | Things of a quorum of several voters
+server_raft_metrics_number_unknown_voter_connections server_raft_metrics_uncommitted_voter_change \
+| Things of a quorum of several voters
 log_log_retentionsizeinpercent log_logcleaner* utils_throttler_cleaner_io_count | Not kept count of: retention and the cleaner
 log_logmanager_cordonedlogdirectorycount log_logmanager_logdirectorycordoned | Not kept count of: cordoned log directories
 server_kafkaserver_linux_disk_* server_controllerserver_linux_disk_* server_app_info_* | Of the process: /proc/PID/io, \
