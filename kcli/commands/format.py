@@ -22,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `kcli format`."""
     parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the node's server.properties")
     parser.add_argument(
-        "-t", "--cluster-id", metavar="ID", help="the cluster's id, 22 characters; without it a new one is made"
+        "-t",
+        "--cluster-id",
+        metavar="ID",
+        help="the cluster's id, 22 characters; without it that of formatted directories, or a new one",
     )
     parser.add_argument(
         "--override", metavar="KEY=VALUE", action="append", default=[], help="a key as if it stood at the end of the file"

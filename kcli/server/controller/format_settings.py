@@ -31,7 +31,7 @@ from kcli.server.controller.voters import VoterAddress, VoterError, parse_dynami
 
 
 class FormatOptions(NamedTuple):
-    """The options of `kcli format` as they were typed; `cluster_id` None asks for a new one."""
+    """The options of `kcli format` as they were typed; `cluster_id` None for that of formatted directories, or a new one."""
 
     cluster_id: str | None = None
     is_standalone: bool = False
@@ -58,7 +58,7 @@ def plan_format(config: ServerConfig, options: FormatOptions, random_bytes: Call
             f"it is {metadata_version_name(features[METADATA_VERSION])}"
         )
     return FormatPlan(
-        cluster_id=options.cluster_id if options.cluster_id is not None else str(random_uuid(random_bytes)),
+        cluster_id=options.cluster_id,
         node_id=config.node_id,
         directories=tuple(dict.fromkeys([*config.log_dirs, config.metadata_log_dir])),
         metadata_directory=config.metadata_log_dir,

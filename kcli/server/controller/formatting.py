@@ -9,12 +9,13 @@
                                                           with it is formatted, one without is not
 
 A voter of a dynamic quorum is known by the id of its metadata directory, so that one must be given before the file is made.
-Nothing is kept of a directory that is formatted already: with `ignore_formatted` it is left as it is.
+Nothing is done to a directory that is formatted already: with `ignore_formatted` it is left as it is, and the others become
+those of its cluster where no cluster is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, FileKind, metadata_snapshot_name, partition_directory_name
@@ -40,11 +41,12 @@ class FormattingError(ValueError):
 class FormatPlan(NamedTuple):
     """What to format, all checked but the directories themselves.
 
-    `directories` are all log directories, `metadata_directory` is one of them or None where the node is no controller and
+    Without a `cluster_id` the directories that are formatted tell it, and where none is, a new one is made. `directories` are
+    all log directories, `metadata_directory` is one of them or None where the node is no controller and
     keeps no voters. `features` has every feature's level; `voters` are those of a dynamic quorum to begin with, or None.
     """
 
-    cluster_id: str
+    cluster_id: str | None
     node_id: int
     directories: tuple[str, ...]
     metadata_directory: str
@@ -72,6 +74,7 @@ def format_directories(
                     f"{path} is formatted already, for node {meta.node_id} of cluster {meta.cluster_id}; "
                     "--ignore-formatted leaves it as it is and formats the others"
                 )
+    plan = plan._replace(cluster_id=plan.cluster_id or _cluster_of(found) or str(random_uuid(random_bytes)))
     made = {}
     for path, meta in found.items():
         if meta is None:
@@ -123,8 +126,17 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
         raise FormattingError(f"{directory} is no directory") from error
 
 
+def _cluster_of(found: Mapping[str, MetaProperties | None]) -> str | None:
+    """The cluster that formatted directories are of, None where they tell none. Raises FormattingError for different ones."""
+    named = {path: meta.cluster_id for path, meta in found.items() if meta is not None and meta.cluster_id is not None}
+    if len(set(named.values())) > 1:
+        told = ", ".join(f"{path} to {cluster_id}" for path, cluster_id in named.items())
+        raise FormattingError(f"the log directories belong to different clusters: {told}")
+    return next(iter(named.values()), None)
+
+
 def _check_same_node(path: str, meta: MetaProperties, plan: FormatPlan) -> None:
-    if meta.cluster_id is not None and meta.cluster_id != plan.cluster_id:
+    if None not in (meta.cluster_id, plan.cluster_id) and meta.cluster_id != plan.cluster_id:
         raise FormattingError(f"{path} belongs to cluster {meta.cluster_id}, not to {plan.cluster_id}")
     if meta.node_id is not None and meta.node_id != plan.node_id:
         raise FormattingError(f"{path} belongs to node {meta.node_id}, not to {plan.node_id}")

@@ -115,10 +115,31 @@ def test_formatted_directories_are_refused_or_ignored(tmp_path: Path) -> None:
     ignoring = options._replace(ignore_formatted=True)
     made = format_directories(OsDisk(), plan_format(config_of(both), ignoring, dice().randbytes), dice().randbytes, START_MS)
     assert list(made) == [str(tmp_path / "b")]
+    nameless = FormatOptions(is_standalone=True)
+    with pytest.raises(FormattingError, match="formatted already, for node 1 of cluster one"):
+        format_directories(OsDisk(), plan_format(config_of(settings), nameless, dice().randbytes), dice().randbytes, START_MS)
+    third = settings | {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'c'}"}
+    plan = plan_format(config_of(third), nameless._replace(ignore_formatted=True), dice().randbytes)
+    made = format_directories(OsDisk(), plan, dice().randbytes, START_MS)
+    assert [(path, meta.cluster_id) for path, meta in made.items()] == [(str(tmp_path / "c"), "one")]
+    assert format_directories(OsDisk(), plan, dice().randbytes, START_MS) == {}
     for changed, sentence in ((ignoring._replace(cluster_id="two"), "belongs to cluster one"), (ignoring, "belongs to node 1")):
         other = both | ({} if "cluster" in sentence else {"node.id": "2"})
         with pytest.raises(FormattingError, match=sentence):
             format_directories(OsDisk(), plan_format(config_of(other), changed, dice().randbytes), dice().randbytes, START_MS)
+
+
+def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
+    """Which of them a third directory would be of cannot be known."""
+    for name in ("one", "two"):
+        options = FormatOptions(cluster_id=name, is_standalone=True)
+        plan = plan_format(config_of(CONTROLLER | {"log.dirs": str(tmp_path / name)}), options, dice().randbytes)
+        assert format_directories(OsDisk(), plan, dice().randbytes, START_MS)
+    config = config_of(CONTROLLER | {"log.dirs": f"{tmp_path / 'one'},{tmp_path / 'two'},{tmp_path / 'new'}"})
+    plan = plan_format(config, FormatOptions(is_standalone=True, ignore_formatted=True), dice().randbytes)
+    with pytest.raises(FormattingError, match="different clusters"):
+        format_directories(OsDisk(), plan, dice().randbytes, START_MS)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
