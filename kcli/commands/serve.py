@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()  # a start makes nothing but what stays; kcli.server.shell.server turns it on again
     from kcli.server.config.loading import load_config
     from kcli.server.config.values import ConfigError
+    from kcli.server.log_lines import Line
     from kcli.server.shell.log_writer import WARN, LogWriter
     from kcli.server.shell.server import ServerError, addresses, serve
 
@@ -54,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
     def ready(ports: dict[str, int]) -> None:
         where = addresses(config.broker_listeners, ports)
-        tell(f"node {config.node_id} is ready: {where}; data in {', '.join(config.log_dirs)}; Ctrl-C stops it")
+        paths = ", ".join(config.log_dirs)
+        text = f"node {config.node_id} is ready: {where}; data in {paths}; Ctrl-C stops it"
+        tell(Line(text, node=config.node_id, listeners=where, paths=paths))
 
     try:
         serve(config, tell, ready, args.metrics_port)

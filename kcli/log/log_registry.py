@@ -30,6 +30,7 @@ from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_opener import open_in_slices
 from kcli.log.offset_checkpoint_file import TopicPartition
+from kcli.log.report_line import Line
 from kcli.log.slices import Slices, finish
 from kcli.log.storage_errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.unified_log import UnifiedLog
@@ -289,7 +290,7 @@ class LogRegistry:
         where = f" ({error.filename})" if error.filename and error.filename != log_dir.path else ""
         reason = f"{log_dir.path}: {error.strerror or error}{where}: the log directory is offline until the broker starts anew"
         log_dir.fail(reason)
-        self.report(reason)
+        self.report(Line(reason, path=log_dir.path, error=error.strerror or error))
         lost = []
         for logs in (self.logs, self.future_logs):
             for key, log in list(logs.items()):

@@ -21,6 +21,7 @@ from kcli.log.log_checkpoints import LogCheckpoints
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import parent_path
 from kcli.log.log_registry import LogRegistry
+from kcli.log.report_line import Line
 
 # From so many files on the whole file system is written back first.
 MANY_FILES = 64
@@ -33,7 +34,7 @@ def close_logs(registry: LogRegistry, checkpoints: LogCheckpoints, broker_epoch:
         try:
             yield from _close_dir(registry, checkpoints, log_dir, broker_epoch)
         except OSError as error:
-            registry.report(f"{log_dir.path}: {error.strerror or error}: it is not marked as cleanly stopped")
+            registry.report(_not_marked(log_dir.path, error))
             log_dir.unlock()
     registry.logs.clear()
     registry.future_logs.clear()
@@ -56,3 +57,8 @@ def _close_dir(registry: LogRegistry, checkpoints: LogCheckpoints, log_dir: LogD
     for log in logs:
         log.mark_flushed(log.log_end_offset)
     log_dir.finish(broker_epoch, {kind: checkpoints.offsets_in(log_dir, kind) for kind in log_dir.checkpoints})
+
+
+def _not_marked(path: str, error: OSError) -> Line:
+    reason = error.strerror or error
+    return Line(f"{path}: {reason}: it is not marked as cleanly stopped", path=path, error=reason)

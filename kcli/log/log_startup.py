@@ -42,6 +42,7 @@ from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_registry import LogRegistry
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.offset_checkpoint_file import TopicPartition
+from kcli.log.report_line import Line
 from kcli.log.slices import Slices
 from kcli.log.storage_errors import DuplicateLogError
 from kcli.log.unified_log import UnifiedLog
@@ -123,7 +124,8 @@ class LogStartup:
             found = parse_partition_directory(name)
         except FormatError as error:
             if name != REMOTE_INDEX_CACHE_DIRECTORY and self._disk.is_directory(path):
-                self._registry.report(f"{log_dir.path}: {error.message}; it is left alone")
+                text = f"{log_dir.path}: {error.message}; it is left alone"
+                self._registry.report(Line(text, path=log_dir.path, error=error.message))
             return None
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
@@ -145,7 +147,7 @@ class LogStartup:
         registry = self._registry
         name = partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, registry.unique_id())
         target = join_path(log_dir, name)
-        registry.report(f"{path}: {why}; renamed to {target}")
+        registry.report(Line(f"{path}: {why}; renamed to {target}", path=path, error=why, target=target))
         self._disk.rename(path, target)
         registry.flush_directory(log_dir)
         registry.stray_directories.append(target)

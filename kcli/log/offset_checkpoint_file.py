@@ -24,6 +24,7 @@ from kcli.format.primitives import FormatError
 from kcli.log.disk import Disk
 from kcli.log.flush_request import FlushRequest, replace_file
 from kcli.log.log_directory import join_path
+from kcli.log.report_line import Line
 
 TopicPartition = tuple[str, int]
 
@@ -48,7 +49,8 @@ class OffsetCheckpointFile:
         try:
             offsets = decode_offset_checkpoint(data).offsets()
         except FormatError as error:
-            report(f"{self.path}: {error.message}; it is taken for empty and will be written anew")
+            text = f"{self.path}: {error.message}; it is taken for empty and will be written anew"
+            report(Line(text, path=self.path, error=error.message))
             return {}
         self._written = data
         return offsets

@@ -33,6 +33,7 @@ from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_registry import LogRegistry
 from kcli.log.offset_checkpoint_file import TopicPartition
+from kcli.log.report_line import Line
 from kcli.log.storage_errors import (
     InvalidTopicError,
     KafkaStorageError,
@@ -149,7 +150,8 @@ class ReplicaMover:
             self._registry.take_offline(at.directory, error)
             return 0
         except AppendError as error:
-            self._registry.report(f"{key[0]}-{key[1]} cannot be copied to {future.directory}: {error}; it stays where it is")
+            text = f"{key[0]}-{key[1]} cannot be copied to {future.directory}: {error}; it stays where it is"
+            self._registry.report(Line(text, topic=key[0], partition=key[1], path=future.directory, error=error))
             self.cancel(*key, now_ms)
             return 0
         if not data:

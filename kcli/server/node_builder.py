@@ -32,7 +32,7 @@ from kcli.server.controller.formatting import (
 from kcli.server.dice import Dice
 from kcli.server.events import Effect
 from kcli.server.flushes import Flushes
-from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.log_lines import FailureLine, Line, WarningLine, fields_of
 from kcli.server.node import Node
 from kcli.server.timing_wheel import Timer
 
@@ -64,13 +64,15 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
                 if path == config.metadata_log_dir:
                     raise
                 # The log manager takes it offline, and serves the others.
-                tell(FailureLine(f"{path}: {error.strerror or error}: the log directory cannot be read"))
+                reason = error.strerror or error
+                tell(FailureLine(f"{path}: {reason}: the log directory cannot be read", path=path, error=reason))
         empty = [path for path, meta in metas.items() if meta is None]
         if len(empty) == len(directories):
             for path in directories:
                 _refuse_what_others_left(disk, path)
             metas = _format_all(config, disk, rng, now_ms, directories)
-            tell(f"formatted {', '.join(directories)} for a new cluster")
+            paths = ", ".join(directories)
+            tell(Line(f"formatted {paths} for a new cluster", paths=paths))
         elif len(empty) == len(metas):
             unread = [path for path in directories if path not in metas]
             raise NodeError(f"{', '.join(unread)} cannot be read, and no other log directory is formatted")
@@ -167,7 +169,7 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
 
     def report(line: str) -> None:
         """What the log manager has to say is of disks that failed and directories that are odd."""
-        tell(WarningLine(line))
+        tell(WarningLine(line, **fields_of(line)))
 
     try:
         log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), report)

@@ -51,7 +51,7 @@ from kcli.server.controller.features import supported_features
 from kcli.server.dice import Dice
 from kcli.server.events import Connection, Effect
 from kcli.server.flushes import FlushCallback, Flushes
-from kcli.server.log_lines import FailureLine
+from kcli.server.log_lines import FailureLine, Line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.timing_wheel import Timer
@@ -202,7 +202,8 @@ class Broker:
         )
         for topic in self.image.topic_ids:
             self.reconfigure_topic(topic)
-        self.tell(f"dynamic configuration: {', '.join(changed)} changed")
+        keys = ", ".join(changed)
+        self.tell(Line(f"dynamic configuration: {keys} changed", keys=keys))
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """The partition that this broker hosts, or None."""
@@ -253,7 +254,7 @@ class Broker:
         """Say in the log that this program has a fault; whoever runs it goes on being served."""
         where = traceback.extract_tb(error.__traceback__)
         at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
-        self.tell(FailureLine(f"a fault of kcli in {what}{at}: {error!r}; please report it"))
+        self.tell(FailureLine(f"a fault of kcli in {what}{at}: {error!r}; please report it", error=repr(error), what=what))
 
     # ----------------------------------------------------------------------------------------------------- the disk
 

@@ -81,7 +81,7 @@ class BrokerLifecycle:
             if code not in (error_codes.NOT_CONTROLLER, self._told_refusal):
                 self._told_refusal = code
                 what = f"the controller refuses the registration: {error_codes.NAMES.get(code)}; asking again"
-                self._broker.tell(WarningLine(what))
+                self._broker.tell(WarningLine(what, error=error_codes.NAMES.get(code, code)))
             self._again(RETRY_MS, now_ms, self.start)
             return
         self.broker_epoch = response.broker_epoch

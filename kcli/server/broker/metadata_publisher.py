@@ -210,7 +210,8 @@ class MetadataPublisher:
                 is_new=self._is_started_long_ago,
             )
         except (OSError, StorageError) as error:
-            broker.tell(FailureLine(f"the log of {topic.name}-{index} cannot be opened: {error}"))
+            text = f"the log of {topic.name}-{index} cannot be opened: {error}"
+            broker.tell(FailureLine(text, topic=topic.name, partition=index, error=error))
         partition = Partition(broker.node_id, topic.name, index, topic_id, log)
         broker.partitions[topic.name, index] = partition
         self._apply(topic, index, partition, now_ms)
@@ -239,7 +240,7 @@ class MetadataPublisher:
         try:
             self._broker.log_manager.delete_logs(keys, now_ms, with_checkpoints=is_last)
         except StorageError as error:
-            self._broker.tell(WarningLine(f"topic {topic} is deleted, but {error}"))
+            self._broker.tell(WarningLine(f"topic {topic} is deleted, but {error}", topic=topic, error=error))
         return len(keys)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.storage_errors import KafkaStorageError
 from kcli.log.unified_log import UnifiedLog
-from kcli.server.log_lines import WarningLine
+from kcli.server.log_lines import Line, WarningLine
 from kcli.server.replication.partition import Partition
 
 
@@ -39,7 +39,7 @@ class ReplicaMoves:
             return found
 
         for log in broker.log_manager.mover.recover_abandoned(directory_of, now_ms):
-            broker.tell(f"{log.topic}-{log.partition} has moved to {log.directory}")
+            broker.tell(_moved(log))
 
     def caught_up(self, topic: str, index: int, now_ms: int) -> None:
         """A future log has all that the log has."""
@@ -84,8 +84,14 @@ class ReplicaMoves:
         try:
             log = broker.log_manager.mover.replace(partition.topic, partition.index, now_ms)
         except KafkaStorageError as error:
-            broker.tell(WarningLine(f"{partition.topic}-{partition.index} did not move: {error}"))
+            text = f"{partition.topic}-{partition.index} did not move: {error}"
+            broker.tell(WarningLine(text, topic=partition.topic, partition=partition.index, error=error))
             return
         if log is not None:
             partition.replace_log(log)
-            broker.tell(f"{partition.topic}-{partition.index} has moved to {log.directory}")
+            broker.tell(_moved(log))
+
+
+def _moved(log: UnifiedLog) -> Line:
+    text = f"{log.topic}-{log.partition} has moved to {log.directory}"
+    return Line(text, topic=log.topic, partition=log.partition, path=log.directory)

@@ -128,13 +128,13 @@ class DynamicConfig(ConfigReader):
             key = base_key(name)
             if not is_dynamic(name):
                 what = f"{name} cannot change while a broker runs"
-                self._tell(WarningLine(f"dynamic configuration {whose}: {what}; it is left out"))
+                self._tell(WarningLine(f"dynamic configuration {whose}: {what}; it is left out", key=name, error=what))
                 continue
             try:
                 if key is not None:
                     parse_value(key, text)
             except ConfigError as error:
-                self._tell(WarningLine(f"dynamic configuration {whose}: {error}; it is left out"))
+                self._tell(WarningLine(f"dynamic configuration {whose}: {error}; it is left out", key=name, error=error))
                 continue
             usable[name] = text
         return usable

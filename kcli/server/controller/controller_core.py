@@ -65,6 +65,7 @@ from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTim
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
+from kcli.server.log_lines import FailureLine
 from kcli.server.metrics.answer_errors import AnswerErrors
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import controller_record
@@ -211,7 +212,9 @@ class ControllerCore:
             try:
                 respond(bytes(encode_response(correlation_id, api, known, response)))
             except MessageError as error:
-                self._tell(f"a fault of kcli in answering {api.name} of version {version}: {error.message}; please report it")
+                what = f"answering {api.name} of version {version}"
+                text = f"a fault of kcli in {what}: {error.message}; please report it"
+                self._tell(FailureLine(text, error=error.message, what=what))
                 respond(None)
 
         if key == API_VERSIONS:

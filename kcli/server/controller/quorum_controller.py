@@ -43,6 +43,7 @@ from kcli.server.controller.metadata_batches import (
 )
 from kcli.server.controller.metadata_log import SnapshotId
 from kcli.server.controller.raft_client import NotLeaderError, RaftClient
+from kcli.server.log_lines import FailureLine, WarningLine
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 
@@ -262,7 +263,8 @@ class QuorumController:
 
         where = traceback.extract_tb(error.__traceback__)
         at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
-        self._tell(f"a fault of kcli in {what}{at}: {error!r}; please report it")
+        text = f"a fault of kcli in {what}{at}: {error!r}; please report it"
+        self._tell(FailureLine(text, error=repr(error), what=what))
 
     # ----------------------------------------------------------------------------------------------------------- by itself
 
@@ -291,7 +293,8 @@ class QuorumController:
         if now_ms - self._check_due_ms < self._check_interval_ms and is_idle:
             for broker in expired_brokers(self.state, now_ms):
                 self.counts.timed_out_heartbeats += 1
-                self._tell(f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced")
+                text = f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced"
+                self._tell(WarningLine(text, broker=broker.broker_id))
                 self._in_turn(partial(self._by_itself, fence_records(self.state, broker)), now_ms)
         self._schedule_session_check(now_ms)
 

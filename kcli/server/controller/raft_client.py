@@ -43,6 +43,7 @@ from kcli.server.controller.metadata_batches import (
 from kcli.server.controller.metadata_log import MetadataLog, MetadataLogConfig, SnapshotId
 from kcli.server.controller.quorum_state import QuorumState, QuorumStateStore, Role
 from kcli.server.controller.voter_history import BEFORE_THE_LOG, VoterHistory
+from kcli.server.log_lines import FailureLine, WarningLine
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import Voter
 
@@ -163,7 +164,7 @@ class RaftClient:
             self._begin_flush(paths, self._publish_quorum_state)
         else:
             ids = ", ".join(map(str, self.history.voters)) or "none is known"
-            self._tell(f"this node alone cannot lead the metadata quorum; its voters: {ids}")
+            self._tell(WarningLine(f"this node alone cannot lead the metadata quorum; its voters: {ids}", voters=ids))
 
     def _read_control_records(self) -> None:
         """Learn the voters from the latest snapshot and from the log."""
@@ -316,9 +317,9 @@ class RaftClient:
         self._has_failed = True
         if self.is_leader:
             self.quorum.become_resigned()
-        self._tell(
-            f"{self.config.directory}: the metadata log cannot be written: {error.strerror or error}; this node stops leading"
-        )
+        path, reason = self.config.directory, error.strerror or error
+        text = f"{path}: the metadata log cannot be written: {reason}; this node stops leading"
+        self._tell(FailureLine(text, path=path, error=reason))
         for listener in self.listeners:
             listener.on_leader_change(self.leader_id, self.epoch, now_ms)
         self.on_storage_failure(error, now_ms)

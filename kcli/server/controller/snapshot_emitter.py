@@ -25,6 +25,7 @@ from kcli.protocol.message import Message
 from kcli.server.controller.metadata_batches import MetadataBatch, SnapshotBatches
 from kcli.server.controller.metadata_log import SnapshotId
 from kcli.server.controller.raft_client import FlushCallback, RaftClient
+from kcli.server.log_lines import WarningLine
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import image_records
 from kcli.state.metadata_image import MetadataImage
@@ -134,7 +135,8 @@ class SnapshotEmitter:
     def _give_up(self, error: OSError) -> None:
         if self._writing is not None:
             reason = error.strerror or error
-            self._tell(f"{self._writing.path}: the snapshot cannot be written: {reason}; it is tried again later")
+            text = f"{self._writing.path}: the snapshot cannot be written: {reason}; it is tried again later"
+            self._tell(WarningLine(text, path=self._writing.path, error=reason))
         self._writing = None
 
     def _step(self, now_ms: int) -> None:
@@ -184,7 +186,8 @@ class SnapshotEmitter:
         try:
             removable = self._raft.log.clean(now_ms)
         except OSError as error:
-            self._tell(f"{self._raft.log.directory}: old snapshots cannot be let go of: {error.strerror or error}")
+            path, reason = self._raft.log.directory, error.strerror or error
+            self._tell(WarningLine(f"{path}: old snapshots cannot be let go of: {reason}", path=path, error=reason))
             return
         if removable:
             self._timer.schedule(now_ms + DELETE_DELAY_MS, lambda at_ms: self._remove(removable))
@@ -196,4 +199,5 @@ class SnapshotEmitter:
                 if disk.exists(path):
                     disk.remove(path)
             except OSError as error:
-                self._tell(f"{path} cannot be removed: {error.strerror or error}")
+                reason = error.strerror or error
+                self._tell(WarningLine(f"{path} cannot be removed: {reason}", path=path, error=reason))

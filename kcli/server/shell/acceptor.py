@@ -59,7 +59,7 @@ class Gate:
         if not self._is_told:
             self._is_told = True
             what = f"there are {self.count} connections, which is all there may be (max.connections): new ones wait"
-            self.tell(WarningLine(what))
+            self.tell(WarningLine(what, connections=self.count, key="max.connections"))
         self._waiting.append(when_not)
         return True
 
@@ -68,7 +68,7 @@ class Gate:
         of_host = self._by_host.get(host, 0)
         if of_host >= self.limits.of_host(host):
             what = f"closing a connection of {host}: it has {of_host} already, all it may have (max.connections.per.ip)"
-            self.tell(WarningLine(what))
+            self.tell(WarningLine(what, host=host, connections=of_host, key="max.connections.per.ip"))
             return False
         self._by_host[host] = of_host + 1
         self.count += 1
@@ -122,7 +122,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                self._gate.tell(WarningLine(f"no connection can be taken now: {error.strerror}"))
+                self._gate.tell(WarningLine(f"no connection can be taken now: {error.strerror}", error=error.strerror))
                 self._pause(RETRY_S)
                 return
             host = plain_host(address[0])

@@ -41,7 +41,7 @@ from kcli.server.events import (
     SendRequest,
     SendResponse,
 )
-from kcli.server.log_lines import WarningLine
+from kcli.server.log_lines import Line, WarningLine
 from kcli.server.loopback import answer_event, request_event
 from kcli.server.metrics.broker_metrics import ListenerMetrics
 from kcli.server.shell.acceptor import Acceptor, Gate
@@ -180,7 +180,7 @@ class Driver:
             if isinstance(effect.connection.shell, ClientConnection):
                 effect.connection.shell.close(effect.reason)
             else:
-                self.tell(WarningLine(f"a request of the node to itself is not answered: {effect.reason}"))
+                self.tell(WarningLine(f"a request of the node to itself is not answered: {effect.reason}", error=effect.reason))
                 self._loop_back(effect.connection, None)
 
     def _loop_back(self, connection: Connection, frame: bytes | None) -> None:
@@ -270,7 +270,8 @@ class Driver:
             client.metrics.expired += 1
             client.abort()
         if idle:
-            self.tell(f"closed {len(idle)} connections that were idle for {max_idle_ms} ms (connections.max.idle.ms)")
+            text = f"closed {len(idle)} connections that were idle for {max_idle_ms} ms (connections.max.idle.ms)"
+            self.tell(Line(text, connections=len(idle), idle_ms=max_idle_ms, key="connections.max.idle.ms"))
         self.idle_round += 1
         self._idle_timer = self.loop.call_later(max_idle_ms / IDLE_ROUNDS / 1000, self._look_for_idle_ones)
 
@@ -288,7 +289,8 @@ class Driver:
         if self._is_stopping:
             return
         peer = f"{connection.client_host}:{connection.client_port}"
-        self.tell(WarningLine(f"closing the connection of {peer} to {connection.listener}: {reason}"))
+        text = f"closing the connection of {peer} to {connection.listener}: {reason}"
+        self.tell(WarningLine(text, peer=peer, listener=connection.listener, error=reason))
 
     def stop_listening(self) -> None:
         """Take no more connections."""

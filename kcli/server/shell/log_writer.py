@@ -5,6 +5,7 @@
     text    2026-11-21T18:02:03.123Z INFO the sentence key=value key="a value with blanks"
     json    {"time":"2026-11-21T18:02:03.123Z","level":"INFO","message":"the sentence","key":"value"}
 
+A line that has fields of its own (kcli.log.report_line) says them in its sentence: only json writes them besides.
 Python's own logging would take longer to set up than a start may last, and nothing here needs its handlers.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 from kcli.format.java_text import quote
 from kcli.server.log_lines import WARN as WARN
-from kcli.server.log_lines import level_of
+from kcli.server.log_lines import fields_of, level_of
 
 FORMATS = ("text", "json")
 
@@ -36,13 +37,17 @@ class LogWriter:
     def __init__(
         self, log_format: str = "text", write: Callable[[str], None] = write_stderr, clock: Callable[[], float] = time.time
     ) -> None:
-        self._line = json_line if log_format == "json" else text_line
+        self._is_json = log_format == "json"
         self._write = write
         self._clock = clock
 
     def __call__(self, message: str, level: str | None = None, **fields: object) -> None:
         """Write one event, of the level of the message unless another is given; line breaks in it do not make two lines."""
-        self._write(self._line(time_text(self._clock()), level or level_of(message), message, fields))
+        when, level = time_text(self._clock()), level or level_of(message)
+        if self._is_json:
+            self._write(json_line(when, level, message, {**fields_of(message), **fields}))
+        else:
+            self._write(text_line(when, level, message, fields))
 
 
 def time_text(seconds: float) -> str:

@@ -32,7 +32,7 @@ from kcli.log.storage_errors import StorageError
 from kcli.server.config.listeners import Listener
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.metadata_log import MetadataLogError
-from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.log_lines import FailureLine, Line, WarningLine
 from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.shell.clock import Clock
@@ -159,12 +159,12 @@ class Server:
     def _fail(self, error: Exception) -> None:
         """Something went wrong that no core could deal with: what goes on from here nobody knows, so the process ends."""
         if isinstance(error, StorageError | OSError | MetadataLogError):
-            self.tell(FailureLine(f"{error}; the node cannot go on"))
+            self.tell(FailureLine(f"{error}; the node cannot go on", error=error))
             os._exit(EXIT_CANNOT_GO_ON)
         else:
             lines = "".join(traceback.format_exception(error)).rstrip()
             what = "a fault of kcli; the node ends here, and its next start recovers the logs. Please report it"
-            self.tell(FailureLine(f"{what}:\n{lines}"))
+            self.tell(FailureLine(f"{what}:\n{lines}", error=repr(error)))
         os._exit(1)
 
     @property
@@ -187,7 +187,8 @@ class Server:
         listeners = [listener.name for listener in self.config.listeners]
         port = await MetricsServer(sampler(self.node, self.driver, listeners, idle)).listen(bound)
         host = self._metrics_host
-        self.tell(f"metrics are served at http://{f'[{host}]' if ':' in host else host or 'localhost'}:{port}/metrics")
+        url = f"http://{f'[{host}]' if ':' in host else host or 'localhost'}:{port}/metrics"
+        self.tell(Line(f"metrics are served at {url}", url=url))
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -200,10 +201,10 @@ class Server:
         if self._stopping_since is not None:
             if time.monotonic() - self._stopping_since < SAME_SIGNAL_S:
                 return
-            self.tell(WarningLine(f"{why} again: ending at once; the next start recovers the logs"))
+            self.tell(WarningLine(f"{why} again: ending at once; the next start recovers the logs", signal=why))
             os._exit(1)
         self._stopping_since = time.monotonic()
-        self.tell(f"{why}: stopping")
+        self.tell(Line(f"{why}: stopping", signal=why))
         self.driver.stop_listening()
         self.driver.execute(self.node.stop(self.driver.clock.now_ms()))
         self._look()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from math import isnan
 from pathlib import Path
@@ -96,9 +98,21 @@ def test_a_broker_serves_its_metrics(tmp_path: Path) -> None:
 
 def test_a_log_of_json_is_one_object_a_line(tmp_path: Path) -> None:
     with serving(tmp_path, "--log-format", "json", "--override", "num.io.threads=3") as lines:
+        host, port = address_of(lines).rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=SECONDS) as client:
+            client.sendall(b"\xff\xff\xff\xff")  # a request of -1 bytes
+            # The other side aborts.
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+            peer = "{}:{}".format(*client.getsockname()[:2])
         events = [json.loads(line) for line in lines]
     assert all(event.keys() >= {"time", "level", "message"} for event in events)
     assert any(event["level"] == "WARN" and "num.io.threads" in event["message"] for event in events)
+    assert events[-1]["node"] == 1 and events[-1]["paths"]
+    later = [json.loads(line) for line in (tmp_path / "serve.log").read_text().splitlines()]
+    closed = next(event for event in later if "peer" in event)
+    assert (closed["level"], closed["peer"], closed["listener"]) == ("WARN", peer, "PLAINTEXT")
+    assert "a request of -1 bytes" in closed["error"]
 
 
 def test_a_line_stays_one_line() -> None:
