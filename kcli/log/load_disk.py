@@ -127,8 +127,14 @@ class LiveDisk:
         self._disk.write_at(path, position, data)
 
     def truncate(self, path: str, size: int) -> None:
-        """Cut or extend a file to `size` bytes."""
+        """Cut or extend a file to `size` bytes; what a `.log` loses is gone from the device, too, before this is over.
+
+        Else a power cut could mix what is cut with what is appended in its place: a client sends a batch again that a
+        crash cut off, and its two copies differ in the leader epoch alone, which no CRC covers.
+        """
         self._disk.truncate(path, size)
+        if path.endswith(".log"):
+            self._disk.flush(path)
 
     def rename(self, source: str, target: str) -> None:
         """Rename, replacing the target."""

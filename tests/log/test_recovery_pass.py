@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -11,6 +12,7 @@ from kcli.format.records import Record, encode_records
 from kcli.log.disk import OsDisk
 from kcli.log.indexes import IndexSettings
 from kcli.log.load_disk import LiveDisk
+from kcli.log.log_config import LogConfig
 from kcli.log.log_loader import LoadSettings, load_log
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.planned_disk import Change, PlannedDisk
@@ -19,6 +21,7 @@ from kcli.log.slices import Slices
 from tests.conftest import given_partition
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.inspect.verified import batch, partition
+from tests.log.live_logs import LiveLog, new_batch
 
 PARTITIONS = ("transactions-0", "codec-zstd-0", "open-transaction-0")
 
@@ -111,3 +114,24 @@ def test_only_a_sectors_first_bytes_make_an_offset_torn() -> None:
     assert is_torn_offset(0, 5, 504) and is_torn_offset(0x34, 0x1234, 512 - 7) and is_torn_offset(0, 5, 500)
     assert not is_torn_offset(0, 5, 512) and not is_torn_offset(0, 5, 499) and not is_torn_offset(0, 5, 0)
     assert not is_torn_offset(1, 5, 504) and not is_torn_offset(5, 5, 504) and not is_torn_offset(0, 0x1234, 512 - 7)
+
+
+def test_what_a_recovery_cuts_is_off_the_device_before_anything_is_appended_there(tmp_path: Path) -> None:
+    """Else a power cut could mix it with what comes in its place: a batch sent again differs in its leader epoch alone."""
+    live = LiveLog(tmp_path / "t-0", LogConfig())
+    live.append(new_batch([b"v"] * 3))
+    log_path = live.directory / f"{0:020}.log"
+    sound = log_path.read_bytes()
+    log_path.write_bytes(sound + sound[:70])
+
+    class Watched(OsDisk):
+        flushed: ClassVar[list[bytes]] = []
+
+        def flush(self, path: str) -> None:
+            if path == str(log_path):
+                self.flushed.append(log_path.read_bytes())
+            super().flush(path)
+
+    opened = LiveLog(live.directory, LogConfig(), disk=Watched())
+    assert opened.log.log_end_offset == 3
+    assert Watched.flushed == [sound]
