@@ -16,6 +16,8 @@ COMPILED_MODULES = [
     "kcli/format/append_scan.py",
     "kcli/format/batch_scan.py",
     "kcli/format/batch_passes.py",
+    "kcli/format/record_copy.py",
+    "kcli/log/cleaner/offset_map.py",
     "kcli/inspect/dumping/record_lines.py",
     "kcli/inspect/dumping/batch_lines.py",
     "kcli/inspect/dumping/record_rows.py",

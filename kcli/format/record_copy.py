@@ -1,0 +1,122 @@
+"""Records of a batch copied without being taken apart: some of them, and with another base timestamp where that is asked.
+
+    the base timestamp        what is written of a record that stays
+    ------------------------  ----------------------------------------------------------------------------------------
+    stays                     its bytes, and of neighbours all at once
+    moves                     its length and timestampDelta anew (varints may grow), all else as it was
+
+Offset deltas stay: the cleaner keeps a batch's base offset. This one source runs two ways, as kcli.format.record_scan does;
+its C types stand in record_copy.pxd.
+"""
+
+from array import array
+
+from kcli.format.primitives import INT64_MAX, InvalidRecordError
+from kcli.format.record_scan import Buffer, RecordColumns, read_zigzag
+
+# By how much the length and the timestamp delta of a record may grow: five and ten bytes instead of one and one.
+MOST_GROWTH_BYTES = 13
+
+
+def copy_records(
+    buffer: Buffer,
+    columns: RecordColumns,
+    count: int,
+    kept: bytearray,
+    base_timestamp: int | None,
+    scratch: array,  # type: ignore[type-arg]
+) -> bytearray:
+    """Those of the first `count` records of a window whose byte in `kept` is not 0 -> their bytes, one behind the other.
+
+    With a `base_timestamp` (ms) they count from that one: `columns.timestamp` is what they tell then. Raises
+    InvalidRecordError for one that lies further away than 64 bits count.
+    """
+    position = columns.record_position[0] if count else 0
+    size = columns.end - position
+    if base_timestamp is None:
+        out = bytearray(size)
+        end = copy_unchanged(buffer, columns.record_position, columns.end, count, kept, out)
+    else:
+        told = columns.timestamp[:count]
+        if count and max(max(told) - base_timestamp, base_timestamp - min(told)) > INT64_MAX:
+            raise InvalidRecordError(f"a record's timestamp is too far from its batch's, {base_timestamp}")
+        out = bytearray(size + count * MOST_GROWTH_BYTES)
+        end = copy_rebased(
+            buffer, columns.record_position, columns.timestamp, columns.end, count, kept, base_timestamp, out, scratch
+        )
+    del out[end:]
+    return out
+
+
+def copy_unchanged(
+    buffer: Buffer,
+    positions: array,  # type: ignore[type-arg]
+    end: int,
+    count: int,
+    kept: bytearray,
+    out: bytearray,
+) -> int:
+    """The loop of `copy_records` where the base timestamp stays -> how many bytes there are."""
+    done = 0
+    index = 0
+    while index < count:
+        if not kept[index]:
+            index += 1
+            continue
+        start = positions[index]
+        while index < count and kept[index]:
+            index += 1
+        stop = positions[index] if index < count else end
+        out[done : done + stop - start] = buffer[start:stop]
+        done += stop - start
+    return done
+
+
+def put_zigzag(value: int, out: bytearray, position: int) -> int:
+    """Write a zigzag integer of 64 bits at out[position] -> the position behind it."""
+    raw = value << 1 if value >= 0 else -2 * (value + 1) + 1
+    while raw > 127:
+        out[position] = raw & 127 | 128
+        raw >>= 7
+        position += 1
+    out[position] = raw
+    return position + 1
+
+
+def size_zigzag(value: int) -> int:
+    """How many bytes a zigzag integer of 64 bits takes."""
+    raw = value << 1 if value >= 0 else -2 * (value + 1) + 1
+    size = 1
+    while raw > 127:
+        raw >>= 7
+        size += 1
+    return size
+
+
+def copy_rebased(
+    buffer: Buffer,
+    positions: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    end: int,
+    count: int,
+    kept: bytearray,
+    base_timestamp: int,
+    out: bytearray,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """The loop of `copy_records` where the base timestamp moves -> how many bytes there are."""
+    done = 0
+    index = 0
+    while index < count:
+        if kept[index]:
+            stop = positions[index + 1] if index + 1 < count else end
+            attributes_at = read_zigzag(buffer, positions[index], 5, scratch)
+            start = read_zigzag(buffer, attributes_at + 1, 10, scratch)
+            delta = timestamps[index] - base_timestamp
+            done = put_zigzag(1 + size_zigzag(delta) + stop - start, out, done)
+            out[done] = buffer[attributes_at]
+            done = put_zigzag(delta, out, done + 1)
+            out[done : done + stop - start] = buffer[start:stop]
+            done += stop - start
+        index += 1
+    return done
