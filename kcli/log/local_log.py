@@ -270,6 +270,23 @@ class LocalLog:
             self.forget_reads()
         return renamed
 
+    def replace_segments(self, news: Sequence[tuple[int, int]], olds: Sequence[LiveSegment]) -> list[str]:
+        """Put cleaned segments, complete as `*.swap`, in the place of others, none of them active -> the paths that go.
+
+        `news` are base offsets and sizes. A crash on the way leaves `*.swap` files, which the next start puts in place.
+        """
+        renamed = self.remove_segments(olds)
+        for base_offset, size_bytes in news:
+            segment = LiveSegment(self.directory, base_offset, size_bytes)
+            for path in segment.paths:
+                if self.disk.exists(path + FileState.SWAP.value):
+                    self.disk.rename(path + FileState.SWAP.value, path)
+            at = bisect_right(self.bases, base_offset)
+            self.segments.insert(at, segment)
+            self.bases.insert(at, base_offset)
+        self.forget_reads()
+        return renamed
+
     def start_anew(self, base_offset: int, now_ms: int, roll_jitter_ms: int = 0) -> list[str]:
         """Remove every segment and begin at `base_offset` -> the paths of the files that go."""
         renamed = self.remove_segments(list(self.segments))

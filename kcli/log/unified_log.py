@@ -24,7 +24,7 @@ Where a check fails nothing has changed. Nothing is flushed here: `needs_flush` 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Protocol
 
@@ -50,6 +50,7 @@ from kcli.format.record_batch import CRC_START, HEADER, HEADER_BYTES, LOG_OVERHE
 from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.log.append_paths import append_checked, append_replicated, check_carefully
 from kcli.log.leader_epoch_cache import LeaderEpochCache
+from kcli.log.live_segment import LiveSegment
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import join_path
@@ -407,6 +408,12 @@ class UnifiedLog:
         for path in renamed:
             self._local.new_paths.pop(path.removesuffix(FileState.DELETED.value), None)
         return renamed
+
+    def replace_segments(self, news: Sequence[tuple[int, int]], olds: Sequence[LiveSegment]) -> list[str]:
+        """Put cleaned segments in the place of others; see LocalLog.replace_segments -> the paths of files to be removed."""
+        bases = [old.base_offset for old in olds]
+        renamed = self._local.replace_segments(news, olds)
+        return [*renamed, *self._set_aside_snapshots([base for base in bases if base not in self._local.bases])]
 
     def truncate_to(self, offset: int, now_ms: int) -> list[str]:
         """Cut everything from `offset` on -> the paths of files that were renamed to `*.deleted`."""

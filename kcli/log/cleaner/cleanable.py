@@ -1,0 +1,112 @@
+"""What of a log may be cleaned, and how much it needs it (Kafka: LogCleanerManager).
+
+    first dirty offset     the cleaner's checkpoint, or the log start offset where it has none, one below the log start, or
+                           one behind the log end
+    first uncleanable      the least of: the last stable offset, the active segment's base offset, and with
+    offset                 min.compaction.lag.ms the first dirty segment with a timestamp younger than that
+    dirty ratio            bytes of the segments from the first dirty offset to before the one with the first uncleanable
+                           offset, by those and the bytes of the segments that begin before the first dirty offset
+    overdue                max.compaction.lag.ms, and the first batch of some dirty segment is older
+
+A log is cleaned when its ratio is above min.cleanable.dirty.ratio, or when it is overdue and has dirty bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcli.format.primitives import INT64_MAX
+from kcli.format.record_batch import NO_TIMESTAMP
+from kcli.log.header_walk import HeaderWalk
+from kcli.log.live_segment import LiveSegment
+from kcli.log.time_lookup import largest_timestamp
+from kcli.log.unified_log import UnifiedLog
+
+
+class LogToClean(NamedTuple):
+    """A log's part that was not cleaned yet, [first_dirty_offset, first_uncleanable_offset), and what lies before it.
+
+    `delay_ms` is for how long a dirty segment has waited beyond max.compaction.lag.ms, 0 where none has.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    delay_ms: int
+
+    @property
+    def dirty_ratio(self) -> float:
+        """From 0 to 1; 0 where nothing is there."""
+        total_bytes = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total_bytes if total_bytes else 0.0
+
+    def needs_cleaning(self, min_dirty_ratio: float) -> bool:
+        """Whether it should be cleaned now."""
+        return self.cleanable_bytes > 0 and (self.dirty_ratio > min_dirty_ratio or self.delay_ms > 0)
+
+
+def first_dirty_offset(log: UnifiedLog, checkpoint: int | None) -> int:
+    """Where the part begins that no round has seen."""
+    if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
+        return log.log_start_offset
+    return checkpoint
+
+
+def log_to_clean(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToClean:
+    """What a round may clean now, given the offset that the last one has reached. Raises OSError."""
+    first_dirty = first_dirty_offset(log, checkpoint)
+    first_uncleanable = first_uncleanable_offset(log, first_dirty, now_ms)
+    local = log.local_log()
+    closed = local.segments[:-1]
+    # The segment that the first uncleanable offset lies in does not count, though its records below are cleaned.
+    end = next((one.base_offset for one in _from(closed, first_uncleanable)), log.active_base_offset)
+    cleanable = [one for one in _from(closed, min(first_dirty, end)) if one.base_offset < end]
+    return LogToClean(
+        first_dirty,
+        max(first_uncleanable, first_dirty),
+        sum(one.size_bytes for one in local.segments if one.base_offset < first_dirty),
+        sum(one.size_bytes for one in cleanable),
+        _delay_ms(log, first_dirty, now_ms),
+    )
+
+
+def first_uncleanable_offset(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
+    """Where a round must stop. Raises OSError."""
+    least = min(log.last_stable_offset, log.active_base_offset)
+    lag_ms = log.config.min_compaction_lag_ms
+    if lag_ms > 0:
+        local = log.local_log()
+        for segment in _dirty_and_closed(log, first_dirty):
+            if largest_timestamp(local, segment) > now_ms - lag_ms:
+                return min(least, segment.base_offset)
+    return least
+
+
+def _from(segments: list[LiveSegment], offset: int) -> list[LiveSegment]:
+    """The segments from the one on that holds an offset."""
+    following = [one.base_offset for one in segments[1:]]
+    return [one for slot, one in enumerate(segments) if slot >= len(following) or following[slot] > offset]
+
+
+def _dirty_and_closed(log: UnifiedLog, first_dirty: int) -> list[LiveSegment]:
+    return _from(log.local_log().segments[:-1], first_dirty)
+
+
+def _delay_ms(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
+    """For how long the oldest dirty segment is overdue. Raises OSError."""
+    lag_ms = log.config.max_compaction_lag_ms
+    if lag_ms == INT64_MAX:
+        return 0
+    stamps = [_first_timestamp(log, segment) for segment in _dirty_and_closed(log, first_dirty)]
+    oldest = min((stamp for stamp in stamps if stamp > NO_TIMESTAMP), default=None)
+    return 0 if oldest is None else max(0, now_ms - lag_ms - oldest)
+
+
+def _first_timestamp(log: UnifiedLog, segment: LiveSegment) -> int:
+    """The largest timestamp of a segment's first batch, -1 where it has none."""
+    file = log.local_log().disk.open_file(segment.log_path)
+    try:
+        return next((header.max_timestamp for header in HeaderWalk(file, 0, segment.size_bytes).headers()), NO_TIMESTAMP)
+    finally:
+        file.close()

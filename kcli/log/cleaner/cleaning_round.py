@@ -1,0 +1,241 @@
+"""One round of the cleaner over one log: gather the last offsets, write what stays, put it in place (Kafka: Cleaner.doClean).
+
+    step                                           slices   a crash then leaves
+    ---------------------------------------------  -------  ----------------------------------------------------------
+    the offset map of [first dirty, first          yes      the log as it was
+      uncleanable), as far as the memory goes
+    of each group of segments (segment_groups):
+      what stays is written to `*.cleaned`         yes      the log as it was: starts remove `*.cleaned`
+      they are flushed                             flush    the same
+      they become `*.swap`, the last first         flush    the log as it was, or all of them: starts put `*.swap` in
+                                                            place, unless a `*.cleaned` at or below it is left
+      the group becomes `*.deleted`, they lose     flush    the group or what replaces it: `*.deleted` goes, `*.swap`
+        their suffix                                        is put in place
+
+Kafka flushes the directory once, at the end; here no old file may be gone before a new one is there to stay.
+
+All segments up to the map's end are cleaned, those from before too: a later record may have made theirs obsolete. Every step
+gives the paths that are to be flushed before the next one, mostly none. Where segments of the log went meanwhile (retention,
+a truncation) the round is given up: CleaningAbortedError; what it has put in place stays, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple, TypeVar
+
+from kcli.format.file_names import FileKind
+from kcli.format.primitives import Buffer, CorruptRecordError
+from kcli.format.record_batch import RecordBatch, read_header
+from kcli.log.batch_walk import read_marker, walk_batches
+from kcli.log.cleaner.batch_filter import BatchFilter, FilterCounts, RoundFacts
+from kcli.log.cleaner.cleanable import LogToClean
+from kcli.log.cleaner.cleaned_segment import CleanedSegment
+from kcli.log.cleaner.offset_map import OffsetMap
+from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
+from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
+from kcli.log.live_segment import LiveSegment
+from kcli.log.log_reader import LogBatch, SegmentReader
+from kcli.log.record_windows import RecordScanner
+from kcli.log.unified_log import UnifiedLog
+
+# A slice ends behind so many bytes of a segment, read or written.
+SLICE_BYTES = 256 * 1024
+
+_Result = TypeVar("_Result")
+# Steps that give the paths that are to be on the device before the next one.
+CleaningSteps = Generator[tuple[str, ...], None, _Result]
+
+
+class CleaningAbortedError(Exception):
+    """The log changed under a round: its segments went, or it went out of service."""
+
+
+class CleanedLog(NamedTuple):
+    """What a round did: the next one begins at `end_offset`; the paths of files to be removed; what it met."""
+
+    end_offset: int
+    removed_paths: list[str]
+    counts: FilterCounts
+    keys: int
+
+
+class CleaningRound:
+    """A round over `log`, whose segments must not be changed by another round meanwhile; times in ms."""
+
+    def __init__(self, log: UnifiedLog, cleanable: LogToClean, offsets: OffsetMap, now_ms: int) -> None:
+        self._log = log
+        self._local = log.local_log()
+        self._cleanable = cleanable
+        self._offsets = offsets
+        self._now_ms = now_ms
+        self._scanner = RecordScanner()
+        self._since_pause = 0
+        self._being_written: list[CleanedSegment] = []
+
+    def run(self) -> CleaningSteps[CleanedLog]:
+        """The round in steps. Raises CleaningAbortedError; FormatError for a damaged batch; OSError."""
+        try:
+            yield from self._build_map()
+            return (yield from self._clean_groups())
+        finally:
+            for segment in self._being_written:
+                segment.discard()
+
+    def _check(self, segments: list[LiveSegment]) -> None:
+        """Raises CleaningAbortedError where one of these is no longer part of the log."""
+        standing = self._local.segments
+        if not all(segment in standing for segment in segments):
+            raise CleaningAbortedError(f"{self._log}: its segments changed while it was cleaned")
+
+    def _pause_due(self, size_bytes: int) -> bool:
+        """Whether the slice is over, after so many more bytes."""
+        self._since_pause += size_bytes
+        if self._since_pause < SLICE_BYTES:
+            return False
+        self._since_pause = 0
+        return True
+
+    def _batches(self, reader: SegmentReader, position: int = 0) -> Iterator[LogBatch]:
+        """The batches of a segment as Kafka finds them; each must be sound. Raises CorruptRecordError."""
+        for batch in walk_batches(reader, position):
+            if not batch.is_valid:
+                raise CorruptRecordError(f"{reader.path}: the batch at byte {batch.position} has a wrong CRC", batch.position)
+            yield batch
+
+    # ------------------------------------------------------------------------------------------------------- gathering
+
+    def _build_map(self) -> CleaningSteps[None]:
+        start, end = self._cleanable.first_dirty_offset, self._cleanable.first_uncleanable_offset
+        segments = [one for one in self._local.segments[self._local.floor(start) :] if one.base_offset < end]
+        transactions = CleanedTransactions()
+        transactions.add_aborted(self._log.aborted_transactions(start, end))
+        for slot, segment in enumerate(segments):
+            next_start = segments[slot + 1].base_offset if slot + 1 < len(segments) else end
+            if (yield from self._map_segment(segment, start, transactions)):
+                return
+            self._offsets.latest_offset = next_start - 1
+
+    def _map_segment(self, segment: LiveSegment, start: int, transactions: CleanedTransactions) -> CleaningSteps[bool]:
+        """Note the keys of a segment -> whether the map is full."""
+        position = self._local.index_of(segment).lookup(start).position
+        with SegmentReader(self._local.disk, segment.log_path, end=segment.size_bytes) as reader:
+            for batch in self._batches(reader, position):
+                if self._note(batch, start, transactions):
+                    return True
+                if self._pause_due(batch.header.size_bytes):
+                    yield ()
+                    self._check([segment])
+        return False
+
+    def _note(self, batch: LogBatch, start: int, transactions: CleanedTransactions) -> bool:
+        """Note the keys of a batch -> whether the map was full before its end."""
+        header, offsets = batch.header, self._offsets
+        is_data = True
+        if isinstance(header, RecordBatch):
+            if header.is_control:
+                transactions.on_control(header, read_marker(batch, self._scanner))
+                is_data = False
+            else:
+                is_data = not transactions.on_data(header)
+        if is_data:
+            for window in batch.windows(self._scanner):
+                if window.error is not None:
+                    raise window.error
+                noted = offsets.note(window.buffer, window.columns, window.count, start)
+                if noted < window.count:
+                    if noted:
+                        offsets.latest_offset = max(offsets.latest_offset, window.columns.offset[noted - 1])
+                    return True
+        if header.last_offset >= start:
+            offsets.latest_offset = header.last_offset
+        return False
+
+    # --------------------------------------------------------------------------------------------------------- writing
+
+    def _clean_groups(self) -> CleaningSteps[CleanedLog]:
+        end_offset = self._offsets.latest_offset + 1
+        segments = [one for one in self._local.segments[:-1] if one.base_offset < end_offset]
+        facts = RoundFacts(
+            self._now_ms,
+            self._log.config.delete_retention_ms,
+            self._cleanable.first_uncleanable_offset,
+            last_records_of(self._log),
+        )
+        transactions = CleanedTransactions()
+        batches = BatchFilter(self._offsets, transactions, facts)
+        legacy_horizon_ms = self._legacy_horizon_ms(segments)
+        removed: list[str] = []
+        by_base = {segment.base_offset: segment for segment in segments}
+        sizes = [self._size_of(segment) for segment in segments]
+        config = self._log.config
+        uncleanable = self._cleanable.first_uncleanable_offset
+        for group in group_segments(sizes, config.segment_bytes, config.segment_index_bytes, uncleanable):
+            olds = [by_base[base] for base in group]
+            yield from self._write_group(olds, batches, transactions, legacy_horizon_ms)
+            mtime_ms = self._local.disk.mtime_ms(olds[-1].log_path)
+            news = self._being_written
+            yield (*(path for segment in news for path in segment.finish(mtime_ms)), self._local.directory)
+            self._check(olds)
+            for segment in reversed(news):
+                segment.become_swap()
+            yield (self._local.directory,)
+            self._check(olds)
+            self._being_written = []
+            removed += self._log.replace_segments([(one.base_offset, one.size_bytes) for one in news], olds)
+            yield (self._local.directory,)
+        return CleanedLog(end_offset, removed, batches.counts, len(self._offsets))
+
+    def _legacy_horizon_ms(self, segments: list[LiveSegment]) -> int:
+        """Tombstones of format 0 and 1 go from segments that were modified no later than this."""
+        clean = [segment for segment in segments if segment.base_offset < self._cleanable.first_dirty_offset]
+        if not clean:
+            return 0
+        return self._local.disk.mtime_ms(clean[-1].log_path) - self._log.config.delete_retention_ms
+
+    def _size_of(self, segment: LiveSegment) -> SegmentSize:
+        disk = self._local.disk
+        index, time_index = (segment.path(kind) for kind in (FileKind.INDEX, FileKind.TIME_INDEX))
+        return SegmentSize(segment.base_offset, segment.size_bytes, disk.size(index), disk.size(time_index))
+
+    def _write_group(
+        self, olds: list[LiveSegment], batches: BatchFilter, transactions: CleanedTransactions, legacy_horizon_ms: int
+    ) -> CleaningSteps[None]:
+        """Write what stays of a group to segments that are not in place yet."""
+        disk, interval = self._local.disk, self._log.config.index_interval_bytes
+        self._being_written.append(CleanedSegment(disk, self._local.directory, olds[0].base_offset, interval))
+        for slot, old in enumerate(olds):
+            following = self._next_start(olds, slot)
+            transactions.add_aborted(self._log.aborted_transactions(old.base_offset, following))
+            keeps_legacy_tombstones = disk.mtime_ms(old.log_path) > legacy_horizon_ms
+            with SegmentReader(disk, old.log_path, end=old.size_bytes) as reader:
+                for batch in self._batches(reader):
+                    left = batches.clean(batch, keeps_legacy_tombstones=keeps_legacy_tombstones)
+                    if left is not None:
+                        self._append(left)
+                    self._being_written[-1].add_aborted(transactions.take_retained())
+                    if self._pause_due(batch.header.size_bytes):
+                        yield ()
+                        self._check(olds)
+
+    def _next_start(self, olds: list[LiveSegment], slot: int) -> int:
+        """Where the offsets of a segment of a group end."""
+        segments = self._local.segments
+        return segments[segments.index(olds[slot]) + 1].base_offset
+
+    def _append(self, left: Buffer) -> None:
+        """Add a batch; where it does not fit the segment, a new one begins with it (Kafka 4.4: KAFKA-20036)."""
+        header = read_header(left)
+        if not self._being_written[-1].fits(len(left), header.last_offset):
+            interval = self._log.config.index_interval_bytes
+            segment = CleanedSegment(self._local.disk, self._local.directory, header.base_offset, interval)
+            self._being_written.append(segment)
+        self._being_written[-1].append(left, header.last_offset, header.max_timestamp)
+
+
+def last_records_of(log: UnifiedLog) -> dict[int, LastRecord]:
+    """What of each active producer must stay."""
+    return {
+        producer_id: LastRecord(entry.batches[-1].last_offset if entry.batches else None, entry.producer_epoch)
+        for producer_id, entry in log.producers.producers.items()
+    }

@@ -1,0 +1,89 @@
+"""Which batches of transactions a cleaner may discard, told front to back (Kafka: CleanedTransactionMetadata).
+
+    batch                             may be discarded when
+    --------------------------------  --------------------------------------------------------------------------------
+    data of a transaction             it was aborted
+    COMMIT marker                     no data batch of its producer's transaction was seen before it
+    ABORT marker                      the same; where one was seen, the transaction stays in the `.txnindex`
+    control batch of no records       always: a round before has taken its record
+    any other control record          never
+
+A marker outlives the last batch of its transaction: a reader that began at that batch must find out how it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from kcli.format.end_transaction_marker import EndTransactionMarker
+from kcli.format.index_entries import AbortedTxn
+from kcli.format.record_batch import RecordBatch
+
+
+class LastRecord(NamedTuple):
+    """What of a producer that is active must stay: the batch of its last data offset, or (None) its last marker by epoch."""
+
+    last_data_offset: int | None
+    producer_epoch: int
+
+
+class _Ongoing:
+    """An aborted transaction whose marker was not read yet."""
+
+    def __init__(self, txn: AbortedTxn) -> None:
+        self.txn = txn
+        self.is_seen = False
+
+
+class CleanedTransactions:
+    """The transactions of a pass over a log; `retained` are the aborted ones whose data is still there, by their markers."""
+
+    def __init__(self) -> None:
+        self.retained: list[AbortedTxn] = []
+        self._committed: set[int] = set()
+        self._aborted: dict[int, _Ongoing] = {}
+        self._waiting: list[tuple[int, int, AbortedTxn]] = []
+
+    def add_aborted(self, transactions: Iterable[AbortedTxn]) -> None:
+        """These aborted transactions touch the offsets that are read next; one may be given more than once."""
+        for txn in transactions:
+            heappush(self._waiting, (txn.first_offset, txn.producer_id, txn))
+
+    def take_retained(self) -> list[AbortedTxn]:
+        """The entries for the `.txnindex` of what was read since the last call."""
+        taken, self.retained = self.retained, []
+        return taken
+
+    def on_data(self, batch: RecordBatch) -> bool:
+        """A data batch is read -> whether it belongs to an aborted transaction."""
+        self._begin_up_to(batch.last_offset)
+        if not batch.is_transactional:
+            return False
+        ongoing = self._aborted.get(batch.producer_id)
+        if ongoing is None:
+            self._committed.add(batch.producer_id)
+            return False
+        ongoing.is_seen = True
+        return True
+
+    def on_control(self, batch: RecordBatch, marker: EndTransactionMarker | None) -> bool:
+        """A control batch of a producer is read, `marker` None where it has no records -> whether it may be discarded."""
+        self._begin_up_to(batch.last_offset)
+        if marker is None:
+            return True
+        if not marker.is_abort:
+            was_seen = batch.producer_id in self._committed
+            self._committed.discard(batch.producer_id)
+            return not was_seen
+        ongoing = self._aborted.pop(batch.producer_id, None)
+        if ongoing is None or not ongoing.is_seen:
+            return True
+        self.retained.append(ongoing.txn)
+        return False
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._waiting and self._waiting[0][0] <= offset:
+            txn = heappop(self._waiting)[2]
+            self._aborted.setdefault(txn.producer_id, _Ongoing(txn))

@@ -1,0 +1,67 @@
+"""Protects a round of the cleaner as a whole: what stays is the last record of each key, where Kafka would have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.format.records import read_records
+from kcli.log.cleaner.cleanable import log_to_clean
+from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
+from kcli.log.cleaner.offset_map import OffsetMap
+from kcli.log.log_config import LogConfig
+from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer
+
+CONFIG = LogConfig(cleanup_policy=frozenset(("compact",)), segment_bytes=400, index_interval_bytes=100)
+MEMORY_BYTES = 1 << 16
+
+
+def clean(
+    live: LiveLog, *, checkpoint: int | None = None, now_ms: int = NOW_MS, memory_bytes: int = MEMORY_BYTES
+) -> CleanedLog:
+    """One round; files are flushed at once."""
+    log = live.log
+    steps = CleaningRound(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, bytes(16)), now_ms).run()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            done: CleanedLog = end.value
+            for path in done.removed_paths:
+                live.disk.remove(path)
+            return done
+
+
+def contents(live: LiveLog) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Offset, key and value of every record."""
+    found = []
+    for header in live.headers():
+        data = live.read(header.base_offset)
+        for record in read_records(data[61 : header.size_bytes], header.record_count):
+            found.append((header.base_offset + record.offset_delta, record.key, record.value))
+    return found
+
+
+def keyed(*pairs: tuple[bytes, bytes | None]) -> memoryview:
+    return new_batch([value for _, value in pairs], keys=[key for key, _ in pairs])
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveLog:
+    return LiveLog(tmp_path / "t-0", CONFIG)
+
+
+def test_the_last_value_of_each_key_stays(live: LiveLog) -> None:
+    for number in range(40):
+        live.append(keyed((b"a%d" % (number % 5), b"%d" % number), (b"b", b"%d" % number)))
+    live.log.roll(NOW_MS)
+    before = contents(live)
+    last = {key: offset for offset, key, _ in before}
+    done = clean(live)
+    assert done.end_offset == live.log.log_end_offset == 80
+    assert contents(live) == [row for row in before if last[row[1]] == row[0]]
+    assert live.faults() == []
+    live.stop()
+    assert contents(live) == [row for row in before if last[row[1]] == row[0]]
+    assert live.faults() == []
