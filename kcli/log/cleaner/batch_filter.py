@@ -18,7 +18,7 @@
 
 The delete horizon (KIP-534) is when a tombstone or a marker without data may go. The first round that leaves such a record
 sets it: attribute bit 6, and the base timestamp is now + delete.retention.ms, from which the deltas are counted anew. Batches
-of format 0 and 1 have none: there a tombstone goes by the age of its segment.
+of format 0 and 1 have none: there a tombstone goes by the age of its segment, or it stays and its new batch gets a horizon.
 
 A batch of some records keeps its base offset, its last offset, producer, sequence, epoch, flags and codec; its maxTimestamp is
 that of what is left (of LogAppendTime: as it was). One of format 0 or 1 becomes format 2, from its first record that stays on.
@@ -127,9 +127,7 @@ class BatchFilter:
         else:
             is_discarded = self._transactions.on_data(header)
         selection = _Selection(is_control=header.is_control, keeps_tombstones=not is_past_horizon)
-        if is_discarded:
-            self.counts.records_read += header.record_count
-        else:
+        if not is_discarded:
             self._select(batch, selection)
         if not selection.stay:
             return empty_batch(header).encode() if self._must_stay(header) else None
@@ -235,7 +233,11 @@ class BatchFilter:
             self.counts.without_key += without_key
         if not stay:
             return None
+        attributes = header.codec | (LOG_APPEND_TIME_FLAG if header.is_log_append_time else 0)
         base_offset, base_timestamp = stay[0].offset, stay[0].timestamp
+        if any(one.value is None for one in stay):
+            attributes |= DELETE_HORIZON_FLAG
+            base_timestamp = self._facts.now_ms + self._facts.delete_retention_ms
         records = [Record(one.offset - base_offset, one.timestamp - base_timestamp, one.key, one.value) for one in stay]
         return NewRecordBatch(
             base_offset=base_offset,
@@ -244,6 +246,6 @@ class BatchFilter:
             max_timestamp=max(one.timestamp for one in stay),
             record_count=len(stay),
             records=deflate(header.codec, encode_records(records)),
-            attributes=header.codec | (LOG_APPEND_TIME_FLAG if header.is_log_append_time else 0),
+            attributes=attributes,
             partition_leader_epoch=NO_LEADER_EPOCH,
         ).encode()

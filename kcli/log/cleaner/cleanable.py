@@ -2,10 +2,11 @@
 
     first dirty offset     the cleaner's checkpoint, or the log start offset where it has none, one below the log start, or
                            one behind the log end
-    first uncleanable      the least of: the last stable offset, the active segment's base offset, and with
-    offset                 min.compaction.lag.ms the first dirty segment with a timestamp younger than that
-    dirty ratio            bytes of the segments from the first dirty offset to before the one with the first uncleanable
-                           offset, by those and the bytes of the segments that begin before the first dirty offset
+    first uncleanable      the base offset of the segment that holds the least of: the last stable offset, the active
+    offset                 segment's base offset, and with min.compaction.lag.ms the first dirty segment with a timestamp
+                           younger than that
+    dirty ratio            bytes of the segments from the first dirty to the first uncleanable offset, by those and the
+                           bytes of the segments that begin before the first dirty offset
     overdue                max.compaction.lag.ms, and the first batch of some dirty segment is older
 
 A log is cleaned when its ratio is above min.cleanable.dirty.ratio, or when it is overdue and has dirty bytes.
@@ -59,12 +60,11 @@ def log_to_clean(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToC
     first_uncleanable = first_uncleanable_offset(log, first_dirty, now_ms)
     local = log.local_log()
     closed = local.segments[:-1]
-    # The segment that the first uncleanable offset lies in does not count, though its records below are cleaned.
     end = next((one.base_offset for one in _from(closed, first_uncleanable)), log.active_base_offset)
     cleanable = [one for one in _from(closed, min(first_dirty, end)) if one.base_offset < end]
     return LogToClean(
         first_dirty,
-        max(first_uncleanable, first_dirty),
+        end,
         sum(one.size_bytes for one in local.segments if one.base_offset < first_dirty),
         sum(one.size_bytes for one in cleanable),
         _delay_ms(log, first_dirty, now_ms),

@@ -11,7 +11,7 @@ from kcli.log.cleaner.cleanable import log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.log_config import LogConfig
-from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer
+from tests.log.live_logs import NOW_MS, LiveLog, new_batch
 
 CONFIG = LogConfig(cleanup_policy=frozenset(("compact",)), segment_bytes=400, index_interval_bytes=100)
 MEMORY_BYTES = 1 << 16
