@@ -160,9 +160,10 @@ class LiveLog:
         found = self.log.read(offset, max_bytes, limit_offset=limit)
         return found.file.read_at(found.position, found.size) if found.file is not None else b""
 
-    def faults(self) -> list[str]:
+    def faults(self, *, is_compacted: bool = False) -> list[str]:
         """What a verifier finds wrong in the directory."""
-        findings = verify_partition(self.disk, read_partition(self.disk, str(self.directory)), PartitionOptions())
+        options = PartitionOptions(is_compacted=is_compacted)
+        findings = verify_partition(self.disk, read_partition(self.disk, str(self.directory)), options)
         return [str(found) for found in findings.findings if found.severity != INFO]
 
 

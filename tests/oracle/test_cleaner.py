@@ -38,7 +38,7 @@ class Twin:
         self.copy = copy
         self.done = log.clean()
         self.ours = list(batches_of(log.live.directory))
-        self.faults = log.live.faults()
+        self.faults = log.live.faults(is_compacted=True)
 
 
 @pytest.mark.oracle

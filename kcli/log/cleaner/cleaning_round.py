@@ -144,8 +144,10 @@ class CleaningRound:
                     raise window.error
                 noted = offsets.note(window.buffer, window.columns, window.count, start)
                 if noted < window.count:
-                    if noted:
-                        offsets.latest_offset = max(offsets.latest_offset, window.columns.offset[noted - 1])
+                    # Accounted for is all up to the last key that was noted: a record without one behind it goes next time.
+                    keyed = (at for at in range(noted - 1, -1, -1) if window.columns.key_size[at] >= 0)
+                    last = next((window.columns.offset[at] for at in keyed), offsets.latest_offset)
+                    offsets.latest_offset = max(offsets.latest_offset, last)
                     return True
         if header.last_offset >= start:
             offsets.latest_offset = header.last_offset

@@ -7,30 +7,12 @@ from pathlib import Path
 import pytest
 
 from kcli.format.records import read_records
-from kcli.log.cleaner.cleanable import log_to_clean
-from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
-from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.log_config import LogConfig
+from tests.log.cleaner.random_logs import clean
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch
 
 CONFIG = LogConfig(cleanup_policy=frozenset(("compact",)), segment_bytes=400, index_interval_bytes=100)
 MEMORY_BYTES = 1 << 16
-
-
-def clean(
-    live: LiveLog, *, checkpoint: int | None = None, now_ms: int = NOW_MS, memory_bytes: int = MEMORY_BYTES
-) -> CleanedLog:
-    """One round; files are flushed at once."""
-    log = live.log
-    steps = CleaningRound(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, bytes(16)), now_ms).run()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            done: CleanedLog = end.value
-            for path in done.removed_paths:
-                live.disk.remove(path)
-            return done
 
 
 def contents(live: LiveLog) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -58,7 +40,7 @@ def test_the_last_value_of_each_key_stays(live: LiveLog) -> None:
     live.log.roll(NOW_MS)
     before = contents(live)
     last = {key: offset for offset, key, _ in before}
-    done = clean(live)
+    done = clean(live, None, NOW_MS, MEMORY_BYTES)
     assert done.end_offset == live.log.log_end_offset == 80
     assert contents(live) == [row for row in before if last[row[1]] == row[0]]
     assert live.faults() == []
