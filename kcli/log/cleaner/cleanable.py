@@ -59,9 +59,8 @@ def log_to_clean(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToC
     first_dirty = first_dirty_offset(log, checkpoint)
     first_uncleanable = first_uncleanable_offset(log, first_dirty, now_ms)
     local = log.local_log()
-    closed = local.segments[:-1]
-    end = next((one.base_offset for one in _from(closed, first_uncleanable)), log.active_base_offset)
-    cleanable = [one for one in _from(closed, min(first_dirty, end)) if one.base_offset < end]
+    end = next((one.base_offset for one in _closed_from(log, first_uncleanable)), log.active_base_offset)
+    cleanable = [one for one in _closed_from(log, first_dirty) if one.base_offset < end]
     return LogToClean(
         first_dirty,
         end,
@@ -77,20 +76,16 @@ def first_uncleanable_offset(log: UnifiedLog, first_dirty: int, now_ms: int) -> 
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
         local = log.local_log()
-        for segment in _dirty_and_closed(log, first_dirty):
+        for segment in _closed_from(log, first_dirty):
             if largest_timestamp(local, segment) > now_ms - lag_ms:
                 return min(least, segment.base_offset)
     return least
 
 
-def _from(segments: list[LiveSegment], offset: int) -> list[LiveSegment]:
-    """The segments from the one on that holds an offset."""
-    following = [one.base_offset for one in segments[1:]]
-    return [one for slot, one in enumerate(segments) if slot >= len(following) or following[slot] > offset]
-
-
-def _dirty_and_closed(log: UnifiedLog, first_dirty: int) -> list[LiveSegment]:
-    return _from(log.local_log().segments[:-1], first_dirty)
+def _closed_from(log: UnifiedLog, offset: int) -> list[LiveSegment]:
+    """The segments from the one on that holds an offset, without the active one."""
+    local = log.local_log()
+    return local.segments[local.floor(offset) : -1]
 
 
 def _delay_ms(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
@@ -98,7 +93,7 @@ def _delay_ms(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
     lag_ms = log.config.max_compaction_lag_ms
     if lag_ms == INT64_MAX:
         return 0
-    stamps = [_first_timestamp(log, segment) for segment in _dirty_and_closed(log, first_dirty)]
+    stamps = [_first_timestamp(log, segment) for segment in _closed_from(log, first_dirty)]
     oldest = min((stamp for stamp in stamps if stamp > NO_TIMESTAMP), default=None)
     return 0 if oldest is None else max(0, now_ms - lag_ms - oldest)
 
