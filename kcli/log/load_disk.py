@@ -46,12 +46,13 @@ class LiveDisk:
     """A LoadDisk that changes the files of `disk` at once; see the head of this module.
 
     `unflushed` are the files that were written and not waited for: of segments that no later recovery makes anew, they
-    must be flushed in time.
+    must be flushed in time. `has_cut` tells whether a file was cut.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.unflushed: dict[str, None] = {}
+        self.has_cut = False
 
     def explain(self, path: str, why: str) -> None:
         """Nothing: whoever wants reasons plans first."""
@@ -127,14 +128,9 @@ class LiveDisk:
         self._disk.write_at(path, position, data)
 
     def truncate(self, path: str, size: int) -> None:
-        """Cut or extend a file to `size` bytes; what a `.log` loses is gone from the device, too, before this is over.
-
-        Else a power cut could mix what is cut with what is appended in its place: a client sends a batch again that a
-        crash cut off, and its two copies differ in the leader epoch alone, which no CRC covers.
-        """
+        """Cut or extend a file to `size` bytes."""
         self._disk.truncate(path, size)
-        if path.endswith(".log"):
-            self._disk.flush(path)
+        self.has_cut = True
 
     def rename(self, source: str, target: str) -> None:
         """Rename, replacing the target."""

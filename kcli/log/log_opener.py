@@ -55,6 +55,7 @@ def open_in_slices(
     names = disk.list_directory(directory)
     opened = None
     unflushed: list[str] = []
+    has_cut = False
     is_new = not any(name != FileKind.PARTITION_METADATA.value for name in names)
     if is_new:
         opened = _begin(disk, directory, log_start_offset)
@@ -62,7 +63,7 @@ def open_in_slices(
         opened = open_clean(disk, directory, names, log_start_offset)
     if opened is None:
         indexes = IndexSettings(config.index_interval_bytes, config.segment_index_bytes)
-        opened, unflushed = yield from _load(
+        opened, unflushed, has_cut = yield from _load(
             disk, directory, LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes, keeps_batches=True)
         )
     active = SegmentAppender(disk, opened.segments[-1], now_ms)
@@ -75,7 +76,7 @@ def open_in_slices(
     if not clean_shutdown:
         snapshots = [path for offset, path in opened.producers.snapshots.items() if offset >= opened.recovery_point]
         _distrust(local, names, snapshots, opened.recovery_point)
-    return UnifiedLog(
+    log = UnifiedLog(
         local,
         topic,
         partition,
@@ -87,6 +88,11 @@ def open_in_slices(
         topic_id=topic_id,
         rng=rng,
     )
+    # What was cut is to be off the device before anything is appended there: else a power cut could mix the two, as of a batch
+    # that a client sends again, whose copies differ in the leader epoch alone, which no CRC covers.
+    for path in log.unflushed_paths() if has_cut else ():
+        disk.flush(path)
+    return log
 
 
 open_log = at_once(open_in_slices)
@@ -114,8 +120,8 @@ def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
     return OpenedLog([LiveSegment(directory, offset)], producers, epochs, offset, offset, offset)
 
 
-def _load(disk: Disk, directory: str, settings: LoadSettings) -> Slices[tuple[OpenedLog, list[str]]]:
-    """The loaded log, and the files that the load wrote and did not wait for."""
+def _load(disk: Disk, directory: str, settings: LoadSettings) -> Slices[tuple[OpenedLog, list[str], bool]]:
+    """The loaded log, the files that the load wrote and did not wait for, and whether it has cut any."""
     live = LiveDisk(disk)
     try:
         loaded = yield from load_log_in_slices(live, directory, settings)
@@ -124,7 +130,7 @@ def _load(disk: Disk, directory: str, settings: LoadSettings) -> Slices[tuple[Op
         loaded = yield from load_log_in_slices(planned, directory, settings)
         apply_changes(disk, planned.changes(), Discard(disk))
     unflushed = [path for path in live.unflushed if disk.exists(path)]
-    return _opened(disk, directory, loaded), unflushed
+    return _opened(disk, directory, loaded), unflushed, live.has_cut
 
 
 def _opened(disk: Disk, directory: str, loaded: LoadedLog) -> OpenedLog:
