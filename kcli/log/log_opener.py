@@ -88,11 +88,19 @@ def open_in_slices(
         topic_id=topic_id,
         rng=rng,
     )
-    # What was cut is to be off the device before anything is appended there: else a power cut could mix the two, as of a batch
-    # that a client sends again, whose copies differ in the leader epoch alone, which no CRC covers.
-    for path in log.unflushed_paths() if has_cut else ():
-        disk.flush(path)
+    if has_cut:
+        _flush_cut(disk, log)
     return log
+
+
+def _flush_cut(disk: LogDisk, log: UnifiedLog) -> None:
+    """Have what was cut off the device before anything is appended there.
+
+    Else a power cut could mix the two, as of a batch that a client sends again, whose copies differ in the leader epoch alone,
+    which no CRC covers.
+    """
+    for path in log.unflushed_paths():
+        disk.flush(path)
 
 
 open_log = at_once(open_in_slices)
