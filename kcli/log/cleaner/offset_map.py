@@ -70,7 +70,7 @@ class OffsetMap:
         old, self._table = self._table, array("Q", (0,)) * (3 * slots)
         self._state[SLOTS] = slots
         self._state[LIMIT] = int(slots * self._load_factor)
-        move_slots(old, self._table, slots)
+        put_slots(old, self._table, slots, self._hash)
 
     def note(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
         """Note the keys of records [first, count) of a window that stand at `start_offset` or behind -> where it was full.
@@ -220,14 +220,8 @@ def find_slot(table: array, slots: int, key: array) -> int:  # type: ignore[type
             slot -= slots
 
 
-def move_slots(old: array, table: array, slots: int) -> int:  # type: ignore[type-arg]
-    """Put every key of a table into another one, which has room -> how many."""
-    key = array("Q", (0, 0))
-    return put_slots(old, table, slots, key)
-
-
 def put_slots(old: array, table: array, slots: int, key: array) -> int:  # type: ignore[type-arg]
-    """The loop of `move_slots`."""
+    """Put every key of a table into another one, which has room -> how many; `key` is where a hash may stand meanwhile."""
     moved = 0
     index = 0
     end = len(old)

@@ -6,8 +6,8 @@
     COMMIT marker                     no data batch of its producer's transaction was seen before it
     ABORT marker                      the same; where one was seen, the transaction stays in the `.txnindex`
     control batch of no records       always: a round before has taken its record
-    any other control record          never
 
+A control record of a producer that is no marker is damage: whoever reads it refuses the log.
 A marker outlives the last batch of its transaction: a reader that began at that batch must find out how it ended.
 """
 
@@ -38,10 +38,10 @@ class _Ongoing:
 
 
 class CleanedTransactions:
-    """The transactions of a pass over a log; `retained` are the aborted ones whose data is still there, by their markers."""
+    """The transactions of a pass over a log."""
 
     def __init__(self) -> None:
-        self.retained: list[AbortedTxn] = []
+        self._retained: list[AbortedTxn] = []
         self._committed: set[int] = set()
         self._aborted: dict[int, _Ongoing] = {}
         self._waiting: list[tuple[int, int, AbortedTxn]] = []
@@ -52,8 +52,8 @@ class CleanedTransactions:
             heappush(self._waiting, (txn.first_offset, txn.producer_id, txn))
 
     def take_retained(self) -> list[AbortedTxn]:
-        """The entries for the `.txnindex` of what was read since the last call."""
-        taken, self.retained = self.retained, []
+        """Entries for the `.txnindex`: aborted transactions with data left, whose markers were read since the last call."""
+        taken, self._retained = self._retained, []
         return taken
 
     def on_data(self, batch: RecordBatch) -> bool:
@@ -80,7 +80,7 @@ class CleanedTransactions:
         ongoing = self._aborted.pop(batch.producer_id, None)
         if ongoing is None or not ongoing.is_seen:
             return True
-        self.retained.append(ongoing.txn)
+        self._retained.append(ongoing.txn)
         return False
 
     def _begin_up_to(self, offset: int) -> None:

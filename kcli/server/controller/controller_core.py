@@ -253,7 +253,8 @@ class ControllerCore:
             try:
                 is_done = sum(1 for _ in islice(entries, SLICE_CONFIGS)) < SLICE_CONFIGS
             except Exception as error:
-                self._tell(f"a fault of kcli in serving DescribeConfigs: {error!r}; please report it")
+                what = "serving DescribeConfigs"
+                self._tell(FailureLine(f"a fault of kcli in {what}: {error!r}; please report it", error=error, what=what))
                 respond(None)
                 return
             if is_done:
