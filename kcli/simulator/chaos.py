@@ -200,7 +200,15 @@ class Chaos:
         if machine.is_up:
             machine.die_now()
         yield 1000 + rng.randrange(3000)
+        world.trace.add("disk", f"{self._dead.path} is back")
+        self._directory_is_back(self._dead)
+
+    def _directory_is_back(self, dead: Fault) -> None:
+        """A process that runs keeps it offline, so it dies; where none runs, the next one must find the directory sound."""
+        machine = self._world.machine
         self._dead = None
-        world.trace.add("disk", f"{self._directories[-1]} is back")
         if machine.is_up:
             machine.die_now()
+        else:
+            machine.disk.faults[:] = [fault for fault in machine.disk.faults if fault is not dead]
+            self._checker.dead_directory = None
