@@ -1,4 +1,4 @@
-"""Protects the bad days themselves: what they break they mend again, so that whoever waits for the end does not wait in vain."""
+"""Protects the bad days themselves: what they break they mend again, so that nobody waits for the end in vain."""
 
 from __future__ import annotations
 
