@@ -94,4 +94,4 @@ def unknown_key(key: str) -> str:
     """A sentence for a name that Kafka does not know, with the nearest one that it does."""
     if key.startswith(LISTENER_PREFIX):
         return f"{key} is not known; listener.name.<name>.<key> takes the keys that secure a listener or limit its connections"
-    return f"{key} is not known{nearest_name(key, BROKER_KEYS) or '; it has no effect'}"
+    return f"{key} is not known{nearest_name(key, BROKER_KEYS)}"

@@ -51,6 +51,7 @@ from kcli.state.metadata_image import MetadataImage
 _IN_PARTS = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER))
 # How many records are made and encoded in one go, some 3 ms of work.
 SLICE_RECORDS = 100
+_DONE = object()
 Handler = Callable[[ControllerState, Message, RequestInfo], Decision]
 Respond = Callable[[Message], None]
 
@@ -140,14 +141,16 @@ class QuorumController:
             self._go_on(begin(now_ms), now_ms)
 
     def _go_on(self, work: Iterator[None], now_ms: int) -> None:
-        """Take a slice of a decision; when it is done, the next one that waits has its turn."""
-        self._is_deciding = True
-        for _ in work:
-            self._timer.schedule(now_ms, partial(self._go_on, work))
-            return
-        self._is_deciding = False
-        if self._queue:
-            self._timer.schedule(now_ms, self._next_decision)
+        """Take a slice of a decision; when it is done or fails, the next one that waits has its turn."""
+        self._is_deciding, is_over = True, True
+        try:
+            is_over = next(work, _DONE) is _DONE
+        finally:
+            self._is_deciding = not is_over
+            if not is_over:
+                self._timer.schedule(now_ms, partial(self._go_on, work))
+            elif self._queue:
+                self._timer.schedule(now_ms, self._next_decision)
 
     def _next_decision(self, now_ms: int) -> None:
         if self._queue and not self._is_deciding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,20 @@ def test_who_loses_the_lead_between_two_slices_writes_nothing_more(node: WholeNo
     node.until(lambda: large.answer is not None and behind.answer is not None)
     assert [code(large), code(behind)] == [error_codes.NOT_CONTROLLER] * 2
     assert controller._raft.next_offset == end_offset
+
+
+def test_a_decision_that_fails_keeps_nobody_waiting(node: WholeNode) -> None:
+    """The controller's own, which answers nobody: its fault goes to the log of the node, and those behind it are decided."""
+    controller = node.node.controller.controller  # type: ignore[attr-defined]
+
+    def unforeseen(now_ms: int) -> Iterator[None]:
+        yield
+        raise ValueError("unforeseen")
+
+    controller._in_turn(unforeseen, node.now_ms)
+    behind = ask(node, "small", 1)
+    assert behind.answer is None
+    with pytest.raises(ValueError, match="unforeseen"):
+        node.until(lambda: behind.answer is not None)
+    node.until(lambda: behind.answer is not None)
+    assert code(behind) == 0
