@@ -5,6 +5,7 @@
     recovery-point-offset-checkpoint   its recovery point
     log-start-offset-checkpoint        its log start offset, where that lies behind the first segment's base offset
     replication-offset-checkpoint      its high watermark
+    cleaner-offset-checkpoint          up to where it is cleaned, where it was
 
 A log and the future log that is to replace it lie in different directories, so each has a line of its own.
 """
@@ -34,6 +35,8 @@ class LogCheckpoints:
             return log.recovery_point
         if kind is FileKind.REPLICATION_CHECKPOINT:
             return log.high_watermark
+        if kind is FileKind.CLEANER_CHECKPOINT:
+            return log.cleaned_offset
         return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
 
     def offsets_in(self, log_dir: LogDir, kind: FileKind) -> dict[TopicPartition, int]:

@@ -5,7 +5,8 @@
     start                      `start` (kcli.log.log_startup): a generator, a slice of work a step
     a new partition            goes to the directory asked for by id, or to the one with the fewest partitions
     deletion                   the directory is renamed to `<topic>-<partition>.<32 hex digits>-delete`, removed later
-    background tasks           kcli.log.log_tasks: retention, flushes, checkpoints, deletions, producers, moving replicas
+    background tasks           kcli.log.log_tasks: retention, flushes, checkpoints, deletions, producers, moving replicas;
+                               kcli.log.cleaner: compacted logs, the filthiest first
     a disk error               kcli.log.log_registry, which knows what logs and directories there are
     clean stop                 `shutdown`: a generator; every log is flushed and closed, then checkpoints and the marks
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import Uuid
@@ -26,11 +28,14 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import parent_path
 from kcli.log.log_registry import LogRegistry
-from kcli.log.log_tasks import Cancellable, Schedule, begin_tasks
+from kcli.log.log_tasks import Cancellable, Schedule, Task, begin_tasks
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.replica_mover import ReplicaMover
 from kcli.log.storage_errors import InconsistentTopicIdError, KafkaStorageError
 from kcli.log.unified_log import UnifiedLog
+
+if TYPE_CHECKING:
+    from kcli.log.cleaner.log_cleaner import LogCleaner
 
 # Directory ids that name no directory (Kafka: DirectoryId.UNASSIGNED, LOST, MIGRATING).
 _RESERVED_DIRECTORY_IDS = frozenset(Uuid(number.to_bytes(16, "big")) for number in range(100))
@@ -43,6 +48,16 @@ class LogManager(LogRegistry):
     checkpoints = cached_property(LogCheckpoints)
     mover = cached_property(ReplicaMover)
     _is_closing = False
+    _cleaning: Task | None = None
+
+    @cached_property
+    def cleaner(self) -> LogCleaner:
+        """What cleans compacted logs; it is loaded when it runs first, since a start must not wait for it."""
+        from kcli.log.cleaner.log_cleaner import LogCleaner
+
+        made = LogCleaner(self, lambda at_ms: None if self._cleaning is None else self._cleaning.wake(at_ms))
+        made.on_cleaned = lambda log: self.checkpoints.write_all(self.log_dir_of(log), FileKind.CLEANER_CHECKPOINT)
+        return made
 
     def start(
         self,
@@ -72,6 +87,9 @@ class LogManager(LogRegistry):
             return schedule(at_ms, lambda now_ms: None if self._is_closing else callback(now_ms))
 
         begin_tasks(self, self.checkpoints, self.mover, now_ms, until_shutdown, after)
+        if self.settings.cleaner_enable:
+            self._cleaning = Task(lambda now_ms: self.cleaner.run(now_ms), until_shutdown, after)
+            self._cleaning.wake(now_ms + self.settings.cleaner_backoff_ms)
 
     def clean_broker_epoch(self) -> int:
         """The broker epoch that all log directories were cleanly stopped with; -1 where they were not, or differ."""
@@ -167,6 +185,7 @@ class LogManager(LogRegistry):
         for log_dir in self.dirs.values() if with_checkpoints else ():
             self.checkpoints.write_all(log_dir, FileKind.RECOVERY_POINT_CHECKPOINT)
             self.checkpoints.write_all(log_dir, FileKind.LOG_START_OFFSET_CHECKPOINT)
+            self.checkpoints.write_all(log_dir, FileKind.CLEANER_CHECKPOINT)
         if offline:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in offline)
             raise KafkaStorageError(f"{names} cannot be deleted while the log directory is offline")

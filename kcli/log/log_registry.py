@@ -61,6 +61,11 @@ class LogManagerSettings(NamedTuple):
     producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
     producer_id_expiration_check_interval_ms: int = 600_000  # producer.id.expiration.check.interval.ms
     alter_log_dirs_max_bytes_per_second: int = (1 << 63) - 1  # replica.alter.log.dirs.io.max.bytes.per.second
+    cleaner_enable: bool = True  # log.cleaner.enable
+    cleaner_dedupe_buffer_bytes: int = 134_217_728  # log.cleaner.dedupe.buffer.size
+    cleaner_load_factor: float = 0.9  # log.cleaner.io.buffer.load.factor
+    cleaner_max_bytes_per_second: float = float("inf")  # log.cleaner.io.max.bytes.per.second
+    cleaner_backoff_ms: int = 15_000  # log.cleaner.backoff.ms
 
 
 class LogRegistry:
@@ -199,6 +204,10 @@ class LogRegistry:
         return [found.directory_id for found in self.dirs.values() if not found.is_online and found.directory_id is not None]
 
     # -------------------------------------------------------------------------------------------------------- making
+
+    def random_bytes(self, count: int) -> bytes:
+        """So many bytes that nobody can foresee."""
+        return self._rng.randbytes(count)
 
     def unique_id(self) -> str:
         """The 32 hex digits in the name of a directory that is about to be deleted, is moving or stray."""

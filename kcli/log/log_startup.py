@@ -213,6 +213,7 @@ class LogStartup:
             log_start_offset=checkpoints[FileKind.LOG_START_OFFSET_CHECKPOINT].get(key, 0),
         )
         log.update_high_watermark(checkpoints[FileKind.REPLICATION_CHECKPOINT].get(key, 0))
+        log.cleaned_offset = checkpoints[FileKind.CLEANER_CHECKPOINT].get(key)
         logs[key] = log
         if logs is registry.logs:
             registry.epochs.follow(log)

@@ -15,6 +15,8 @@
     ReplicaAlterLogDirsThread            while a replica is moving                           kcli.log.replica_mover
     leader-epoch-checkpoint              with the first record of an epoch                   kcli.log.epoch_follower; not a
                                                                                              task in Kafka
+    kafka-log-cleaner-thread-0           while a log is dirty, else log.cleaner.backoff.ms   kcli.log.cleaner.log_cleaner,
+                                                                                             begun by the log manager
 
 A sweep over all logs does LOGS_PER_STEP a step and comes back at once until it is through; logs that are made meanwhile have
 their turn in the next one. `run` of a task returns when it wants to be called next.

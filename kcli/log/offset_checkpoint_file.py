@@ -6,6 +6,7 @@
     log-start-offset-checkpoint        the log start offset, where it lies behind the  that base offset
                                        base offset of the first segment
     replication-offset-checkpoint      the high watermark                              the log start offset
+    cleaner-offset-checkpoint          up to where the cleaner has been                the log start offset
 
 All are caches of what the logs could tell at some cost, so that a malformed one is reported and taken for empty, as Kafka
 does with the first two. (With a malformed third Kafka gives up the log directory; with its last checkpoint gone a leader

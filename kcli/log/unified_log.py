@@ -87,6 +87,7 @@ class UnifiedLog:
         "_flushed_ms",
         "_local",
         "_rng",
+        "cleaned_offset",
         "high_watermark",
         "leader_epochs",
         "log_end_offset",
@@ -124,6 +125,7 @@ class UnifiedLog:
         self.log_end_offset = local.end_offset
         self.recovery_point = recovery_point
         self.high_watermark = log_start_offset
+        self.cleaned_offset: int | None = None  # up to where the cleaner has been, None for nowhere
 
     def __repr__(self) -> str:
         return f"<log {self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset})>"

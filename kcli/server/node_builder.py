@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import MetaProperties
@@ -22,6 +22,7 @@ from kcli.log.log_manager import LogManager
 from kcli.log.log_registry import LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.server.broker.broker import Broker
+from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,
@@ -155,7 +156,8 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
         "producer_id_expiration_ms": "producer.id.expiration.ms",
         "producer_id_expiration_check_interval_ms": "producer.id.expiration.check.interval.ms",
     }
-    return LogManagerSettings(**{field: config.get_int(key) for field, key in names.items()})
+    fields: dict[str, Any] = {field: config.get_int(key) for field, key in names.items()}
+    return LogManagerSettings(**fields, cleaner_enable=config["log.cleaner.enable"], **cleaner_settings(config))
 
 
 def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, max_open_files: int = 256) -> Node:

@@ -52,10 +52,9 @@ class CleaningAbortedError(Exception):
 
 
 class CleanedLog(NamedTuple):
-    """What a round did: the next one begins at `end_offset`; the paths of files to be removed; what it met."""
+    """What a round did: the next one begins at `end_offset`; what it met."""
 
     end_offset: int
-    removed_paths: list[str]
     counts: FilterCounts
     keys: int
 
@@ -72,6 +71,13 @@ class CleaningRound:
         self._scanner = RecordScanner()
         self._since_pause = 0
         self._being_written: list[CleanedSegment] = []
+        self._removed: list[str] = []
+        self.moved_bytes = 0  # read and written so far
+
+    def take_removed(self) -> list[str]:
+        """The paths of files that were replaced since the last call, and nobody needs any more."""
+        taken, self._removed = self._removed, []
+        return taken
 
     def run(self) -> CleaningSteps[CleanedLog]:
         """The round in steps. Raises CleaningAbortedError; FormatError for a damaged batch; OSError."""
@@ -91,6 +97,7 @@ class CleaningRound:
     def _pause_due(self, size_bytes: int) -> bool:
         """Whether the slice is over, after so many more bytes."""
         self._since_pause += size_bytes
+        self.moved_bytes += size_bytes
         if self._since_pause < SLICE_BYTES:
             return False
         self._since_pause = 0
@@ -167,7 +174,6 @@ class CleaningRound:
         transactions = CleanedTransactions()
         batches = BatchFilter(self._offsets, transactions, facts)
         legacy_horizon_ms = self._legacy_horizon_ms(segments)
-        removed: list[str] = []
         by_base = {segment.base_offset: segment for segment in segments}
         sizes = [self._size_of(segment) for segment in segments]
         config = self._log.config
@@ -184,9 +190,10 @@ class CleaningRound:
             yield (self._local.directory,)
             self._check(olds)
             self._being_written = []
-            removed += self._log.replace_segments([(one.base_offset, one.size_bytes) for one in news], olds)
+            replaced = self._log.replace_segments([(one.base_offset, one.size_bytes) for one in news], olds)
             yield (self._local.directory,)
-        return CleanedLog(end_offset, removed, batches.counts, len(self._offsets))
+            self._removed += replaced
+        return CleanedLog(end_offset, batches.counts, len(self._offsets))
 
     def _legacy_horizon_ms(self, segments: list[LiveSegment]) -> int:
         """Tombstones of format 0 and 1 go from segments that were modified no later than this."""
@@ -233,6 +240,7 @@ class CleaningRound:
             segment = CleanedSegment(self._local.disk, self._local.directory, header.base_offset, interval)
             self._being_written.append(segment)
         self._being_written[-1].append(left, header.last_offset, header.max_timestamp)
+        self.moved_bytes += len(left)
 
 
 def last_records_of(log: UnifiedLog) -> dict[int, LastRecord]:

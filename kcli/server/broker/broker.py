@@ -45,6 +45,7 @@ from kcli.server.broker.replica_moves import ReplicaMoves
 from kcli.server.broker.request_router import RequestRouter
 from kcli.server.broker.topic_creation import TopicCreation
 from kcli.server.computations import Computations
+from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import supported_features
@@ -199,6 +200,7 @@ class Broker:
         self.log_manager.settings = self.log_manager.settings._replace(
             file_delete_delay_ms=self.config["log.segment.delete.delay.ms"],
             producer_id_expiration_ms=self.config["producer.id.expiration.ms"],
+            **cleaner_settings(self.config),
         )
         for topic in self.image.topic_ids:
             self.reconfigure_topic(topic)

@@ -24,14 +24,15 @@ SECRET = bytes(16)
 def clean(live: LiveLog, checkpoint: int | None, now_ms: int, memory_bytes: int) -> CleanedLog:
     """One round of the cleaner; what is to be flushed is, and the files that go are removed."""
     log = live.log
-    steps = CleaningRound(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, SECRET), now_ms).run()
+    under_way = CleaningRound(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, SECRET), now_ms)
+    steps = under_way.run()
     while True:
         try:
             for path in next(steps):
                 live.disk.flush(path)
         except StopIteration as end:
             done: CleanedLog = end.value
-            for path in done.removed_paths:
+            for path in under_way.take_removed():
                 live.disk.remove(path)
             return done
 

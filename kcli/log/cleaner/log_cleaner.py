@@ -1,0 +1,195 @@
+"""The cleaner of a broker: which log is next, and its round in slices between requests (Kafka: LogCleaner and its manager).
+
+    state of a log     means                                                left by
+    -----------------  ---------------------------------------------------  ---------------------------------------------
+    idle               nobody cleans it                                     being the filthiest of those that need it
+    in its round       slices go on; reads and appends too                  the round's end, or giving it up
+    uncleanable        a round found damage: told once, with the reason     a start of the broker
+
+The filthiest log is cleaned first: the largest dirty ratio of those that are above their min.cleanable.dirty.ratio or overdue
+(max.compaction.lag.ms). Where none needs it, it is looked again log.cleaner.backoff.ms later. One round is under way at a
+time. What a round reads and writes is held to log.cleaner.io.max.bytes.per.second.
+
+`cleaner-offset-checkpoint` of each log directory tells up to where its logs are cleaned. It is written behind each round and
+when logs are deleted or moved; a line that is lost, or is that of an earlier topic of the name, costs a round and no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from kcli.format.primitives import FormatError
+from kcli.log.cleaner.cleanable import LogToClean, log_to_clean
+from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningAbortedError, CleaningRound, CleaningSteps
+from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
+from kcli.log.deletion_queue import NEVER_MS
+from kcli.log.flush_request import FlushRequest
+from kcli.log.log_registry import LogRegistry
+from kcli.log.report_line import Line
+from kcli.log.unified_log import UnifiedLog
+
+# Of logs that are looked at to find the filthiest: some microseconds each, more where time bounds are set.
+LOGS_PER_STEP = 64
+
+
+class CleanerTotals:
+    """What all rounds of this run of the broker have met, for metrics; times in ms."""
+
+    __slots__ = ("bytes_kept", "bytes_read", "last_ended_ms", "last_used_slots", "longest_round_ms", "rounds")
+
+    def __init__(self) -> None:
+        self.rounds = self.bytes_read = self.bytes_kept = self.longest_round_ms = 0
+        self.last_used_slots = 0
+        self.last_ended_ms: int | None = None
+
+
+class LogCleaner:
+    """Cleans the compacted logs of a registry, a slice a call of `run`, which `wake(at_ms)` has called.
+
+    `uncleanable` are logs that it gave up, each with the reason; `on_cleaned(log)` is called behind a round.
+    """
+
+    def __init__(self, registry: LogRegistry, wake: Callable[[int], None]) -> None:
+        self.totals = CleanerTotals()
+        self.uncleanable: dict[UnifiedLog, str] = {}
+        self.on_cleaned: Callable[[UnifiedLog], None] = lambda log: None
+        self._registry = registry
+        self._wake = wake
+        self._candidates: list[UnifiedLog] | None = None
+        self._filthiest: tuple[float, UnifiedLog, LogToClean] | None = None
+        self._log: UnifiedLog | None = None
+        self._round: CleaningRound | None = None
+        self._steps: CleaningSteps[CleanedLog] | None = None
+        self._began_ms = 0
+        self._is_flushing = False
+
+    def run(self, now_ms: int) -> int:
+        """The next slice -> when to come again."""
+        if self._is_flushing:
+            return NEVER_MS
+        if self._steps is not None:
+            return self._step(now_ms)
+        if self._look(now_ms):
+            return now_ms
+        return now_ms if self._begin(now_ms) else now_ms + self._registry.settings.cleaner_backoff_ms
+
+    # ------------------------------------------------------------------------------------------------------- choosing
+
+    def _look(self, now_ms: int) -> bool:
+        """Look at some of the compacted logs -> whether there are more to look at."""
+        registry = self._registry
+        if self._candidates is None:
+            self.uncleanable = {log: why for log, why in self.uncleanable.items() if registry.is_live(log)}
+            logs = registry.logs.values()
+            self._candidates = [log for log in logs if log.config.is_compacted and log not in self.uncleanable]
+            self._filthiest = None
+        for _ in range(min(LOGS_PER_STEP, len(self._candidates))):
+            log = self._candidates.pop()
+            if not registry.is_live(log):
+                continue
+            try:
+                found = log_to_clean(log, log.cleaned_offset, now_ms)
+            except OSError as error:
+                registry.take_offline(log.directory, error)
+                continue
+            if found.needs_cleaning(log.config.min_cleanable_dirty_ratio):
+                filthier = (found.dirty_ratio, log, found)
+                if self._filthiest is None or filthier[0] > self._filthiest[0]:
+                    self._filthiest = filthier
+        if self._candidates:
+            return True
+        self._candidates = None
+        return False
+
+    def _begin(self, now_ms: int) -> bool:
+        """Begin the round of the filthiest log -> whether there is one."""
+        if self._filthiest is None:
+            return False
+        (_, self._log, cleanable), self._filthiest = self._filthiest, None
+        registry, settings = self._registry, self._registry.settings
+        secret = registry.random_bytes(SECRET_BYTES)
+        offsets = OffsetMap(settings.cleaner_dedupe_buffer_bytes, secret, settings.cleaner_load_factor)
+        self._round = CleaningRound(self._log, cleanable, offsets, now_ms)
+        self._steps = self._round.run()
+        self._began_ms = now_ms
+        return True
+
+    # ------------------------------------------------------------------------------------------------------- cleaning
+
+    def _step(self, now_ms: int) -> int:
+        """Go on with the round -> when to come again."""
+        log, steps, under_way = self._log, self._steps, self._round
+        assert log is not None and steps is not None and under_way is not None
+        moved_before = under_way.moved_bytes
+        try:
+            if not self._registry.is_live(log):
+                raise CleaningAbortedError(f"{log} is out of service")
+            paths = next(steps)
+        except StopIteration as end:
+            self._put_aside(log, under_way, now_ms)
+            self._finish(log, end.value, now_ms)
+            return now_ms
+        except CleaningAbortedError:
+            self._end()
+            return now_ms
+        except FormatError as error:
+            self._give_up(log, error)
+            return now_ms
+        except OSError as error:
+            self._fail(log, error)
+            return now_ms
+        self._put_aside(log, under_way, now_ms)
+        if paths:
+            self._is_flushing = True
+            self._registry.queue_flush(FlushRequest(paths, self._flushed))
+            return NEVER_MS
+        waiting_ms = (under_way.moved_bytes - moved_before) * 1000 / self._registry.settings.cleaner_max_bytes_per_second
+        return now_ms + int(waiting_ms)
+
+    def _flushed(self, error: OSError | None) -> None:
+        """What the round wanted on the device is there, or not."""
+        self._is_flushing = False
+        if error is not None and self._log is not None:
+            self._fail(self._log, error)
+        self._wake(0)
+
+    def _put_aside(self, log: UnifiedLog, under_way: CleaningRound, now_ms: int) -> None:
+        """Have the files go that were replaced, for good."""
+        removed = under_way.take_removed()
+        if removed:
+            self._registry.deletions.add(removed, now_ms + log.config.file_delete_delay_ms)
+
+    def _finish(self, log: UnifiedLog, done: CleanedLog, now_ms: int) -> None:
+        self._end()
+        log.cleaned_offset = done.end_offset
+        totals = self.totals
+        totals.rounds += 1
+        totals.bytes_read += done.counts.bytes_read
+        totals.bytes_kept += done.counts.bytes_kept
+        totals.last_used_slots = done.keys
+        totals.last_ended_ms = now_ms
+        totals.longest_round_ms = max(totals.longest_round_ms, now_ms - self._began_ms)
+        self.on_cleaned(log)
+
+    def _give_up(self, log: UnifiedLog, error: FormatError) -> None:
+        """Leave a log alone whose bytes cannot be read, until the broker starts anew."""
+        self._end()
+        self.uncleanable[log] = error.message
+        text = (
+            f"{log.directory}: it is not cleaned any more: {error.message}; `kcli verify {log.directory}` tells what is wrong"
+        )
+        self._registry.report(Line(text, path=log.directory, topic=log.topic, partition=log.partition, error=error.message))
+
+    def _fail(self, log: UnifiedLog, error: OSError) -> None:
+        """A disk that refuses the cleaner refuses the broker; a log that was deleted meanwhile is no matter."""
+        self._end()
+        if self._registry.is_live(log):
+            self._registry.take_offline(log.directory, error)
+
+    def _end(self) -> None:
+        """The round is over; what it had begun to write goes."""
+        steps, self._steps, self._round, self._log = self._steps, None, None, None
+        if steps is not None:
+            with suppress(OSError):  # its log directory failed: what is left goes with the next start
+                steps.close()

@@ -1,0 +1,167 @@
+"""Protects the cleaner of a broker: the filthiest log first, in slices, while logs are appended to, deleted and retained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcli.format.checkpoint import decode_offset_checkpoint
+from kcli.log.log_config import LogConfig
+from kcli.log.log_manager import LogManager
+from kcli.log.unified_log import UnifiedLog
+from kcli.server.timing_wheel import Timer
+from tests.log.live_logs import new_batch
+from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, crash, flush
+
+COMPACTED = LogConfig(
+    cleanup_policy=frozenset(("compact",)), segment_bytes=600, file_delete_delay_ms=1000, min_cleanable_dirty_ratio=0.3
+)
+
+
+class Running:
+    """A manager whose tasks run on a timer; what they want flushed is flushed at once."""
+
+    def __init__(self, node: Node, **settings: Any) -> None:
+        self.manager: LogManager = node.started(**{"cleaner_backoff_ms": 100, **settings})
+        self.timer = Timer(NOW_MS)
+        self.manager.begin_tasks(NOW_MS, self.timer.schedule, lambda now_ms: flush(self.manager) and None)
+
+    def step(self) -> None:
+        """Let time pass up to what is due next."""
+        deadline_ms = self.timer.next_deadline_ms()
+        assert deadline_ms is not None
+        self.timer.advance(max(deadline_ms, self.timer.clock_ms))
+
+    def until(self, now_ms: int) -> None:
+        """Let time pass up to `now_ms`."""
+        while (deadline_ms := self.timer.next_deadline_ms()) is not None and deadline_ms <= now_ms:
+            self.step()
+        self.timer.advance(now_ms)
+
+    def make(self, partition: int = 0, config: LogConfig = COMPACTED, records: int = 60, keys: int = 5) -> UnifiedLog:
+        log = self.manager.get_or_create_log("t", partition, TOPIC_ID, config, now_ms=NOW_MS, is_new=True)
+        self.append(log, records, keys)
+        return log
+
+    @staticmethod
+    def append(log: UnifiedLog, records: int = 60, keys: int = 5) -> None:
+        for number in range(records):
+            log.append_as_leader(new_batch([b"%d" % number * 5], keys=[b"k%d" % (number % keys)]), 0, NOW_MS)
+        log.update_high_watermark(log.log_end_offset)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "a")
+
+
+def names(log: UnifiedLog) -> list[str]:
+    return sorted(path.name for path in Path(log.directory).iterdir())
+
+
+def cleaned_offsets(log: UnifiedLog) -> dict[tuple[str, int], int]:
+    path = Path(log.directory).parent / "cleaner-offset-checkpoint"
+    return decode_offset_checkpoint(path.read_bytes()).offsets()
+
+
+def test_dirty_logs_are_cleaned_and_what_was_replaced_goes_later(node: Node) -> None:
+    running = Running(node)
+    log, other = running.make(0), running.make(1)
+    kept = running.make(2, COMPACTED._replace(cleanup_policy=frozenset(("delete",))))
+    sizes = [one.size_bytes for one in (log, other, kept)]
+    running.until(NOW_MS + 200)
+    assert log.size_bytes < sizes[0] / 2 and other.size_bytes < sizes[1] / 2 and kept.size_bytes == sizes[2]
+    assert log.cleaned_offset == log.active_base_offset
+    assert cleaned_offsets(log) == {("t", 0): log.cleaned_offset, ("t", 1): other.cleaned_offset}
+    assert [name for name in names(log) if name.endswith(".deleted")]
+    running.until(NOW_MS + 1300)
+    assert not [name for name in names(log) if name.endswith((".deleted", ".swap", ".cleaned"))]
+    totals = running.manager.cleaner.totals
+    assert totals.rounds == 2 and totals.bytes_read > totals.bytes_kept > 0
+
+
+def test_the_filthiest_is_cleaned_first(node: Node) -> None:
+    running = Running(node)
+    logs = [running.make(0, records=20), running.make(1, records=60)]
+    running.until(NOW_MS + 300)
+    first = [log.cleaned_offset for log in logs]
+    order: list[int] = []
+    running.manager.cleaner.on_cleaned = lambda log: order.append(log.partition)
+    running.append(logs[0], records=20)
+    running.append(logs[1], records=200)
+    running.until(NOW_MS + 600)
+    assert order == [1, 0]
+    assert all(log.cleaned_offset > before for log, before in zip(logs, first, strict=True) if before and log.cleaned_offset)
+
+
+def test_below_the_ratio_nothing_is_cleaned(node: Node) -> None:
+    running = Running(node)
+    log = running.make(0, COMPACTED._replace(min_cleanable_dirty_ratio=1.0))
+    before = log.size_bytes
+    running.until(NOW_MS + 1000)
+    assert log.size_bytes == before and log.cleaned_offset is None
+
+
+def test_a_start_goes_on_where_the_cleaner_was(node: Node) -> None:
+    running = Running(node)
+    log = running.make()
+    running.until(NOW_MS + 300)
+    cleaned = log.cleaned_offset
+    for _ in running.manager.shutdown(0):
+        pass
+    again = Running(node)
+    found = again.manager.get_log("t", 0)
+    assert found is not None and found.cleaned_offset == cleaned
+
+
+def test_a_log_that_is_deleted_in_its_round_is_let_be(node: Node) -> None:
+    running = Running(node)
+    log, other = running.make(0, records=300), running.make(1)
+    while not any(name.endswith(".cleaned") for name in names(log)):
+        running.step()
+    running.manager.delete_logs([("t", 0)], NOW_MS + 100)
+    made_anew = running.make(0, records=3)
+    running.until(NOW_MS + 400)
+    assert running.manager.online_dirs() and running.manager.cleaner.uncleanable == {}
+    assert other.cleaned_offset is not None and made_anew.log_end_offset == 3
+    assert not [name for name in names(made_anew) if name.endswith((".swap", ".cleaned"))]
+    assert log.log_end_offset == 300
+
+
+def test_a_damaged_batch_makes_a_log_uncleanable_and_is_told_once(node: Node) -> None:
+    running = Running(node)
+    log, other = running.make(0), running.make(1)
+    path = Path(log.directory) / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    running.until(NOW_MS + 1000)
+    (why,) = running.manager.cleaner.uncleanable.values()
+    assert "wrong CRC" in why
+    assert [line for line in node.reports if "not cleaned any more" in line] == node.reports
+    assert len(node.reports) == 1
+    assert other.cleaned_offset is not None and log.cleaned_offset is None
+    assert path.read_bytes() == data
+
+
+def test_a_crash_after_a_round_finds_every_key(node: Node) -> None:
+    running = Running(node)
+    log = running.make()
+    running.until(NOW_MS + 150)
+    end = log.log_end_offset
+    crash(running.manager)
+    again = Running(node)
+    found = again.manager.get_log("t", 0)
+    assert found is not None and found.log_end_offset == end
+    assert found.size_bytes == log.size_bytes
+
+
+def test_its_bytes_are_held_to_a_rate(node: Node) -> None:
+    running = Running(node, cleaner_max_bytes_per_second=1e6)
+    running.make(0, COMPACTED._replace(segment_bytes=100_000), records=10_000)
+    running.until(NOW_MS + 200)
+    assert running.manager.cleaner.totals.rounds == 0
+    running.until(NOW_MS + 3000)
+    assert running.manager.cleaner.totals.rounds == 1
