@@ -66,9 +66,14 @@ class RandomLog:
         )
 
     @property
+    def compacted(self) -> LogConfig:
+        """The topic's settings for a round."""
+        return self._config(is_compacted=True)
+
+    @property
     def settings(self) -> dict[str, str]:
         """The topic's settings as Kafka has them, for a round."""
-        config = self._config(is_compacted=True)
+        config = self.compacted
         return {
             "cleanup.policy": "compact",
             "internal.segment.bytes": str(config.segment_bytes),
@@ -144,7 +149,7 @@ class RandomLog:
 
     def clean(self) -> CleanedLog:
         """One round; its end is the next one's checkpoint."""
-        self.live.log.config = self._config(is_compacted=True)
+        self.live.log.config = self.compacted
         done = clean(self.live, self.checkpoint, self.now_ms, self.memory_bytes)
         self.checkpoint = done.end_offset
         self.live.config = self.live.log.config = self._config(is_compacted=False)
