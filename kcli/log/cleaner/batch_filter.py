@@ -66,12 +66,25 @@ class RoundFacts(NamedTuple):
 
 
 class FilterCounts:
-    """What the filter has met: records read, kept and dropped for want of a key; bytes read and kept; tombstones kept."""
+    """What the filter has met: records read, kept and dropped for want of a key; bytes read and kept; tombstones.
 
-    __slots__ = ("bytes_kept", "bytes_read", "records_kept", "records_read", "tombstones_kept", "without_key")
+    `records_discarded` are those of aborted transactions and markers, which go without being read.
+    """
+
+    __slots__ = (
+        "bytes_kept",
+        "bytes_read",
+        "records_discarded",
+        "records_kept",
+        "records_read",
+        "tombstones_dropped",
+        "tombstones_kept",
+        "without_key",
+    )
 
     def __init__(self) -> None:
-        self.records_read = self.records_kept = self.without_key = self.tombstones_kept = 0
+        self.records_read = self.records_kept = self.records_discarded = self.without_key = 0
+        self.tombstones_dropped = self.tombstones_kept = 0
         self.bytes_read = self.bytes_kept = 0
 
 
@@ -127,7 +140,9 @@ class BatchFilter:
         else:
             is_discarded = self._transactions.on_data(header)
         selection = _Selection(is_control=header.is_control, keeps_tombstones=not is_past_horizon)
-        if not is_discarded:
+        if is_discarded:
+            self.counts.records_discarded += header.record_count
+        else:
             self._select(batch, selection)
         if not selection.stay:
             return empty_batch(header).encode() if self._must_stay(header) else None
@@ -150,24 +165,25 @@ class BatchFilter:
     def _select(self, batch: LogBatch, selection: _Selection) -> None:
         """Decide which records stay. Raises FormatError where they are damaged."""
         for window in batch.windows(self._scanner):
-            stay, tombstones, without_key = self._mark(window, selection)
+            stay, tombstones, without_key, dropped = self._mark(window, selection)
             selection.window = window
             selection.windows += 1
             selection.stay += stay
             selection.tombstones += tombstones
             self.counts.records_read += window.count
             self.counts.without_key += without_key
+            self.counts.tombstones_dropped += dropped
         self.counts.records_kept += selection.stay
         self.counts.tombstones_kept += selection.tombstones
 
     def _mark(self, window: RecordWindow, selection: _Selection) -> Sequence[int]:
-        """Tell in `self._kept` which records of a window stay -> how many, of them tombstones, dropped without a key."""
+        """Tell in `self._kept` which records of a window stay -> the counts of kcli.log.cleaner.offset_map."""
         if window.error is not None:
             raise window.error
         count = window.count
         if selection.is_control:
             self._kept[:count] = b"\1" * count
-            return count, 0, 0
+            return count, 0, 0, 0
         keeps_tombstones = selection.keeps_tombstones
         self._offsets.keep(
             window.buffer, window.columns, count, self._kept, self._record_counts, keeps_tombstones=keeps_tombstones
@@ -225,11 +241,12 @@ class BatchFilter:
         selection = _Selection(is_control=False, keeps_tombstones=keeps_tombstones)
         stay: list[LegacyRecord] = []
         for window in batch.windows(self._scanner):
-            count, tombstones, without_key = self._mark(window, selection)
+            count, tombstones, without_key, dropped = self._mark(window, selection)
             stay += compress(window.legacy or (), self._kept)
             self.counts.records_read += window.count
             self.counts.records_kept += count
             self.counts.tombstones_kept += tombstones
+            self.counts.tombstones_dropped += dropped
             self.counts.without_key += without_key
         if not stay:
             return None

@@ -27,8 +27,8 @@ cpdef Py_ssize_t note_records(
     unsigned long long[::1] secret, unsigned long long[::1] key) except? -9
 
 @cython.locals(
-    slots=cython.ulonglong, stay=cython.longlong, tombstones=cython.longlong, without_key=cython.longlong,
-    index=Py_ssize_t, stays=cython.int, at=Py_ssize_t, last=cython.longlong,
+    slots=cython.ulonglong, stay=cython.longlong, tombstones=cython.longlong, dropped_tombstones=cython.longlong,
+    without_key=cython.longlong, index=Py_ssize_t, stays=cython.int, at=Py_ssize_t, last=cython.longlong,
 )
 cpdef Py_ssize_t keep_records(
     const unsigned char[::1] buffer, long long[::1] offsets, long long[::1] key_positions, long long[::1] key_sizes,

@@ -32,7 +32,8 @@ STATE_SLOTS = 3
 KEPT = 0
 KEPT_TOMBSTONES = 1
 WITHOUT_KEY = 2
-COUNT_SLOTS = 3
+DROPPED_TOMBSTONES = 3
+COUNT_SLOTS = 4
 
 
 class OffsetMap:
@@ -109,7 +110,7 @@ class OffsetMap:
         """Set kept[index] of the first `count` records of a window to 1 where a record stays, else 0 -> how many stay.
 
         A record stays that the map does not account for, and the last one of its key where it has a value, or
-        `keeps_tombstones`. `counts` is filled: KEPT, KEPT_TOMBSTONES, WITHOUT_KEY (such go).
+        `keeps_tombstones`. `counts` is filled: KEPT, KEPT_TOMBSTONES, WITHOUT_KEY (such go), DROPPED_TOMBSTONES.
         """
         return keep_records(
             buffer,
@@ -292,6 +293,7 @@ def keep_records(
     stay = 0
     tombstones = 0
     without_key = 0
+    dropped_tombstones = 0
     index = 0
     while index < count:
         stays = 0
@@ -305,12 +307,14 @@ def keep_records(
             last = table[at + 2]
             if offsets[index] + 1 >= last:
                 stays = 1
-        if stays and value_sizes[index] < 0:
-            tombstones += 1
+        if value_sizes[index] < 0:
+            tombstones += stays
+            dropped_tombstones += 1 - stays
         kept[index] = stays
         stay += stays
         index += 1
     counts[0] = stay
     counts[1] = tombstones
     counts[2] = without_key
+    counts[3] = dropped_tombstones
     return stay

@@ -77,7 +77,7 @@ def test_what_stays(way: str, rows: list[Row], keeps_tombstones: bool, latest: i
     noted = rows[: latest + 1]
     made.note(buffer, columns, len(noted), 0)
     made.latest_offset = latest
-    kept, counts = bytearray(len(rows)), array("q", (0, 0, 0))
+    kept, counts = bytearray(len(rows)), array("q", (0, 0, 0, 0))
     last = {key: offset for offset, (key, _) in enumerate(noted)}
     expected = [
         offset > latest or (key is not None and offset >= last.get(key, -1) and (value is not None or keeps_tombstones))
@@ -87,7 +87,8 @@ def test_what_stays(way: str, rows: list[Row], keeps_tombstones: bool, latest: i
     assert list(map(bool, kept)) == expected
     tombstones = sum(stays and value is None for stays, (_, value) in zip(expected, rows, strict=True))
     without_key = sum(key is None for key, _ in noted)
-    assert list(counts) == [sum(expected), tombstones, without_key]
+    dropped = sum(value is None for _, value in rows) - tombstones
+    assert list(counts) == [sum(expected), tombstones, without_key, dropped]
 
 
 @pytest.mark.parametrize("way", WAYS)
