@@ -103,12 +103,20 @@ class CleaningRound:
         self._since_pause = 0
         return True
 
-    def _batches(self, reader: SegmentReader, position: int = 0) -> Iterator[LogBatch]:
-        """The batches of a segment as Kafka finds them; each must be sound. Raises CorruptRecordError."""
+    def _batches(self, reader: SegmentReader, segment: LiveSegment, position: int = 0) -> Iterator[LogBatch]:
+        """The batches of a segment as Kafka finds them; each must be sound, and the last at its end. Raises CorruptRecordError.
+
+        Bytes that are no whole batch are no end here: what lies behind them may be told by a repair, and would be gone.
+        """
         for batch in walk_batches(reader, position):
             if not batch.is_valid:
                 raise CorruptRecordError(f"{reader.path}: the batch at byte {batch.position} has a wrong CRC", batch.position)
+            position = batch.end_position
             yield batch
+        if position < segment.size_bytes:
+            raise CorruptRecordError(
+                f"{reader.path}: the bytes from {position} on, up to {segment.size_bytes}, are no whole batch", position
+            )
 
     # ------------------------------------------------------------------------------------------------------- gathering
 
@@ -127,7 +135,7 @@ class CleaningRound:
         """Note the keys of a segment -> whether the map is full."""
         position = self._local.index_of(segment).lookup(start).position
         with SegmentReader(self._local.disk, segment.log_path, end=segment.size_bytes) as reader:
-            for batch in self._batches(reader, position):
+            for batch in self._batches(reader, segment, position):
                 if self._note(batch, start, transactions):
                     return True
                 if self._pause_due(batch.header.size_bytes):
@@ -218,7 +226,7 @@ class CleaningRound:
             transactions.add_aborted(self._log.aborted_transactions(old.base_offset, following))
             keeps_legacy_tombstones = disk.mtime_ms(old.log_path) > legacy_horizon_ms
             with SegmentReader(disk, old.log_path, end=old.size_bytes) as reader:
-                for batch in self._batches(reader):
+                for batch in self._batches(reader, old):
                     left = batches.clean(batch, keeps_legacy_tombstones=keeps_legacy_tombstones)
                     if left is not None:
                         self._append(left)

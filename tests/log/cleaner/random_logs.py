@@ -24,7 +24,11 @@ SECRET = bytes(16)
 def clean(live: LiveLog, checkpoint: int | None, now_ms: int, memory_bytes: int) -> CleanedLog:
     """One round of the cleaner; what is to be flushed is, and the files that go are removed."""
     log = live.log
-    under_way = CleaningRound(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, SECRET), now_ms)
+    return finish(live, CleaningRound(log, log_to_clean(log, checkpoint, now_ms), OffsetMap(memory_bytes, SECRET), now_ms))
+
+
+def finish(live: LiveLog, under_way: CleaningRound) -> CleanedLog:
+    """Do a round of the cleaner to its end; what is to be flushed is, and the files that go are removed."""
     steps = under_way.run()
     while True:
         try:
