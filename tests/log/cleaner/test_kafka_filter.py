@@ -21,7 +21,6 @@ from tests.log.live_logs import NOW_MS, marker, new_batch
 
 CODECS = range(5)
 LEGACY_CODECS = range(4)  # zstd came with format 2
-LATE_MS = 1000
 
 Told = tuple[int | None, str | None, str | None]  # timestamp, key, value
 
@@ -44,14 +43,10 @@ def told(rows: Sequence[Row]) -> list[tuple[int, int, str, str]]:
 class Filtered:
     """A log of batches with their offsets, cleaned: its first segment."""
 
-    def __init__(
-        self, directory: Path, *batches: memoryview, gone: Sequence[int] = (), producer_ids: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, directory: Path, *batches: memoryview, gone: Sequence[int] = ()) -> None:
         self.log = CompactedLog(directory, cleanup_policy=frozenset(("delete",)), segment_bytes=1 << 20, retention_ms=-1)
         for batch in batches:
             self.log.log.append_as_follower(batch, NOW_MS)
-        for producer_id in producer_ids:
-            self.log.live.append(marker(producer_id, abort=False))
         self.log.log.update_high_watermark(self.log.log.log_end_offset)
         # The last batch that a round may clean stays in any case: it must not be one of these.
         self.log.put(10**6, 1)
