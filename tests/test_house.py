@@ -25,7 +25,7 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60
 # Modules that belong to the outside world, and which rooms may import them (all else may not). spark/session.py is a shell: it
-# starts Spark; verification/workers.py is one: it starts processes.
+# starts Spark; inspect/process_pool.py is one: it starts processes.
 WORLD = {
     "os": ("kcli/commands/", "kcli/log/disk.py", "kcli/server/shell/", "kcli/spark/session.py"),
     "time": ("kcli/commands/", "kcli/server/shell/", "kcli/spark/session.py"),
@@ -35,8 +35,8 @@ WORLD = {
     "asyncio": ("kcli/server/shell/",),
     "threading": ("kcli/commands/", "kcli/spark/"),
     "subprocess": ("kcli/spark/session.py",),
-    "multiprocessing": ("kcli/commands/", "kcli/inspect/verification/workers.py"),
-    "signal": ("kcli/commands/", "kcli/server/shell/", "kcli/inspect/verification/workers.py"),
+    "multiprocessing": ("kcli/commands/", "kcli/inspect/process_pool.py"),
+    "signal": ("kcli/commands/", "kcli/server/shell/", "kcli/inspect/process_pool.py"),
     "shutil": ("kcli/commands/", "kcli/spark/session.py"),
     "tempfile": ("kcli/commands/", "kcli/spark/session.py", "kcli/spark/parquet_export.py"),
     "pyspark": ("kcli/spark/", "pyspark_kcli/", "kcli/commands/to_parquet.py"),

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "run a Kafka broker and controller in this process"),
     "dump-log": ("dump_log", "show the files of a log directory: segments, indexes, snapshots, checkpoints"),
     "verify": ("verify", "check a log directory, and repair it with --repair"),
+    "compact": ("compact", "clean compacted topics with no broker running, or give batches another codec"),
     "describe": ("describe", "tell what a log directory holds: topics, offsets, groups, transactions, configs"),
     "format": ("format", "make empty log directories those of a node, as kafka-storage format does"),
     "to-parquet": ("to_parquet", "write records to Parquet through Spark"),

@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
         tell(problem.message)
     if not targets:
         raise CannotRun("there is nothing to verify")
+    from kcli.inspect.process_pool import WorkerLostError
     from kcli.inspect.renderers.verify_report import json_lines, text_lines
     from kcli.inspect.verification.verifier import Verifier
-    from kcli.inspect.verification.workers import WorkerLostError
 
     verifier = Verifier(disk, targets)
     try:

@@ -6,15 +6,15 @@
     a partition of less than a core's share        whole, in a worker
     a larger one with several segments             its segments in workers, put together in this process (partitions)
 
-Largest first, so that no core idles at the end; the results come in the order of the input whatever was done when. Workers get
-paths and give back what they found, both small. `multiprocessing` is imported only where workers are used.
+Largest first, so that no core idles at the end; the results come in the order of the input whatever was done when.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.partitions import verify_partition
 from kcli.inspect.verification.readings import ReadAhead, SegmentReading, read_segment, segment_options
@@ -22,13 +22,7 @@ from kcli.log.disk import Disk
 from kcli.log.log_directory import PartitionDirectory, Segment
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
-
-SMALL_BYTES = 64 * 1024 * 1024
-
-
-class WorkerLostError(Exception):
-    """A worker process died, as one does that the system kills for want of memory; the message is one sentence."""
+    from concurrent.futures import Future
 
 
 class Job(NamedTuple):
@@ -53,7 +47,9 @@ def verify_all(
         for job in jobs:
             yield verify_partition(disk, job.partition, job.options, tell)
         return
-    yield from _Pool(disk, jobs, min(processes, parts), on_bytes).run()
+    processes = min(processes, parts)
+    with ProcessPool(processes, on_bytes) as pool:
+        yield from _Shared(disk, jobs, processes, pool).results()
 
 
 def _nothing(count: int) -> None:
@@ -62,30 +58,14 @@ def _nothing(count: int) -> None:
 
 # ----------------------------------------------------------------------------------------------------- in the workers
 
-_done_bytes: Any = None  # a counter that workers and their parent share
-
-
-def _begin_worker(counter: Any) -> None:
-    import signal
-
-    global _done_bytes
-    _done_bytes = counter
-    # The terminal interrupts the whole group; the parent ends the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _count_bytes(count: int) -> None:
-    with _done_bytes.get_lock():
-        _done_bytes.value += count
-
 
 def _partition_task(disk: Disk, job: Job) -> PartitionResult:
-    return verify_partition(disk, job.partition, job.options, _count_bytes)
+    return verify_partition(disk, job.partition, job.options, count_bytes)
 
 
 def _segment_task(disk: Disk, job: Job, segment: Segment) -> SegmentReading | None:
     try:
-        return read_segment(disk, segment, segment_options(job.partition, segment, job.options), _count_bytes)
+        return read_segment(disk, segment, segment_options(job.partition, segment, job.options), count_bytes)
     except OSError:
         return None  # read again in its turn, where the fault is told
 
@@ -93,68 +73,34 @@ def _segment_task(disk: Disk, job: Job, segment: Segment) -> SegmentReading | No
 # ------------------------------------------------------------------------------------------------------ in the parent
 
 
-class _Pool:
-    """The workers of one verification and what they have been given to do."""
+class _Shared:
+    """What the workers have been given to do."""
 
-    def __init__(self, disk: Disk, jobs: list[Job], processes: int, on_bytes: Callable[[int], None] | None) -> None:
+    def __init__(self, disk: Disk, jobs: list[Job], processes: int, pool: ProcessPool) -> None:
         self.disk = disk
         self.jobs = jobs
-        self.processes = processes
-        self.on_bytes = on_bytes
-        self._told = 0
+        self.pool = pool
         self._whole: dict[int, Future[PartitionResult]] = {}
         self._segments: dict[int, dict[str, Future[SegmentReading | None]]] = {}
-
-    def run(self) -> Iterator[PartitionResult]:
-        """Give out all work, then hand the results on as they come into their order."""
-        from concurrent.futures import ProcessPoolExecutor
-        from concurrent.futures.process import BrokenProcessPool
-        from multiprocessing import get_all_start_methods, get_context
-
-        context = get_context("fork" if "fork" in get_all_start_methods() else None)
-        self._counter = context.Value("q", 0)
-        pool = ProcessPoolExecutor(self.processes, context, initializer=_begin_worker, initargs=(self._counter,))
-        try:
-            self._submit(pool)
-            for number, job in enumerate(self.jobs):
-                yield self._result(number, job)
-        except BrokenProcessPool:
-            raise WorkerLostError("a worker process died; give the machine more memory, or use --processes 1") from None
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    def _submit(self, pool: ProcessPoolExecutor) -> None:
-        share = sum(job.size_bytes for job in self.jobs) / self.processes
-        for number in sorted(range(len(self.jobs)), key=lambda number: -self.jobs[number].size_bytes):
-            job = self.jobs[number]
+        share = sum(job.size_bytes for job in jobs) / processes
+        for number in sorted(range(len(jobs)), key=lambda number: -jobs[number].size_bytes):
+            job = jobs[number]
             if job.size_bytes >= share and len(job.partition.segments) > 1:
                 self._segments[number] = {
-                    segment.log: pool.submit(_segment_task, self.disk, job, segment) for segment in job.partition.segments
+                    segment.log: pool.submit(_segment_task, disk, job, segment) for segment in job.partition.segments
                 }
             else:
-                self._whole[number] = pool.submit(_partition_task, self.disk, job)
+                self._whole[number] = pool.submit(_partition_task, disk, job)
 
-    def _result(self, number: int, job: Job) -> PartitionResult:
-        if number in self._whole:
-            result: PartitionResult = self._await(self._whole.pop(number))
-            return result
+    def results(self) -> Iterator[PartitionResult]:
+        """The results as they come into their order."""
+        for number, job in enumerate(self.jobs):
+            if number in self._whole:
+                yield self.pool.result(self._whole.pop(number))
+            else:
+                yield verify_partition(self.disk, job.partition, job.options, read_ahead=self._ahead(number))
+
+    def _ahead(self, number: int) -> ReadAhead:
+        """What gives the readings of a partition's segments, each once."""
         futures = self._segments.pop(number)
-        read_ahead: ReadAhead = lambda segment: self._await(futures.pop(segment.log))  # noqa: E731
-        return verify_partition(self.disk, job.partition, job.options, read_ahead=read_ahead)
-
-    def _await(self, future: Future[Any]) -> Any:
-        """A future's result; while it is awaited, the progress is told ten times a second."""
-        if self.on_bytes is None:
-            return future.result()
-        from concurrent.futures import TimeoutError as NotYet
-
-        while True:
-            try:
-                return future.result(timeout=0.1)
-            except NotYet:
-                if future.done():
-                    raise
-            finally:
-                done = self._counter.value
-                self.on_bytes(done - self._told)
-                self._told = done
+        return lambda segment: self.pool.result(futures.pop(segment.log))

@@ -1,0 +1,236 @@
+"""`kcli compact`: cleans compacted topics as a broker's cleaner does, with no broker running, or gives batches another codec.
+
+exit code  when
+---------  ----------------------------------------------------------------------------------------------------
+0          all is done, or nothing is to do; of --dry-run: all could be planned
+1          a partition was left as it was (damage, a full disk) or refused, the others are done
+2          could not run: a locked or unclean directory, wrong options, nothing that may be compacted
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell
+from kcli.commands.progress import ProgressBar, progress_bar
+from kcli.log.disk import OsDisk
+
+if TYPE_CHECKING:
+    from kcli.inspect.compacting.compaction import Compaction, RunOptions
+    from kcli.inspect.compacting.jobs import PartitionOutcome, PartitionPlan, Recompression
+    from kcli.inspect.compacting.selection import LeftOut
+    from kcli.inspect.renderers.compact_report import JsonReport, TextReport
+
+ARGUMENTS = "PATH..."
+DESCRIPTION = """\
+Cleans compacted topics as a broker's log cleaner does, with no broker running: of each key the last record stays.
+Tells first what goes, then does it. With --compression it gives the batches of any topic another codec instead."""
+EPILOG = """\
+Paths are log directories, partition directories and globs. A directory that a broker runs on, or has not stopped
+cleanly, is refused. Killed at any moment, each partition is what it was or what it should become. Exit codes:
+0 done, 1 a partition was left as it was, 2 could not run. docs/compact.md tells all, and the schema of
+--output json."""
+
+# option -> the topic's setting that it overrides.
+_OVERRIDES = {
+    "min_compaction_lag_ms": "min.compaction.lag.ms",
+    "delete_retention_ms": "delete.retention.ms",
+    "segment_bytes": "segment.bytes",
+}
+# What belongs to cleaning alone.
+_CLEANING = ("min_compaction_lag_ms", "max_compaction_lag_ms", "delete_retention_ms", "memory", "active", "from_start")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `kcli compact`."""
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories or globs")
+    parser.add_argument("--topic", metavar="GLOB", action="append", default=[], help="topics with such a name, and no others")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, and touch nothing")
+    parser.add_argument("--to", metavar="DIR", help="make DIR the compacted directory, and leave the source alone")
+    parser.add_argument(
+        "--compression",
+        metavar="CODEC[:LEVEL]",
+        help="clean nothing, but give data batches the codec zstd, lz4, snappy, gzip or none",
+    )
+    parser.add_argument(
+        "--any-policy", action="store_true", help="compact what is named though its cleanup.policy is not compact, or not known"
+    )
+    parser.add_argument("--unclean", action="store_true", help="take a directory without the mark of a clean stop, as repaired")
+    cleaning = parser.add_argument_group("cleaning")
+    cleaning.add_argument("--active", action="store_true", help="clean the active segments, too: they are rolled first")
+    cleaning.add_argument("--from-start", action="store_true", help="clean anew what was cleaned before")
+    cleaning.add_argument(
+        "--min-compaction-lag-ms", type=int, metavar="MS", help="leave what is younger (the topic's min.compaction.lag.ms)"
+    )
+    cleaning.add_argument(
+        "--max-compaction-lag-ms", type=int, metavar="MS", help="roll and clean active segments that began longer ago"
+    )
+    cleaning.add_argument(
+        "--delete-retention-ms", type=int, metavar="MS", help="how long tombstones stay (the topic's delete.retention.ms)"
+    )
+    cleaning.add_argument(
+        "--segment-bytes", type=int, metavar="BYTES", help="how large segments may become (the topic's segment.bytes)"
+    )
+    cleaning.add_argument(
+        "--memory", type=int, metavar="BYTES", help="for the keys of a partition, 24 bytes each (134217728); more take rounds"
+    )
+    parser.add_argument("--processes", type=int, metavar="N", help="how many cores to use (all of them)")
+    parser.add_argument("--output", choices=["text", "json"], default="text", help="a table, or one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compact what was asked for -> exit code. Raises CannotRun."""
+    from kcli.inspect.compacting.compaction import Compaction, RefusedError
+    from kcli.inspect.compacting.selection import asked_for
+    from kcli.inspect.process_pool import WorkerLostError
+    from kcli.inspect.renderers.compact_report import JsonReport, TextReport
+    from kcli.log.log_directory import resolve_paths
+
+    if not args.paths:
+        raise CannotRun("name what to compact: kcli compact PATH...")
+    disk = OsDisk()
+    report = JsonReport() if args.output == "json" else TextReport()
+    work = _Run(args, report)
+    targets, problems = resolve_paths(disk, args.paths)
+    asked, sentences = asked_for(targets, tuple(args.topic))
+    with tempfile.TemporaryDirectory(prefix="kcli-compact-") as scratch:
+        options = _options(args, scratch)
+        try:
+            compaction = Compaction(disk, asked, options)
+            work.print(report.begin())
+            for problem in problems:
+                work.problem(problem.path, problem.message)
+            for sentence in sentences:
+                work.problem(*sentence.split(": ", 1))
+            work.tell_left_out(compaction.left_out)
+            for path, why in compaction.unreadable:
+                work.problem(path, f"the partition's directory cannot be read: {why}")
+            if not compaction.jobs:
+                raise CannotRun("there is nothing that may be compacted")
+            with compaction:
+                return work.run(compaction)
+        except (RefusedError, WorkerLostError) as error:
+            raise CannotRun(str(error)) from None
+
+
+def _options(args: argparse.Namespace, scratch: str) -> RunOptions:
+    from kcli.inspect.compacting.compaction import RunOptions
+    from kcli.inspect.compacting.jobs import MEMORY_BYTES, CompactOptions
+
+    for name in (*_OVERRIDES, "max_compaction_lag_ms", "memory", "processes"):
+        value, least = getattr(args, name), 0 if name.endswith("_ms") else 1
+        if value is not None and value < least:
+            raise CannotRun(f"--{name.replace('_', '-')} takes a number, {least} or more")
+    if args.to and args.dry_run:
+        raise CannotRun("--dry-run makes no directory: leave --to out")
+    recompression = _recompression(args)
+    compact = CompactOptions(
+        now_ms=time.time_ns() // 1_000_000,
+        random_bytes=os.urandom,
+        memory_bytes=args.memory or MEMORY_BYTES,
+        with_active=args.active,
+        max_compaction_lag_ms=args.max_compaction_lag_ms,
+        from_start=args.from_start,
+        recompression=recompression,
+    )
+    given = {key: getattr(args, name) for name, key in _OVERRIDES.items()}
+    overrides = {key: str(value) for key, value in given.items() if value is not None}
+    target = args.to.rstrip("/") if args.to else None
+    return RunOptions(compact, overrides, args.any_policy, args.unclean, args.dry_run, target, scratch)
+
+
+def _recompression(args: argparse.Namespace) -> Recompression | None:
+    from kcli.inspect.compacting.recompressing import parse_recompression
+
+    if args.compression is None:
+        return None
+    for name in _CLEANING:
+        if getattr(args, name) not in (None, False):
+            raise CannotRun(f"--compression cleans nothing: leave --{name.replace('_', '-')} out, or run twice")
+    try:
+        return parse_recompression(args.compression)
+    except ValueError as error:
+        raise CannotRun(f"--compression: {error}") from None
+
+
+class _Run:
+    """One run, and what it came to."""
+
+    def __init__(self, args: argparse.Namespace, report: TextReport | JsonReport) -> None:
+        self.args = args
+        self.report = report
+        self.bar: ProgressBar | None = None
+        self.problems = self.left_out = 0
+        self.plans: list[PartitionPlan] = []
+
+    def print(self, lines: Iterable[str]) -> None:
+        """Print lines on stdout, if there are any."""
+        text = "\n".join(lines)
+        if text:
+            if self.bar is not None:
+                self.bar.hide()
+            print_text(text)
+
+    def problem(self, path: str, message: str) -> None:
+        """Tell of what cannot be done."""
+        self.problems += 1
+        tell(message if message.startswith(path) else f"{path}: {message}")
+        self.print(self.report.problem(path, message))
+
+    def tell_left_out(self, left_out: list[LeftOut]) -> None:
+        """Tell what is not worked on: of what was named each partition, else a line a reason."""
+        topics: dict[str, dict[str, None]] = {}
+        self.left_out = len(left_out)
+        for left in left_out:
+            self.print(self.report.left_out(left))
+            if left.is_refused:
+                self.problems += 1
+                tell(f"{left.path}: {left.message}")
+            else:
+                topics.setdefault(left.message, {})[left.topic] = None
+        for message, names in topics.items():
+            tell(f"left alone: {', '.join(names)}: {message}")
+
+    def run(self, compaction: Compaction) -> int:
+        """The plan, then the work -> exit code."""
+        processes = self.args.processes or len(os.sched_getaffinity(0))
+        holds_all = compaction.holds_all
+        waiting: list[PartitionOutcome] = []
+        with progress_bar(compaction.total_bytes) as self.bar:
+            for outcome in compaction.outcomes(processes, self.bar.advance if self.bar is not None else None):
+                if outcome.problem is not None:
+                    self.problem(outcome.job.path, outcome.problem)
+                else:
+                    self.plans.append(outcome.plan)
+                waiting.append(outcome)
+                if not holds_all:
+                    self._finish(compaction, waiting)
+                    waiting = []
+        self.bar = None
+        self._finish(compaction, waiting)
+        compaction.finish_target()
+        self._end()
+        return EXIT_FINDINGS if self.problems else EXIT_OK
+
+    def _finish(self, compaction: Compaction, outcomes: list[PartitionOutcome]) -> None:
+        """Tell the plan of partitions, and let it come true."""
+        self.print(self.report.plans(outcomes))
+        if self.args.dry_run:
+            return
+        for outcome in outcomes:
+            placed = compaction.place(outcome)
+            if outcome.problem is None:
+                self.print(self.report.placed(placed))
+
+    def _end(self) -> None:
+        from kcli.inspect.renderers.compact_report import RunSummary
+
+        summary = RunSummary(
+            not self.args.dry_run, self.args.compression is not None, tuple(self.plans), self.left_out, self.problems
+        )
+        self.print(self.report.end(summary))

@@ -1,0 +1,320 @@
+"""A run of `kcli compact` over log directories: what is taken, the locks, the work, and the log directories' own files.
+
+    in place                                                  into another directory
+    --------------------------------------------------------  ----------------------------------------------------------
+    `.lock` is taken and held                                 taken where it is there: the source gets no file
+    a broker's directory must have been stopped cleanly       the same
+    what a crash left in a partition is finished first        the source is read only
+    each partition comes true at once (placing)               its files are copied, new ones take the place of old ones
+    cleaner-offset-checkpoint says how far each is cleaned    the log directory's own files and the metadata log are
+                                                              copied, the checkpoints of what is there, and of a whole
+                                                              log directory all other partitions; the mark of a clean
+                                                              stop last
+
+New files lie beside what they will replace until the plan was told. Where they would not all fit on the disk at once, each
+partition comes true before the next one is put in place (`holds_all` is False).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from kcli.format import limits
+from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
+from kcli.format.file_names import FileKind, FileState
+from kcli.format.primitives import FormatError
+from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, PartitionOutcome
+from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
+from kcli.inspect.compacting.selection import Asked, LeftOut, Selected, select
+from kcli.inspect.compacting.workers import work_on_all
+from kcli.inspect.description.cluster_topics import read_cluster_topics
+from kcli.log.disk import LogDisk
+from kcli.log.indexes import IndexSettings
+from kcli.log.log_directory import (
+    base_name,
+    join_path,
+    log_bytes,
+    read_checkpoints,
+    read_log_directory,
+)
+
+_CHECKPOINTS = (
+    FileKind.RECOVERY_POINT_CHECKPOINT,
+    FileKind.LOG_START_OFFSET_CHECKPOINT,
+    FileKind.REPLICATION_CHECKPOINT,
+    FileKind.CLEANER_CHECKPOINT,
+)
+_ROOT_FILES = (FileKind.META_PROPERTIES, *_CHECKPOINTS)
+_COPIED_KINDS = (FileKind.META_PROPERTIES, FileKind.BOOTSTRAP_CHECKPOINT, FileKind.CLEAN_SHUTDOWN)
+
+
+class RefusedError(Exception):
+    """The run cannot be; nothing was touched. The message is one sentence."""
+
+
+class RunOptions(NamedTuple):
+    """How a run goes. `overrides` are settings of topics by Kafka's keys; `target` is the other directory, None in place.
+
+    A dry run keeps what it needs in `scratch`.
+    """
+
+    compact: CompactOptions
+    overrides: Mapping[str, str]
+    any_policy: bool = False
+    is_unclean: bool = False
+    is_dry_run: bool = False
+    target: str | None = None
+    scratch: str = ""
+
+
+class Placed(NamedTuple):
+    """A partition that is as it should be, at `path`, and the bytes of its logs there."""
+
+    outcome: PartitionOutcome
+    path: str
+    log_bytes: int
+
+
+class Compaction:
+    """One run over what was asked for, for a `with`: it holds the locks. Raises RefusedError and OSError."""
+
+    def __init__(self, disk: LogDisk, asked: list[Asked], options: RunOptions) -> None:
+        self.disk = disk
+        self.options = options
+        self.left_out: list[LeftOut] = []
+        self.unreadable = [bad for one in asked for bad in one.unreadable]
+        self.jobs: list[PartitionJob] = []
+        self._asked = asked
+        self._releases: list[Callable[[], None]] = []
+        self._cleaned: dict[str, dict[tuple[str, int], int]] = {}
+        if options.target is not None:
+            self._check_target(options.target)
+        for one in asked:
+            self._check_usable(one)
+            self._add(one)
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all logs that are worked on."""
+        return sum(job.size_bytes for job in self.jobs)
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether the whole plan can be told before anything comes true: all new files fit on the disk beside the old ones."""
+        if self.options.is_dry_run:
+            return True
+        places = {self.options.target or one.log_directory for one in self._asked}
+        return all(self.total_bytes <= self._free_bytes(place) for place in places)
+
+    def _free_bytes(self, place: str) -> int:
+        while place and not self.disk.is_directory(place):
+            place = place.rpartition("/")[0] or "."
+        return self.disk.free_bytes(place)
+
+    # ---------------------------------------------------------------------------------------------------- what is taken
+
+    def _check_target(self, target: str) -> None:
+        if len(self._asked) > 1:
+            raise RefusedError("--to takes the partitions of one log directory at a time")
+        if self.disk.exists(target) and (not self.disk.is_directory(target) or self.disk.list_directory(target)):
+            raise RefusedError(f"--to {target}: it is there and not empty; name a directory that is to be made")
+        for one in self._asked:
+            source = join_path(one.log_directory, "")
+            if join_path(target, "").startswith(source):
+                raise RefusedError(f"--to {target} lies in the log directory {one.log_directory}: a broker does not start so")
+
+    def _root(self, directory: str, kind: FileKind) -> str:
+        return join_path(directory, kind.value)
+
+    def _has(self, directory: str, kind: FileKind) -> bool:
+        return self.disk.exists(self._root(directory, kind))
+
+    def _check_usable(self, asked: Asked) -> None:
+        """Raises RefusedError for a directory that a broker uses, or has not left in order."""
+        directory = asked.log_directory
+        if self.disk.is_locked(self._root(directory, FileKind.LOCK)):
+            raise RefusedError(self._locked(directory))
+        if self._is_unclean(directory) and not self.options.is_unclean:
+            raise RefusedError(
+                f"{directory} was not stopped cleanly (it has no .kafka_cleanshutdown): start the broker and stop it; or "
+                f"repair it with `kcli verify --repair --apply {directory}`, and say --unclean then"
+            )
+
+    def _locked(self, directory: str) -> str:
+        return f"{self._root(directory, FileKind.LOCK)} is locked: a broker is running on this directory; stop it, then compact"
+
+    def _is_unclean(self, directory: str) -> bool:
+        """Whether a broker's directory lacks the mark of a clean stop; a partition that lies elsewhere was copied there."""
+        return self._has(directory, FileKind.META_PROPERTIES) and not self._has(directory, FileKind.CLEAN_SHUTDOWN)
+
+    def _add(self, asked: Asked) -> None:
+        options, directory = self.options, asked.log_directory
+        cluster = read_cluster_topics(self.disk, directory)
+        selected, left_out = select(
+            asked,
+            cluster,
+            options.overrides,
+            any_policy=options.any_policy,
+            recompresses=options.compact.recompression is not None,
+        )
+        self.left_out += left_out
+        checkpoints = read_checkpoints(self.disk, directory)
+        for path, message in checkpoints.problems:
+            raise RefusedError(f"{path}: {message}; `kcli verify --repair {directory}` tells what can be done")
+        compact = options.compact._replace(is_unclean=self._is_unclean(directory))
+        for one in selected:
+            key = (one.partition.topic, one.partition.partition)
+            self.jobs.append(
+                PartitionJob(
+                    one.partition,
+                    log_bytes(self.disk, one.partition),
+                    one.config,
+                    compact,
+                    self._store(one),
+                    options.is_dry_run,
+                    checkpoints.cleaner_offsets.get(key),
+                    checkpoints.recovery_points.get(key, 0),
+                    checkpoints.log_start_offsets.get(key, 0),
+                    checkpoints.high_watermarks.get(key),
+                )
+            )
+
+    def _store(self, one: Selected) -> str:
+        """Where new files of a partition go."""
+        if self.options.is_dry_run:
+            return join_path(self.options.scratch, f"{len(self.jobs)}")
+        if self.options.target is not None:
+            return join_path(self.options.target, one.partition.name)
+        return one.partition.path
+
+    # ---------------------------------------------------------------------------------------------------------- the run
+
+    def __enter__(self) -> Compaction:
+        try:
+            for one in self._asked if not self.options.is_dry_run else ():
+                self._lock(one.log_directory)
+                if self.options.target is None:
+                    self._finish_leftovers(one.log_directory)
+        except BaseException:
+            self._unlock()
+            raise
+        return self
+
+    def _lock(self, directory: str) -> None:
+        path = self._root(directory, FileKind.LOCK)
+        if self.options.target is not None and not self.disk.exists(path):
+            return
+        release = self.disk.lock(path)
+        if release is None:
+            raise RefusedError(self._locked(directory))
+        self._releases.append(release)
+
+    def _finish_leftovers(self, directory: str) -> None:
+        for slot, job in enumerate(self.jobs):
+            if job.partition.log_directory == directory:
+                indexes = IndexSettings(job.config.index_interval_bytes, job.config.segment_index_bytes)
+                try:
+                    finish_before(self.disk, job.path, indexes)
+                except FormatError as error:
+                    raise RefusedError(f"{job.path}: {error.message}") from None
+                self.jobs[slot] = job._replace(size_bytes=log_bytes(self.disk, job.partition))
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self.options.target is None and not self.options.is_dry_run:
+                self._write_cleaner_checkpoints()
+                self._discard()
+        finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        for release in self._releases:
+            release()
+        self._releases.clear()
+
+    def _discard(self) -> None:
+        """Remove new files that never took their places; what cannot be removed is left for a broker's start."""
+        for job in self.jobs:
+            with suppress(OSError):
+                for name in self.disk.list_directory(job.path):
+                    if name.endswith(FileState.CLEANED.value):
+                        self.disk.remove(join_path(job.path, name))
+
+    def outcomes(self, processes: int, on_bytes: Callable[[int], None] | None) -> Iterator[PartitionOutcome]:
+        """Work on all partitions -> what came of each, in order; nothing is in place yet. Raises WorkerLostError."""
+        return work_on_all(self.disk, self.jobs, processes, on_bytes)
+
+    def place(self, outcome: PartitionOutcome) -> Placed:
+        """Let an outcome come true. Raises OSError."""
+        job, target = outcome.job, self.options.target
+        path = job.path
+        if target is not None:
+            path = job.store_directory
+            copy_into(self.disk, job.path, path, outcome.files)
+        elif outcome.files is not None:
+            put_in_place(self.disk, job.path, outcome.files)
+        if outcome.cleaned_offset is not None and outcome.problem is None:
+            cleaned = self._cleaned.setdefault(job.partition.log_directory, {})
+            cleaned[job.partition.topic, job.partition.partition] = outcome.cleaned_offset
+        return Placed(outcome, path, _log_bytes_in(self.disk, path))
+
+    def _write_cleaner_checkpoints(self) -> None:
+        """In place: of what lies in a broker's log directory."""
+        for directory, cleaned in self._cleaned.items():
+            if any(self._has(directory, kind) for kind in _ROOT_FILES):
+                self._write_checkpoint(directory, directory, FileKind.CLEANER_CHECKPOINT, cleaned)
+
+    def _write_checkpoint(
+        self,
+        source: str,
+        target: str,
+        kind: FileKind,
+        changed: Mapping[tuple[str, int], int],
+        only: frozenset[tuple[str, int]] | None = None,
+    ) -> None:
+        """Write a checkpoint of `source` to `target`, with these offsets; `only` of these partitions."""
+        path = self._root(source, kind)
+        offsets: dict[tuple[str, int], int] = {}
+        if self.disk.exists(path):
+            offsets = decode_offset_checkpoint(self.disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).offsets()
+        elif not changed:
+            return
+        offsets.update(changed)
+        kept = {key: offset for key, offset in offsets.items() if only is None or key in only}
+        data = encode_offset_checkpoint(PartitionOffset(*key, offset) for key, offset in kept.items())
+        self.disk.write_file(self._root(target, kind), data)
+
+    def finish_target(self) -> None:
+        """Bring the other directory to its end, behind the last partition. Raises OSError."""
+        target = self.options.target
+        if target is None or self.options.is_dry_run:
+            return
+        (asked,) = self._asked
+        source = asked.log_directory
+        worked_on = {job.path for job in self.jobs}
+        everything = read_log_directory(self.disk, source)
+        here = set(worked_on)
+        for partition in everything.partitions:
+            if partition.path not in worked_on and (asked.is_whole or partition.is_metadata_log):
+                copy_into(self.disk, partition.path, join_path(target, base_name(partition.path)), None)
+                here.add(partition.path)
+        keys = frozenset((one.topic, one.partition) for one in everything.partitions if one.path in here)
+        for kind in _CHECKPOINTS:
+            self._write_checkpoint(source, target, kind, self._changed(source, kind), keys)
+        # The mark of a clean stop last: without it nobody takes a part for the whole. A lock that is opened and closed again
+        # would be given back.
+        for file in sorted(everything.files, key=lambda file: file.kind is FileKind.CLEAN_SHUTDOWN):
+            if file.kind in _COPIED_KINDS:
+                copy_file(self.disk, file.path, join_path(target, file.name))
+        self.disk.flush_directory(target)
+
+    def _changed(self, source: str, kind: FileKind) -> Mapping[tuple[str, int], int]:
+        return self._cleaned.get(source, {}) if kind is FileKind.CLEANER_CHECKPOINT else {}
+
+
+def _log_bytes_in(disk: LogDisk, path: str) -> int:
+    """The bytes of the logs that lie in a partition's directory now."""
+    names = [name for name in disk.list_directory(path) if name.endswith("." + FileKind.LOG.value)]
+    return sum(disk.size(join_path(path, name)) for name in names)

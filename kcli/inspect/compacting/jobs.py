@@ -1,0 +1,102 @@
+"""What is to be done to a partition, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kcli.inspect.compacting.staged_disk import Outcome
+from kcli.log.log_config import LogConfig
+from kcli.log.log_directory import PartitionDirectory
+
+# Kafka's log.cleaner.dedupe.buffer.size.
+MEMORY_BYTES = 128 * 1024 * 1024
+
+
+class Recompression(NamedTuple):
+    """The codec that data batches are to have, and its level, None for Kafka's default."""
+
+    codec: int
+    level: int | None
+
+
+class CompactOptions(NamedTuple):
+    """How partitions are compacted; times in ms. With `recompression` they are re-compressed instead, and nothing else.
+
+    `max_compaction_lag_ms` has active segments rolled, and so cleaned, whose first records are older; `with_active` all.
+    `from_start` cleans anew what was cleaned before. `random_bytes(n)` gives n bytes that nobody can guess.
+    """
+
+    now_ms: int
+    random_bytes: Callable[[int], bytes]
+    memory_bytes: int = MEMORY_BYTES
+    with_active: bool = False
+    max_compaction_lag_ms: int | None = None
+    from_start: bool = False
+    recompression: Recompression | None = None
+    is_unclean: bool = False
+
+
+class PartitionJob(NamedTuple):
+    """A partition to work on; offsets are those of its log directory's checkpoints, None where they have none of it.
+
+    New files go to `store_directory`. In a dry run that is a scratch directory, and only what is needed is kept there.
+    """
+
+    partition: PartitionDirectory
+    size_bytes: int
+    config: LogConfig
+    options: CompactOptions
+    store_directory: str
+    is_dry_run: bool
+    cleaned_offset: int | None = None
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int | None = None
+
+    @property
+    def path(self) -> str:
+        """The partition's directory."""
+        return self.partition.path
+
+
+class PartitionPlan(NamedTuple):
+    """What goes from a partition and what is left, of the segments that are rewritten; sizes in bytes.
+
+    `keys` are those of the part that was cleaned for the first time; where that took several rounds, a key counts once in each.
+    `batches` are those that get another codec, `legacy_batches` those of format 0 and 1, which keep theirs.
+    """
+
+    records: int = 0
+    records_left: int = 0
+    tombstones: int = 0
+    tombstones_left: int = 0
+    without_key: int = 0
+    keys: int = 0
+    size_bytes: int = 0
+    size_bytes_left: int = 0
+    segments: int = 0
+    segments_left: int = 0
+    log_bytes: int = 0
+    log_bytes_left: int = 0
+    rounds: int = 0
+    batches: int = 0
+    legacy_batches: int = 0
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the partition stays as it is."""
+        return not self.rounds and not self.batches
+
+
+class PartitionOutcome(NamedTuple):
+    """A partition's plan and the files that make it true; `problem` is one sentence where it is left alone.
+
+    `cleaned_offset` is up to where it is cleaned then, None where that is not known better than before.
+    """
+
+    job: PartitionJob
+    plan: PartitionPlan
+    files: Outcome | None = None
+    cleaned_offset: int | None = None
+    problem: str | None = None

@@ -1,0 +1,298 @@
+"""A disk on which a partition can be changed without a change: what is written lies aside until it is put in place.
+
+Whatever a broker does to a log (open it, roll it, clean it in rounds) is done on this disk. The partition's directory looks as
+if all of it had happened; its own files are as they were, and no file of it is written, renamed or removed. What came out is
+`outcome()`: kcli.inspect.compacting.placing makes it true, in place or in another directory; a dry run forgets it.
+
+It is a kcli.log.disk.LogDisk for the paths of one directory; others it reads and does not change.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple, NoReturn
+
+from kcli.format import limits
+from kcli.inspect.compacting.staged_files import StagedFile, Store
+from kcli.log.disk import DiskFile, LogDisk, LogFile
+from kcli.log.log_directory import join_path, parent_path
+from kcli.log.planned_file import Extent, PlannedFile
+
+
+class Outcome(NamedTuple):
+    """What became of a directory's files, by name: `made` are at these paths now, `written` are these bytes, `gone` goes.
+
+    `moved` are files of the directory itself that have another name, by the new one.
+    """
+
+    made: dict[str, str]
+    written: dict[str, bytes]
+    gone: tuple[str, ...]
+    moved: dict[str, str]
+
+
+class StagedDisk:
+    """See the head of this module; `store` says where new files go. Methods raise OSError as the disk does."""
+
+    def __init__(self, disk: LogDisk, directory: str, store: Store) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._store = store
+        self._files: dict[str, StagedFile | None] = {}  # as they are seen; None: removed
+        self._real: set[str] = set()  # what was made here, by its true name
+
+    # ------------------------------------------------------------------------------------------------------- the outcome
+
+    def outcome(self) -> Outcome:
+        """What is different now."""
+        made, written, gone, moved = {}, {}, [], {}
+        for path, staged in sorted(self._files.items()):
+            name = path.removeprefix(join_path(self._directory, ""))
+            if staged is None:
+                if self._disk.exists(path) and path not in self._real:
+                    gone.append(name)
+            elif not staged.is_ours:
+                assert staged.path is not None
+                moved[name] = staged.path
+            elif staged.data is not None:
+                if not self._is_same(path, staged.data):
+                    written[name] = bytes(staged.data)
+            elif staged.path is not None:
+                made[name] = staged.path
+        return Outcome(made, written, tuple(gone), moved)
+
+    def _is_same(self, path: str, data: bytearray) -> bool:
+        """Whether the directory has a file of that name and these bytes."""
+        if not self._disk.exists(path) or self._disk.size(path) != len(data):
+            return False
+        return self._disk.read_file(path, len(data)) == data
+
+    def made(self, suffix: str) -> list[str]:
+        """The paths of files that end so, and were made or changed here."""
+        return sorted(path for path, one in self._files.items() if one is not None and one.is_ours and path.endswith(suffix))
+
+    def discard(self) -> None:
+        """Remove what was made here; what cannot be removed is left for a broker's start."""
+        for path in sorted(self._real):
+            with suppress(OSError):
+                self._disk.remove(path)
+        self._real.clear()
+
+    # ------------------------------------------------------------------------------------------------------------ places
+
+    def _look(self, path: str) -> StagedFile:
+        """The file that is seen at a path. Raises FileNotFoundError."""
+        if path in self._files:
+            staged = self._files[path]
+        else:
+            there = path not in self._real and self._disk.exists(path)
+            staged = StagedFile(path, is_ours=False) if there else None
+        if staged is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return staged
+
+    def _new(self, path: str) -> StagedFile:
+        self._drop(path)
+        staged = self._files[path] = self._store.make(path)
+        if staged.path is not None:
+            self._real.add(staged.path)
+        return staged
+
+    def _own(self, path: str) -> StagedFile:
+        """The file at a path as one that may be changed: a file of the directory is copied first."""
+        staged = self._look(path)
+        if staged.is_ours:
+            return staged
+        source = staged.path
+        assert source is not None
+        copy = self._new(path)
+        file = self._disk.open_file(source)
+        try:
+            position = 0
+            while data := file.read_at(position, limits.READ_CHUNK_BYTES):
+                self._add(copy, data)
+                position += len(data)
+        finally:
+            file.close()
+        return copy
+
+    def _add(self, staged: StagedFile, data: bytes | memoryview) -> None:
+        if staged.data is not None:
+            staged.data += data
+        elif staged.path is not None:
+            self._disk.append(staged.path, data)
+        else:
+            staged.size_bytes += len(data)
+
+    def _drop(self, path: str) -> None:
+        """What is seen at a path goes."""
+        staged = self._files.get(path)
+        if staged is not None and staged.is_ours and staged.path is not None:
+            if self._disk.exists(staged.path):
+                self._disk.remove(staged.path)
+            self._real.discard(staged.path)
+        self._files[path] = None
+
+    # ----------------------------------------------------------------------------------------------------------- reading
+
+    def open_file(self, path: str) -> DiskFile:
+        """Open for reading."""
+        staged = self._look(path)
+        if staged.path is not None:
+            return self._disk.open_file(staged.path)
+        data = bytes(staged.data or b"")
+        return PlannedFile(self._disk, path, (Extent(data, 0, len(data)),) if data else ())
+
+    def open_log_file(self, path: str, *, create: bool) -> LogFile:
+        """Open a segment for appending and reading; one of the directory itself is not given out."""
+        if create and not self.exists(path):
+            return self._store.open(path, self._new(path), create=True)
+        return self._store.open(path, self._look(path), create=False)
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        names = self._disk.list_directory(path)
+        if path.rstrip("/") != self._directory.rstrip("/"):
+            return names
+        hidden = self._real | self._files.keys()
+        seen = {name for name in names if join_path(path, name) not in hidden}
+        inside = join_path(self._directory, "")
+        seen |= {at.removeprefix(inside) for at, staged in self._files.items() if staged is not None}
+        return sorted(seen)
+
+    def is_directory(self, path: str) -> bool:
+        """True for a directory, False for anything else or nothing."""
+        return self._disk.is_directory(path)
+
+    def exists(self, path: str) -> bool:
+        """True where something is seen under that name."""
+        if path in self._files:
+            return self._files[path] is not None
+        return path not in self._real and self._disk.exists(path)
+
+    def is_regular(self, path: str) -> bool:
+        """True for a plain file."""
+        if path in self._files:
+            return self._files[path] is not None
+        return path not in self._real and self._disk.is_regular(path)
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes."""
+        staged = self._look(path)
+        if staged.path is not None:
+            return self._disk.size(staged.path)
+        return len(staged.data) if staged.data is not None else staged.size_bytes
+
+    def mtime_ms(self, path: str) -> int:
+        """When the file was last modified, in ms since 1970."""
+        staged = self._look(path)
+        return staged.mtime_ms if staged.path is None else self._disk.mtime_ms(staged.path)
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        staged = self._look(path)
+        return bytes(staged.data or b"") if staged.path is None else self._disk.read_file(staged.path, limit)
+
+    def free_bytes(self, path: str) -> int:
+        """How many bytes may still be written where `path` lies."""
+        return self._disk.free_bytes(path)
+
+    def total_bytes(self, path: str) -> int:
+        """How many bytes the file system holds, free or not, where `path` lies."""
+        return self._disk.total_bytes(path)
+
+    def is_locked(self, path: str) -> bool:
+        """True where another process holds a POSIX record lock on the file."""
+        return self._disk.is_locked(path)
+
+    # ---------------------------------------------------------------------------------------------------------- changing
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        """Set when the file was last modified, in ms since 1970."""
+        staged = self._own(path)
+        if staged.path is None:
+            staged.mtime_ms = mtime_ms
+        else:
+            self._disk.set_mtime_ms(staged.path, mtime_ms)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a file whole."""
+        self._add(self._new(path), data)
+
+    def append(self, path: str, data: bytes | memoryview) -> None:
+        """Append to a file, created where it is missing."""
+        self._add(self._own(path) if self.exists(path) else self._new(path), data)
+
+    def write_at(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of an existing file."""
+        staged = self._own(path)
+        if staged.data is not None:
+            staged.data[position : position + len(data)] = data
+        elif staged.path is not None:
+            self._disk.write_at(staged.path, position, data)
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut or extend a file to `size` bytes."""
+        if not self._look(path).is_ours and self.size(path) == size:
+            return
+        staged = self._own(path)
+        if staged.data is not None:
+            staged.data[size:] = bytes(max(0, size - len(staged.data)))
+        elif staged.path is not None:
+            self._disk.truncate(staged.path, size)
+        else:
+            staged.size_bytes = size
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing the target."""
+        staged = self._look(source)
+        self._drop(target)
+        self._files[source] = None
+        # A file that gets its own name back is as it was.
+        if not staged.is_ours and staged.path == target:
+            del self._files[target]
+        else:
+            self._files[target] = staged
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self._look(path)
+        self._drop(path)
+
+    def make_directory(self, path: str) -> None:
+        """Nothing where it is there. Raises OSError where it is not."""
+        if not self._disk.is_directory(path):
+            raise FileNotFoundError(errno.ENOENT, "No such directory", path)
+
+    def flush(self, path: str) -> None:
+        """Wait until what was made here under that name is on the device."""
+        staged = self._files.get(path)
+        if staged is not None and staged.is_ours and staged.path is not None:
+            self._disk.flush(staged.path)
+
+    def flush_directory(self, path: str) -> None:
+        """Nothing: `flush_made` sees to the names."""
+
+    def flush_made(self) -> None:
+        """Wait until all that was made here, bytes and names, is on the device."""
+        for path in sorted(self._real):
+            self._disk.flush(path)
+        for directory in _directories(self._real):
+            self._disk.flush_directory(directory)
+
+    def remove_directory(self, path: str) -> None:
+        """Never used on it."""
+        self._refuse(path)
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """Never used on it."""
+        self._refuse(path)
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise NotImplementedError(f"{path}: a staged disk changes files, nothing else")
+
+
+def _directories(paths: Iterable[str]) -> list[str]:
+    return sorted({parent_path(path) for path in paths})

@@ -1,0 +1,94 @@
+"""Worker processes for work on many partitions: they get paths and give back what they found, both small.
+
+A task counts the bytes that it is through with (`count_bytes`), and this process tells somebody of them while it waits for a
+result. `multiprocessing` is imported only where a pool is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from types import TracebackType
+
+# So little is done sooner by one process than others are started.
+SMALL_BYTES = 64 * 1024 * 1024
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class WorkerLostError(Exception):
+    """A worker process died, as one does that the system kills for want of memory; the message is one sentence."""
+
+
+# ----------------------------------------------------------------------------------------------------- in the workers
+
+_done_bytes: Any = None  # a counter that workers and their parent share
+
+
+def _begin_worker(counter: Any) -> None:
+    import signal
+
+    global _done_bytes
+    _done_bytes = counter
+    # The terminal interrupts the whole group; the parent ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def count_bytes(count: int) -> None:
+    """Tell, in a worker, of so many more bytes that are done."""
+    with _done_bytes.get_lock():
+        _done_bytes.value += count
+
+
+# ------------------------------------------------------------------------------------------------------ in the parent
+
+
+class ProcessPool:
+    """Up to so many worker processes, for a `with`; `on_bytes`, if any, is told of the progress from this process."""
+
+    def __init__(self, processes: int, on_bytes: Callable[[int], None] | None) -> None:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_all_start_methods, get_context
+
+        context = get_context("fork" if "fork" in get_all_start_methods() else None)
+        self._counter = context.Value("q", 0)
+        self._told = 0
+        self._on_bytes = on_bytes
+        self._pool = ProcessPoolExecutor(processes, context, initializer=_begin_worker, initargs=(self._counter,))
+
+    def __enter__(self) -> ProcessPool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        from concurrent.futures.process import BrokenProcessPool
+
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise WorkerLostError("a worker process died; give the machine more memory, or use --processes 1") from None
+
+    def submit(
+        self, task: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> Future[_Result]:
+        """Have a worker do a task; it and its arguments are pickled."""
+        return self._pool.submit(task, *args, **kwargs)
+
+    def result(self, future: Future[_Result]) -> _Result:
+        """A task's result; while it is awaited, the progress is told ten times a second. Raises what the task raised."""
+        if self._on_bytes is None:
+            return future.result()
+        from concurrent.futures import TimeoutError as NotYet
+
+        while True:
+            try:
+                return future.result(timeout=0.1)
+            except NotYet:
+                if future.done():
+                    raise
+            finally:
+                done = self._counter.value
+                self._on_bytes(done - self._told)
+                self._told = done

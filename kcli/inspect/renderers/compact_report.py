@@ -1,0 +1,208 @@
+"""What a compaction would take away or has taken, as lines: for people, and as JSON for programs.
+
+text      a table of partitions: what goes, of how much                      once, or a partition at a time (little room)
+          <counts>; what was done                                            the last line
+
+JSON      one object a line; docs/compact.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning or
+  goes, not when one is added. Types: schema (the first line), skipped, plan, problem, result, summary (the last line). A
+  path that is not UTF-8 stands base64 in pathBase64 instead of path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kcli.inspect.compacting.compaction import Placed
+from kcli.inspect.compacting.jobs import PartitionOutcome, PartitionPlan
+from kcli.inspect.compacting.selection import LeftOut
+from kcli.inspect.json_text import dump, path_member, quote
+from kcli.inspect.quantities import format_bytes, format_count
+from kcli.inspect.renderers.terminal_text import escape
+from kcli.inspect.renderers.text_table import table_lines
+
+SCHEMA_NAME = "kcli.compact"
+SCHEMA_VERSION = 1
+
+CLEAN_COLUMNS = ("partition", "records go", "of", "tombstones", "of", "keys", "bytes go", "of", "segments", "rounds")
+RECOMPRESS_COLUMNS = ("partition", "batches", "records", "bytes", "become", "segments", "of format 0, 1")
+
+
+class RunSummary(NamedTuple):
+    """What a whole run came to; `is_done` unless it was a dry run."""
+
+    is_done: bool
+    recompresses: bool
+    plans: tuple[PartitionPlan, ...]
+    left_out: int
+    problems: int
+
+    def total(self, field: str) -> int:
+        """The sum of a field of all plans."""
+        return sum(getattr(plan, field) for plan in self.plans)
+
+
+class TextReport:
+    """The report for people."""
+
+    def begin(self) -> Iterator[str]:
+        """What stands first."""
+        yield from ()
+
+    def left_out(self, left: LeftOut) -> Iterator[str]:
+        """Nothing: what is left out is told on stderr."""
+        yield from ()
+
+    def plans(self, outcomes: Sequence[PartitionOutcome]) -> Iterator[str]:
+        """The plan of some partitions; those without anything to do are left out."""
+        rows = [outcome for outcome in outcomes if outcome.problem is None and not outcome.plan.is_nothing]
+        if not rows:
+            return
+        if rows[0].job.options.recompression is not None:
+            yield from table_lines(RECOMPRESS_COLUMNS, [_recompress_row(one) for one in rows])
+        else:
+            yield from table_lines(CLEAN_COLUMNS, [_clean_row(one) for one in rows])
+
+    def problem(self, path: str, message: str) -> Iterator[str]:
+        """Nothing: problems are told on stderr."""
+        yield from ()
+
+    def placed(self, placed: Placed) -> Iterator[str]:
+        """Nothing for each: the last line tells of all."""
+        yield from ()
+
+    def end(self, summary: RunSummary) -> Iterator[str]:
+        """The closing line."""
+        worked = [plan for plan in summary.plans if not plan.is_nothing]
+        partitions = format_count(len(worked), "partition")
+        if not worked:
+            what = "re-compress" if summary.recompresses else "clean"
+            yield f"nothing to {what} in {format_count(len(summary.plans), 'partition')}"
+            return
+        before, after = summary.total("log_bytes"), summary.total("log_bytes_left")
+        sizes = f"{format_bytes(before)} {'became' if summary.is_done else 'would become'} {format_bytes(after)}"
+        if summary.recompresses:
+            what = f"{format_count(summary.total('batches'), 'batch')} of {partitions}"
+        else:
+            gone = summary.total("records") - summary.total("records_left")
+            what = f"{gone:,} of {format_count(summary.total('records'), 'record')} of {partitions}"
+        done = ("re-compressed" if summary.recompresses else "gone") if summary.is_done else "would be"
+        if not summary.is_done:
+            done = "would be re-compressed" if summary.recompresses else "would go"
+        ending = "" if summary.is_done else "; nothing was touched"
+        yield f"{what} {done}, {sizes}{ending}"
+
+
+def _name(outcome: PartitionOutcome) -> str:
+    return escape(outcome.job.path)
+
+
+def _segments(plan: PartitionPlan) -> str:
+    return f"{plan.segments} -> {plan.segments_left}" if plan.segments != plan.segments_left else f"{plan.segments}"
+
+
+def _clean_row(outcome: PartitionOutcome) -> tuple[str, ...]:
+    plan = outcome.plan
+    return (
+        _name(outcome),
+        f"{plan.records - plan.records_left:,}",
+        f"{plan.records:,}",
+        f"{plan.tombstones - plan.tombstones_left:,}",
+        f"{plan.tombstones:,}",
+        f"{plan.keys:,}",
+        format_bytes(plan.size_bytes - plan.size_bytes_left),
+        format_bytes(plan.size_bytes),
+        _segments(plan),
+        f"{plan.rounds}",
+    )
+
+
+def _recompress_row(outcome: PartitionOutcome) -> tuple[str, ...]:
+    plan = outcome.plan
+    return (
+        _name(outcome),
+        f"{plan.batches:,}",
+        f"{plan.records:,}",
+        format_bytes(plan.size_bytes),
+        format_bytes(plan.size_bytes_left),
+        _segments(plan),
+        f"{plan.legacy_batches:,}",
+    )
+
+
+class JsonReport:
+    """The report for programs."""
+
+    def begin(self) -> Iterator[str]:
+        """What stands first."""
+        yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
+
+    def left_out(self, left: LeftOut) -> Iterator[str]:
+        """A partition that is not worked on, and why."""
+        fields = {"topic": left.topic, "refused": left.is_refused, "message": left.message}
+        yield f'{{"type":"skipped",{path_member(left.path)},{dump(fields)[1:]}'
+
+    def plans(self, outcomes: Sequence[PartitionOutcome]) -> Iterator[str]:
+        """The plan of each partition, those without anything to do as well."""
+        for outcome in outcomes:
+            if outcome.problem is None:
+                yield f'{{"type":"plan",{path_member(outcome.job.path)},{dump(_fields(outcome))[1:]}'
+
+    def problem(self, path: str, message: str) -> Iterator[str]:
+        """Something that could not be done."""
+        yield f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}'
+
+    def placed(self, placed: Placed) -> Iterator[str]:
+        """A partition that is as planned now."""
+        partition = placed.outcome.job.partition
+        fields = {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "cleanedOffset": placed.outcome.cleaned_offset,
+            "logBytes": placed.log_bytes,
+        }
+        yield f'{{"type":"result",{path_member(placed.path)},{dump(fields)[1:]}'
+
+    def end(self, summary: RunSummary) -> Iterator[str]:
+        """The closing line."""
+        yield dump(
+            {
+                "type": "summary",
+                "done": summary.is_done,
+                "partitions": len(summary.plans),
+                "changed": sum(not plan.is_nothing for plan in summary.plans),
+                "skipped": summary.left_out,
+                "problems": summary.problems,
+                "records": summary.total("records"),
+                "recordsLeft": summary.total("records_left"),
+                "tombstones": summary.total("tombstones"),
+                "tombstonesLeft": summary.total("tombstones_left"),
+                "batches": summary.total("batches"),
+                "logBytes": summary.total("log_bytes"),
+                "logBytesLeft": summary.total("log_bytes_left"),
+            }
+        )
+
+
+def _fields(outcome: PartitionOutcome) -> dict[str, object]:
+    partition, plan = outcome.job.partition, outcome.plan
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "records": plan.records,
+        "recordsLeft": plan.records_left,
+        "tombstones": plan.tombstones,
+        "tombstonesLeft": plan.tombstones_left,
+        "withoutKey": plan.without_key,
+        "keys": plan.keys,
+        "bytes": plan.size_bytes,
+        "bytesLeft": plan.size_bytes_left,
+        "segments": plan.segments,
+        "segmentsLeft": plan.segments_left,
+        "logBytes": plan.log_bytes,
+        "logBytesLeft": plan.log_bytes_left,
+        "rounds": plan.rounds,
+        "batches": plan.batches,
+        "legacyBatches": plan.legacy_batches,
+        "cleanedOffset": outcome.cleaned_offset,
+    }

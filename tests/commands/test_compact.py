@@ -1,0 +1,484 @@
+"""Protects `kcli compact` as a program: the plan is what the work then does, nothing else is touched, refusals come first."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kcli.commands.app import main
+from kcli.format.checkpoint import decode_offset_checkpoint
+from kcli.format.record_batch import RecordBatch
+from kcli.log.disk import OsDisk
+from kcli.log.file_cache import FileCache
+from kcli.log.log_config import LogConfig
+from kcli.log.log_opener import open_log
+from kcli.log.log_reader import LogBatch, SegmentReader
+from kcli.log.record_windows import RecordScanner
+from tests.commands.test_repair_output import HOLD_LOCK, tree
+from tests.inspect.verified import TOPIC_ID, codes, root_files, verify
+from tests.log.live_logs import NOW_MS, LiveLog, new_batch
+
+Row = tuple[int, int, bytes | None, bytes | None]
+CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
+KEYS = 7
+
+
+def make(root: Path, name: str, *, batches: int = 60, codec: int = 0) -> Path:
+    """A partition of some segments, few keys, and now and then a tombstone."""
+    live = LiveLog(root / name, CONFIG)
+    for number in range(batches):
+        keys = [b"key-%d" % ((number + at) % KEYS) for at in range(3)]
+        values = [None if (number + at) % 11 == 0 else b"%d" % number * 10 for at in range(3)]
+        live.append(new_batch(values, keys=keys, codec=codec, timestamps=[NOW_MS + number + at for at in range(3)]))
+    live.log.close()
+    (root / name / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+    return root / name
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A log directory of a broker that was stopped: a compacted topic of two partitions, and one that is not."""
+    root = tmp_path / "logs"
+    for name in ("__consumer_offsets-0", "__consumer_offsets-1", "orders-0"):
+        make(root, name, batches=80 if name.endswith("1") else 60)
+    root_files(root, replication={"__consumer_offsets-0": 180, "__consumer_offsets-1": 240, "orders-0": 180})
+    return root
+
+
+def start(partition: Path) -> None:
+    """Open a log as a broker does after a clean stop, and stop it."""
+    disk = OsDisk()
+    log = open_log(disk, FileCache(disk, 8), str(partition), "t", 0, CONFIG, NOW_MS, clean_shutdown=True)
+    log.close()
+
+
+def batches_in(partition: Path) -> Iterator[LogBatch]:
+    for path in sorted(partition.glob("*.log")):
+        with SegmentReader(OsDisk(), str(path)) as reader:
+            for batch in reader.batches():
+                assert isinstance(batch, LogBatch) and batch.is_valid
+                yield batch
+
+
+def rows_in(partition: Path) -> list[Row]:
+    """Every record: offset, timestamp, key, value."""
+    found: list[Row] = []
+    for batch in batches_in(partition):
+        for window in batch.windows(RecordScanner()):
+            assert window.error is None
+            columns = window.columns
+            found += [
+                (columns.offset[at], columns.timestamp[at], window.key(at), window.value(at)) for at in range(window.count)
+            ]
+    return found
+
+
+def last_of_each_key(rows: list[Row], end_offset: int) -> list[Row]:
+    """What a cleaner leaves that has been everywhere up to an offset; tombstones stay for now."""
+    last = {key: offset for offset, _, key, _ in rows if offset < end_offset}
+    return [row for row in rows if row[0] >= end_offset or last[row[2]] == row[0]]
+
+
+def active_base(partition: Path) -> int:
+    return int(max(path.name for path in partition.glob("*.log"))[:20])
+
+
+def log_bytes(partition: Path) -> int:
+    return sum(path.stat().st_size for path in partition.glob("*.log"))
+
+
+def run(*words: str | Path) -> int:
+    return main(["compact", *map(str, words)])
+
+
+def told(capfd: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of --output json, by type."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in capfd.readouterr().out.splitlines():
+        row = json.loads(line)
+        found.setdefault(row["type"], []).append(row)
+    return found
+
+
+def assert_sound(*paths: Path) -> None:
+    report = verify(*paths)
+    assert report.is_sound, report.findings
+    assert "leftover" not in " ".join(codes(report))
+
+
+def test_of_each_key_the_last_record_stays(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In the closed segments; the active one is as it was, and so is a topic that is not compacted."""
+    partitions = [logs / "__consumer_offsets-0", logs / "__consumer_offsets-1"]
+    before = {path: rows_in(path) for path in partitions}
+    ends = {path: active_base(path) for path in partitions}
+    kept = tree(logs / "orders-0")
+    assert run(logs) == 0
+    out, err = capfd.readouterr()
+    for path in partitions:
+        assert rows_in(path) == last_of_each_key(before[path], ends[path])
+        assert f"  {path}" in out
+    assert tree(logs / "orders-0") == kept
+    assert "left alone: orders: no metadata log here tells its topic's cleanup.policy" in err
+    assert out.splitlines()[-1].startswith("349 of 363 records of 2 partitions gone, ")
+    checkpoint = decode_offset_checkpoint((logs / "cleaner-offset-checkpoint").read_bytes()).offsets()
+    assert checkpoint == {("__consumer_offsets", number): ends[path] for number, path in enumerate(partitions)}
+    assert_sound(logs)
+    after = {path: path.read_bytes() for path in logs.rglob("*.log")}
+    assert run(logs) == 0
+    assert capfd.readouterr().out == "nothing to clean in 2 partitions\n"
+    assert after == {path: path.read_bytes() for path in logs.rglob("*.log")}
+
+
+def test_a_dry_run_changes_no_byte_and_the_work_does_as_it_said(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = tree(logs.parent)
+    records = {path: len(rows_in(path)) for path in logs.iterdir() if path.is_dir()}
+    assert run("--dry-run", "--output", "json", logs) == 0
+    planned = told(capfd)
+    assert tree(logs.parent) == before
+    assert [row["done"] for row in planned["summary"]] == [False] and "result" not in planned
+    assert run("--output", "json", logs) == 0
+    done = told(capfd)
+    assert done["plan"] == planned["plan"]
+    assert [row["logBytes"] for row in done["result"]] == [row["logBytesLeft"] for row in planned["plan"]]
+    for row in planned["plan"]:
+        path = Path(row["path"])
+        assert log_bytes(path) == row["logBytesLeft"]
+        assert len(rows_in(path)) == records[path] - (row["records"] - row["recordsLeft"])
+        assert len(list(path.glob("*.log"))) == row["segmentsLeft"]
+        assert row["keys"] == KEYS and row["rounds"] == 1
+
+
+def test_more_keys_than_fit_take_rounds_and_a_dry_run_knows(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = logs / "__consumer_offsets-0"
+    before, end = rows_in(path), active_base(path)
+    words = ["--memory", str(24 * 5), "--output", "json", str(path)]
+    assert run("--dry-run", *words) == 0
+    (planned,) = told(capfd)["plan"]
+    assert run(*words) == 0
+    (done,) = told(capfd)["plan"]
+    assert planned == done and done["rounds"] > 3
+    assert rows_in(path) == last_of_each_key(before, end)
+    assert log_bytes(path) == done["logBytesLeft"]
+    assert_sound(logs)
+
+
+def test_the_active_segment_is_cleaned_where_asked(logs: Path) -> None:
+    path = logs / "__consumer_offsets-0"
+    before = rows_in(path)
+    assert run("--active", path) == 0
+    assert rows_in(path) == last_of_each_key(before, before[-1][0] + 1)
+    assert active_base(path) == before[-1][0] + 1
+    assert_sound(logs)
+
+
+def test_an_active_segment_that_began_long_ago_is_cleaned_where_asked(logs: Path) -> None:
+    """NOW_MS is years ago: a lag of a day has the segment rolled, one of a hundred years does not."""
+    path = logs / "__consumer_offsets-0"
+    before = rows_in(path)
+    assert run("--max-compaction-lag-ms", str(100 * 365 * 86_400_000), path) == 0
+    assert rows_in(path) == last_of_each_key(before, active_base(path))
+    assert run("--max-compaction-lag-ms", "86400000", path) == 0
+    assert rows_in(path) == last_of_each_key(before, before[-1][0] + 1)
+
+
+def test_what_is_young_is_left_where_asked(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = logs / "__consumer_offsets-0"
+    before = tree(path)
+    assert run("--min-compaction-lag-ms", str(100 * 365 * 86_400_000), path) == 0
+    assert tree(path) == before
+    assert capfd.readouterr().out == "nothing to clean in 1 partition\n"
+
+
+def test_tombstones_go_at_once_where_they_are_not_retained(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = logs / "__consumer_offsets-0"
+    end = active_base(path)
+    left = [row for row in last_of_each_key(rows_in(path), end) if row[0] >= end or row[3] is not None]
+    words = ["--delete-retention-ms", "0", "--output", "json", str(path)]
+    assert run("--dry-run", *words) == run(*words) == 0
+    planned, done = told(capfd)["plan"]
+    assert planned == done and done["tombstones"] > done["tombstonesLeft"] == 0
+    assert rows_in(path) == left
+    assert_sound(logs)
+
+
+def test_tombstones_go_when_their_time_is_over(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A first run sets the horizon, one behind it drops them; without --from-start nothing is dirty then."""
+    path = logs / "__consumer_offsets-0"
+    assert run("--delete-retention-ms", "1", path) == 0
+    end = active_base(path)
+    tombstones = [row for row in rows_in(path) if row[3] is None and row[0] < end]
+    assert tombstones
+    assert run(path) == 0
+    assert capfd.readouterr().out.endswith("nothing to clean in 1 partition\n")
+    assert run("--from-start", path) == 0
+    assert not [row for row in rows_in(path) if row[3] is None and row[0] < end]
+
+
+def test_segments_become_as_large_as_asked(logs: Path) -> None:
+    small, large = logs / "__consumer_offsets-0", logs / "__consumer_offsets-1"
+    assert run("--segment-bytes", "2000", small) == run("--segment-bytes", "1000000", large) == 0
+    assert len(list(small.glob("*.log"))) > len(list(large.glob("*.log"))) == 2
+    assert_sound(logs)
+
+
+def test_to_leaves_the_source_alone(logs: Path, tmp_path: Path) -> None:
+    """A whole log directory: all of it is there, the compacted partitions compacted."""
+    before, target = tree(logs), tmp_path / "new" / "logs"
+    rows = rows_in(logs / "__consumer_offsets-0")
+    assert run("--to", target, logs) == 0
+    assert tree(logs) == before
+    copied = tree(target)
+    same = [name for name in before if name.startswith(("orders", "meta", ".kafka", "repl", "log-start"))]
+    assert len(same) > 20 and [copied[name][1] for name in same] == [before[name][1] for name in same]
+    # Kafka goes by the time where records have none.
+    assert [copied[name][0] // 10**6 for name in same if "/" in name] == [
+        before[name][0] // 10**6 for name in same if "/" in name
+    ]
+    path = target / "__consumer_offsets-0"
+    assert rows_in(path) == last_of_each_key(rows, active_base(path))
+    cleaned = decode_offset_checkpoint((target / "cleaner-offset-checkpoint").read_bytes()).offsets()
+    assert cleaned["__consumer_offsets", 0] == active_base(path)
+    assert {name for name in copied if "/" not in name} == {*(name for name in before if "/" not in name)}
+    assert_sound(target)
+    assert run("--to", target, logs) == 2
+
+
+def test_to_takes_single_partitions(logs: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    before = tree(logs)
+    assert run("--to", target, logs / "__consumer_offsets-0") == 0
+    assert tree(logs) == before
+    checkpoints = [f"{name}-offset-checkpoint" for name in ("cleaner", "log-start", "recovery-point", "replication")]
+    assert {path.name for path in target.iterdir()} == {
+        *(".kafka_cleanshutdown", "__consumer_offsets-0", "meta.properties", *checkpoints)
+    }
+    assert_sound(target)
+
+
+def test_to_is_refused_where_it_would_do_harm(logs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = tree(logs)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").write_bytes(b"")
+    for target in (logs / "in-it", tmp_path / "full", logs / "meta.properties"):
+        assert run("--to", target, logs) == 2
+    assert run("--to", tmp_path / "new", "--dry-run", logs) == 2
+    assert tree(logs) == before and not (tmp_path / "new").exists()
+    assert "a broker does not start so" in capfd.readouterr().err
+
+
+def test_a_topic_that_is_not_compacted_is_refused_by_name(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = tree(logs)
+    assert run(logs / "orders-0") == 2
+    assert "--any-policy compacts what is named all the same" in capfd.readouterr().err
+    assert run("--topic", "orders", logs) == 2
+    assert tree(logs / "orders-0") == {name[9:]: one for name, one in before.items() if name.startswith("orders-0/")}
+    rows, end = rows_in(logs / "orders-0"), active_base(logs / "orders-0")
+    assert run("--any-policy", logs) == 0
+    assert rows_in(logs / "orders-0") == rows, "of a whole directory it is not named"
+    assert run("--any-policy", "--topic", "ord*", logs) == 0
+    assert rows_in(logs / "orders-0") == last_of_each_key(rows, end)
+
+
+def test_the_metadata_log_is_never_compacted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = make(tmp_path / "logs", "__cluster_metadata-0")
+    assert run("--any-policy", path) == run("--compression", "zstd", path) == 2
+    assert capfd.readouterr().err.count("kept small by its snapshots") == 2
+
+
+def test_a_locked_directory_is_refused(logs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Before anything is written, in each way to run."""
+    (logs / ".lock").write_bytes(b"")
+    before = tree(logs)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, str(logs / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdin is not None and holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        for words in ((), ("--dry-run",), ("--to", tmp_path / "new"), ("--compression", "zstd")):
+            assert run(*words, logs) == 2
+            assert "a broker is running on this directory; stop it, then compact" in capfd.readouterr().err
+    finally:
+        holder.stdin.close()
+        holder.wait()
+        holder.stdout.close()
+    assert tree(logs) == before | {".lock": tree(logs)[".lock"]}
+    assert run(logs) == 0
+
+
+def test_an_unclean_directory_is_refused_and_told_what_helps(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (logs / ".kafka_cleanshutdown").unlink()
+    before = tree(logs)
+    for words in ((), ("--dry-run",), ("--compression", "zstd")):
+        assert run(*words, logs) == 2
+        err = capfd.readouterr().err
+        assert "start the broker and stop it; or repair it with `kcli verify --repair --apply" in err
+    assert tree(logs) == before
+    rows = rows_in(logs / "__consumer_offsets-0")
+    assert run("--unclean", logs) == 0
+    path = logs / "__consumer_offsets-0"
+    assert rows_in(path) == last_of_each_key(rows, active_base(path))
+    assert_sound(logs)
+
+
+def test_an_unclean_log_that_needs_a_recovery_is_left_alone(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (logs / ".kafka_cleanshutdown").unlink()
+    path = max((logs / "__consumer_offsets-0").glob("*.log"))
+    path.write_bytes(path.read_bytes()[:-5])
+    before = tree(logs / "__consumer_offsets-0")
+    assert run("--unclean", logs) == 1
+    assert "its log needs a recovery, which would cut records; it is left as it was" in capfd.readouterr().err
+    assert tree(logs / "__consumer_offsets-0") == before
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--compression", "zstd"), ("--to", "new")])
+def test_a_damaged_partition_is_left_alone_and_the_others_go_on(
+    logs: Path, tmp_path: Path, words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence with the file, the byte and what helps; exit code 1."""
+    words = tuple(str(tmp_path / word) if word == "new" else word for word in words)
+    path = sorted((logs / "__consumer_offsets-0").glob("*.log"))[1]
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    before, other = tree(logs / "__consumer_offsets-0"), log_bytes(logs / "__consumer_offsets-1")
+    assert run(*words, "--output", "json", logs) == 1
+    out, err = capfd.readouterr()
+    (problem,) = [json.loads(line) for line in out.splitlines() if '"type":"problem"' in line]
+    assert f"{path}: the batch at byte 0 " in problem["message"] and "kcli verify --repair" in problem["message"]
+    assert problem["message"] in err
+    assert tree(logs / "__consumer_offsets-0") == before
+    changed = tmp_path / "new" if "--to" in words else logs
+    if "--dry-run" not in words:
+        assert log_bytes(changed / "__consumer_offsets-1") < other
+        assert log_bytes(changed / "__consumer_offsets-0") == log_bytes(logs / "__consumer_offsets-0")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "gzip:9", "snappy", "lz4", "lz4:3", "zstd", "zstd:12"])
+def test_another_codec_and_the_same_records(logs: Path, codec: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of any topic, active segments too; headers change in codec, length and CRC alone."""
+    name, _, level = codec.partition(":")
+    wanted = ("none", "gzip", "snappy", "lz4", "zstd").index(name)
+    make(logs, "mixed-0", codec=4 if wanted != 4 or level else 0)
+    path = logs / "mixed-0"
+    before, rows = [batch.header for batch in batches_in(path)], rows_in(path)
+    others = tree(path)
+    assert run("--compression", codec, "--dry-run", "--output", "json", logs) == 0
+    planned = told(capfd)
+    assert tree(path) == others
+    assert run("--compression", codec, "--output", "json", logs) == 0
+    assert told(capfd)["plan"] == planned["plan"]
+    after = [batch.header for batch in batches_in(path)]
+    assert rows_in(path) == rows
+    for one, other in zip(before, after, strict=True):
+        assert isinstance(one, RecordBatch) and isinstance(other, RecordBatch)
+        assert other.codec == wanted
+        same = {"position": 0, "batch_length": 0, "crc": 0, "attributes": one.attributes & ~7}
+        assert one._replace(**same) == other._replace(**{**same, "attributes": other.attributes & ~7})
+    assert_sound(logs)
+
+
+def test_codecs_and_levels_that_do_not_exist(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = tree(logs)
+    for codec in ("brotli", "zstd:23", "gzip:0", "snappy:1", "lz4:", "zstd:x"):
+        assert run("--compression", codec, logs) == 2
+    assert run("--compression", "zstd", "--active", logs) == 2
+    assert run("--memory", "0", logs) == 2 and run() == 2 and run(logs / "meta.properties") == 2
+    assert capfd.readouterr().err.count("--compression: ") == 6
+    assert tree(logs) == before
+
+
+def test_without_room_for_all_each_partition_comes_true_before_the_next(
+    logs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OsDisk, "free_bytes", lambda *_: 10)
+    assert run("--output", "json", logs) == 0
+    types = [json.loads(line)["type"] for line in capfd.readouterr().out.splitlines()]
+    assert types == ["schema", "skipped", "plan", "result", "plan", "result", "summary"]
+    assert_sound(logs)
+
+
+def test_all_cores_do_what_one_does(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kcli.inspect.compacting import workers
+
+    shutil.copytree(logs, tmp_path / "again")
+    assert run("--processes", "1", logs) == 0
+    monkeypatch.setattr(workers, "SMALL_BYTES", 0)
+    assert run("--processes", "2", tmp_path / "again") == 0
+    for name in ("__consumer_offsets-0", "__consumer_offsets-1"):
+        assert rows_in(logs / name) == rows_in(tmp_path / "again" / name)
+        assert sorted(os.listdir(logs / name)) == sorted(os.listdir(tmp_path / "again" / name))
+
+
+def test_json_is_what_the_page_says(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Every line an object, every member in docs/compact.md, the schema first and the summary last."""
+    assert run("--output", "json", logs, logs / "nothing") == 1
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert rows[0] == {"type": "schema", "name": "kcli.compact", "version": 1} and rows[-1]["type"] == "summary"
+    assert {row["type"] for row in rows} == {"schema", "skipped", "problem", "plan", "result", "summary"}
+    page = (Path(__file__).parents[2] / "docs" / "compact.md").read_text()
+    for row in rows:
+        assert f"| `{row['type']}` |" in page
+        for member in row:
+            assert member == "type" or member in page, member
+
+
+def test_a_killed_process_leaves_each_partition_old_or_new(tmp_path: Path) -> None:
+    """kill -9 at moments of the dice; a start finishes, and the next run ends as if nothing had been."""
+    source = tmp_path / "source"
+    for number in range(4):
+        make(source, f"__consumer_offsets-{number}", batches=200 + number)
+    root_files(source)
+    whole = tmp_path / "whole"
+    shutil.copytree(source, whole)
+    assert run(whole) == 0
+    old = {path.name: rows_in(path) for path in source.glob("__c*")}
+    new = {path.name: rows_in(path) for path in whole.glob("__c*")}
+    dice = Random(5)
+    for number in range(6):
+        logs = tmp_path / f"killed-{number}"
+        shutil.copytree(source, logs)
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(dice.randrange(200)), "compact", str(logs)],
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert process.wait() == -9
+        started = tmp_path / f"started-{number}"
+        shutil.copytree(logs, started)
+        for name in new:
+            start(started / name)
+            assert rows_in(started / name) in (old[name], new[name])
+        assert_sound(started)
+        assert run(logs) == 0
+        assert {name: rows_in(logs / name) for name in new} == new
+        assert_sound(logs)
+
+
+# A kcli that ends itself with SIGKILL in its so-manieth call that changes the disk.
+KILLED = """
+import os, signal, sys
+from kcli.commands.app import main
+from kcli.log.disk import OsDisk
+left = int(sys.argv[1])
+def dying(call):
+    def called(*args, **kwargs):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **kwargs)
+    return called
+for name in ("append", "open_log_file", "rename", "remove", "write_file", "set_mtime_ms", "flush", "truncate"):
+    setattr(OsDisk, name, dying(getattr(OsDisk, name)))
+sys.exit(main(sys.argv[2:]))
+"""
