@@ -299,8 +299,9 @@ class LocalLog:
         """Cut everything from `offset` on; it must be at or above the first base offset -> the paths of files that go."""
         renamed = self.remove_segments(self.segments[bisect_right(self.bases, offset) :])
         segment = self.segments[-1]
-        is_active = segment is self.active.segment
-        if not is_active:
+        if segment is not self.active.segment:
+            # Another one from now on: whoever is reading the closed one, as a cleaner does, is to find it gone.
+            segment = self.segments[-1] = LiveSegment(self.directory, segment.base_offset, segment.size_bytes)
             self.active = SegmentAppender(self.disk, segment, now_ms, self.roll_jitter_ms)
         position = self._find(segment, offset)
         if position >= 0:

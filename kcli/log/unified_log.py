@@ -457,6 +457,8 @@ class UnifiedLog:
     def _set_end(self, offset: int) -> None:
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
+        if self.cleaned_offset is not None:
+            self.cleaned_offset = min(self.cleaned_offset, offset)
 
     # ----------------------------------------------------------------------------------------------------------- closing
 

@@ -66,10 +66,11 @@ def of_producer(producer_id: int, sequence: int, count: int = 1, *, epoch: int =
     return new_batch([b"v"] * count, producer=(producer_id, epoch, sequence), attributes=attributes)
 
 
-def marker(producer_id: int, *, abort: bool, epoch: int = 0, coordinator_epoch: int = 0) -> memoryview:
+def marker(producer_id: int, *, abort: bool, epoch: int = 0, coordinator_epoch: int = 0, timestamp: int = NOW_MS) -> memoryview:
     """The marker that ends a transaction."""
     key, value = encode_marker(is_abort=abort, coordinator_epoch=coordinator_epoch)
-    return new_batch([value], keys=[key], producer=(producer_id, epoch, -1), attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG)
+    attributes = TRANSACTIONAL_FLAG | CONTROL_FLAG
+    return new_batch([value], keys=[key], timestamps=[timestamp], producer=(producer_id, epoch, -1), attributes=attributes)
 
 
 class LiveLog:

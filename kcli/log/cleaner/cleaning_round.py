@@ -219,6 +219,7 @@ class CleaningRound:
         self, olds: list[LiveSegment], batches: BatchFilter, transactions: CleanedTransactions, legacy_horizon_ms: int
     ) -> CleaningSteps[None]:
         """Write what stays of a group to segments that are not in place yet."""
+        self._check(olds)
         disk, interval = self._local.disk, self._log.config.index_interval_bytes
         self._being_written.append(CleanedSegment(disk, self._local.directory, olds[0].base_offset, interval))
         for slot, old in enumerate(olds):

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kcli.format.primitives import FormatError
-from kcli.log.cleaner.cleanable import LogToClean, log_to_clean
+from kcli.log.cleaner.cleanable import LogToClean, first_dirty_offset, log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningAbortedError, CleaningRound, CleaningSteps
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
 from kcli.log.deletion_queue import NEVER_MS
@@ -47,7 +47,8 @@ class CleanerTotals:
 class LogCleaner:
     """Cleans the compacted logs of a registry, a slice a call of `run`, which `wake(at_ms)` has called.
 
-    `uncleanable` are logs that it gave up, each with the reason; `on_cleaned(log)` is called behind a round.
+    `uncleanable` are logs that it gave up, each with the reason; `on_cleaned(log)` is called when it is known anew up to where
+    a log is cleaned.
     """
 
     def __init__(self, registry: LogRegistry, wake: Callable[[int], None]) -> None:
@@ -88,8 +89,12 @@ class LogCleaner:
             log = self._candidates.pop()
             if not registry.is_live(log):
                 continue
+            self._correct(log)
             try:
                 found = log_to_clean(log, log.cleaned_offset, now_ms)
+            except FormatError as error:
+                self._tell_uncleanable(log, error)
+                continue
             except OSError as error:
                 registry.take_offline(log.directory, error)
                 continue
@@ -101,6 +106,14 @@ class LogCleaner:
             return True
         self._candidates = None
         return False
+
+    def _correct(self, log: UnifiedLog) -> None:
+        """Have the next round begin where the log does, if the last one's end lies outside of the log, and the file say so."""
+        if log.cleaned_offset is not None:
+            first_dirty = first_dirty_offset(log, log.cleaned_offset)
+            if first_dirty != log.cleaned_offset:
+                log.cleaned_offset = first_dirty
+                self.on_cleaned(log)
 
     def _begin(self, now_ms: int) -> bool:
         """Begin the round of the filthiest log -> whether there is one."""
@@ -173,8 +186,12 @@ class LogCleaner:
         self.on_cleaned(log)
 
     def _give_up(self, log: UnifiedLog, error: FormatError) -> None:
-        """Leave a log alone whose bytes cannot be read, until the broker starts anew."""
+        """Leave a log alone whose bytes cannot be read."""
         self._end()
+        self._tell_uncleanable(log, error)
+
+    def _tell_uncleanable(self, log: UnifiedLog, error: FormatError) -> None:
+        """Have no round look at a log again until the broker starts anew."""
         self.uncleanable[log] = error.message
         text = (
             f"{log.directory}: it is not cleaned any more: {error.message}; `kcli verify {log.directory}` tells what is wrong"

@@ -1,10 +1,25 @@
-"""Logs with all that a cleaner meets, from a seed: keys, tombstones, transactions, producers, codecs, gaps, legacy formats."""
+"""Logs with all that a cleaner meets, from a seed: so much of it that a hundred seeds have each of these many times.
+
+    of                what
+    ----------------  ------------------------------------------------------------------------------------------------------
+    records           keys of few and many, some without one; tombstones; headers; every codec; batches of several windows
+    producers         idempotent ones and ones with transactions; epochs that rise, with a marker or with a batch
+    transactions      committed, aborted, left open over a round; markers of producers that wrote nothing
+    offsets           gaps within batches, between them, and before a segment; a log start that rises
+    timestamps        CreateTime and LogAppendTime; delete horizons of earlier rounds, some of them over
+    formats 0 and 1   one to three segments of sets, both formats mixed, with gaps and LogAppendTime, cleaned before or not
+    a round           a map of 7, 37 or 1009 slots, so that several rounds are needed; leader epochs that rise
+
+tests/log/cleaner/test_random_logs.py counts them.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from kcli.format.legacy_message_set import NewLegacyRecord, encode_message_set
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
@@ -50,19 +65,25 @@ class RandomLog:
         self.checkpoint: int | None = None
         self.memory_bytes = self.dice.choice((24 * 7, 24 * 37, 24 * 1009))  # primes: both have as many slots then
         self._sequences: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
+        self._leader_epoch = 0
         self._open: set[int] = set()
+        self._segment_bytes = self.dice.choice((4000, 4000, 4000, 200_000))
         self._keys = [b"key-%d" % number for number in range(self.dice.choice((2, 6, 30)))]
         self._is_append_time = self.dice.random() < 0.2
-        if self.dice.random() < 0.3:
+        if self.dice.random() < 0.4:
             self._write_legacy(directory)
         # Keys may be missing: such records came before the topic was compacted.
         self.live = LiveLog(directory, self._config(is_compacted=False))
+        if self.checkpoint is not None and self.checkpoint >= self.live.log.log_end_offset:
+            self.checkpoint = self.live.log.log_end_offset
+            self.live.log.roll(self.now_ms)  # what is clean ends where a segment does
         self.live.log.update_high_watermark(self.live.log.log_end_offset)
 
     def _config(self, *, is_compacted: bool) -> LogConfig:
         return LogConfig(
             cleanup_policy=frozenset(("compact" if is_compacted else "delete",)),
-            segment_bytes=4000,
+            segment_bytes=self._segment_bytes,
             segment_index_bytes=1000,
             index_interval_bytes=200,
             delete_retention_ms=1000,
@@ -87,55 +108,122 @@ class RandomLog:
             "message.timestamp.type": config.message_timestamp_type,
         }
 
-    def _pairs(self) -> tuple[list[bytes | None], list[bytes | None]]:
-        count = self.dice.choice((1, 1, 2, 3, 9))
+    def _pairs(self, count: int | None = None) -> tuple[list[bytes | None], list[bytes | None]]:
+        count = count or self.dice.choice((1, 1, 2, 3, 9))
         keys = [self.dice.choice(self._keys) if self.dice.random() < 0.97 else None for _ in range(count)]
         values = [None if self.dice.random() < 0.2 else self.dice.randbytes(self.dice.choice((0, 3, 40))) for _ in range(count)]
         return list(keys), values
 
     def _write_legacy(self, directory: Path) -> None:
-        """A first segment of format 0 or 1, as an old broker left it; its indexes are missing."""
+        """First segments of format 0 and 1, as an old broker left them, cleaned up to somewhere; their indexes are missing."""
         directory.mkdir(parents=True)
-        data, offset = b"", 0
-        magic = self.dice.choice((0, 1))
-        for _ in range(self.dice.randrange(1, 8)):
-            keys, values = self._pairs()
-            records = [
-                NewLegacyRecord(offset + at, self.now_ms - 5000 + self.dice.randrange(50), key, value)
-                for at, (key, value) in enumerate(zip(keys, values, strict=True))
-            ]
-            data += encode_message_set(records, magic=magic, codec=self.dice.choice((0, 1, 2, 3)))
-            offset += len(records)
-        (directory / f"{0:020}.log").write_bytes(data)
+        dice, offset, modified_ms = self.dice, 0, self.now_ms - 9000
+        formats = dice.choice(((0,), (1,), (0, 1)))
+        bases = []
+        for _ in range(dice.choice((1, 2, 3))):
+            bases.append(offset)
+            data = b""
+            for _ in range(dice.randrange(1, 8)):
+                encoded, offset = self._legacy_set(dice.choice(formats), offset)
+                data += encoded
+            path = directory / f"{bases[-1]:020}.log"
+            path.write_bytes(data)
+            # Tombstones of these formats go by the age of their segment beside that of the last clean one.
+            modified_ms += dice.choice((0, 400, 1500))
+            os.utime(path, ns=(modified_ms * 10**6, modified_ms * 10**6))
+        if dice.random() < 0.6:
+            self.checkpoint = dice.choice((*bases[1:], offset))
+
+    def _legacy_set(self, magic: int, offset: int) -> tuple[bytes, int]:
+        """A message set from an offset on -> its bytes, and the next offset."""
+        dice = self.dice
+        records = []
+        for key, value in zip(*self._pairs(), strict=True):
+            records.append(NewLegacyRecord(offset, self.now_ms - 5000 + dice.randrange(50), key, value))
+            offset += dice.choice((1, 1, 1, 4))
+        append_time_ms = self.now_ms - 5000 if magic == 1 and dice.random() < 0.2 else None
+        codec = dice.choice((0, 1, 2, 3))
+        return encode_message_set(records, magic=magic, codec=codec, log_append_time_ms=append_time_ms), offset
+
+    # -------------------------------------------------------------------------------------------------------- growing
 
     def grow(self) -> None:
         """Append some batches, in several segments."""
         dice, live = self.dice, self.live
         for _ in range(dice.randrange(5, 40)):
-            if self._open and dice.random() < 0.2:
-                producer_id = dice.choice(sorted(self._open))
-                self._open.discard(producer_id)
-                live.append(marker(producer_id, abort=dice.random() < 0.5), now_ms=self.now_ms)
-            else:
-                live.append(self._batch(), now_ms=self.now_ms)
+            self._append()
             self.now_ms += dice.choice((0, 1, 200))
             if dice.random() < 0.15:
-                live.log.roll(self.now_ms)
+                self._roll()
         for producer_id in sorted(self._open):
             if dice.random() < 0.7:
-                self._open.discard(producer_id)
-                live.append(marker(producer_id, abort=dice.random() < 0.5), now_ms=self.now_ms)
+                self._end(producer_id)
         live.log.roll(self.now_ms)
-        live.config = live.log.config = self._config(is_compacted=False)
-        live.stop()
+        if dice.random() < 0.1:
+            live.log.maybe_increment_log_start_offset(dice.randrange(live.log.log_start_offset, live.log.log_end_offset))
+        self._reopen()
+
+    def _append(self) -> None:
+        """Append something."""
+        dice, live = self.dice, self.live
+        if dice.random() < 0.02:
+            self._leader_epoch += 1
+        if self._open and dice.random() < 0.2:
+            self._end(dice.choice(sorted(self._open)))
+        elif dice.random() < 0.03:
+            self._end(dice.choice((5, 6)))  # a transaction without data, of a producer that has none
+        elif dice.random() < 0.05:
+            self._follow(live.log.log_end_offset + dice.choice((1, 7, 3000)))
+        else:
+            live.append(self._batch(), epoch=self._leader_epoch, now_ms=self.now_ms)
+
+    def _end(self, producer_id: int) -> None:
+        """End a transaction, as brokers do that raise the epoch with it or as those that do not."""
+        self._open.discard(producer_id)
+        if self.dice.random() < 0.3:
+            self._raise_epoch(producer_id)
+        epoch = self._epochs.get(producer_id, 0)
+        end = marker(producer_id, abort=self.dice.random() < 0.5, epoch=epoch)
+        self.live.append(end, epoch=self._leader_epoch, now_ms=self.now_ms)
+
+    def _raise_epoch(self, producer_id: int) -> None:
+        self._epochs[producer_id] = self._epochs.get(producer_id, 0) + 1
+        self._sequences[producer_id] = 0
+
+    def _follow(self, base_offset: int) -> None:
+        """Append a batch of a leader that has no records for the offsets before it, here: none of a producer."""
+        keys, values = self._pairs()
+        stamps = [self.now_ms] * len(values)
+        batch = new_batch(values, keys=keys, timestamps=stamps, base_offset=base_offset, leader_epoch=self._leader_epoch)
+        self.live.log.append_as_follower(batch, self.now_ms)
+        self.live.log.update_high_watermark(self.live.log.log_end_offset)
+
+    def _roll(self) -> None:
+        """Begin a segment, some of them behind a gap."""
+        if self.dice.random() < 0.8:
+            self.live.log.roll(self.now_ms)
+            return
+        base_offset = self.live.log.log_end_offset + self.dice.choice((1, 4, 900))
+        self.live.log.roll(self.now_ms, base_offset)
+        self._follow(base_offset)
+
+    def _reopen(self) -> None:
+        """Stop and start, as a topic that takes records without a key."""
+        self.live.config = self.live.log.config = self._config(is_compacted=False)
+        self.live.stop()
 
     def _batch(self) -> memoryview:
-        keys, values = self._pairs()
         dice = self.dice
+        is_large = self._segment_bytes > 100_000 and dice.random() < 0.02
+        keys, values = self._pairs(4500 if is_large else None)
+        if is_large:
+            values = [value and value[:3] for value in values]
         producer, attributes = None, 0
         if dice.random() < 0.6:
             producer_id = dice.choice((1, 2, 3, 4))
-            producer = (producer_id, 0, self._sequences.get(producer_id, 0))
+            if producer_id not in self._open and dice.random() < 0.03:
+                self._raise_epoch(producer_id)
+            producer = (producer_id, self._epochs.get(producer_id, 0), self._sequences.get(producer_id, 0))
             self._sequences[producer_id] = producer[2] + len(values)
             if producer_id > 2:
                 attributes = TRANSACTIONAL_FLAG
@@ -151,18 +239,24 @@ class RandomLog:
             headers=headers,
         )
 
+    # ------------------------------------------------------------------------------------------------------- cleaning
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a broker would clean it at all."""
+        return log_to_clean(self.live.log, self.checkpoint, self.now_ms).cleanable_bytes > 0
+
     def clean(self) -> CleanedLog:
         """One round; its end is the next one's checkpoint."""
         self.live.log.config = self.compacted
         done = clean(self.live, self.checkpoint, self.now_ms, self.memory_bytes)
         self.checkpoint = done.end_offset
-        self.live.config = self.live.log.config = self._config(is_compacted=False)
-        self.live.stop()
+        self._reopen()
         return done
 
 
-def batches_of(directory: Path) -> Iterator[tuple[object, ...]]:
-    """All that matters of every batch in a directory, in order."""
+def batches_of(directory: Path) -> Iterator[tuple[Any, ...]]:
+    """All that matters of every batch in a directory, in order: file, format, base and last offset, the rest, records."""
     for path in sorted(directory.glob("*.log")):
         with SegmentReader(OsDisk(), str(path)) as reader:
             for batch in reader.batches():

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.record_batch import TRANSACTIONAL_FLAG
 from kcli.format.records import read_records
 from kcli.log.log_config import LogConfig
+from tests.log.cleaner.logs import LATER_MS, CompactedLog
 from tests.log.cleaner.random_logs import clean
-from tests.log.live_logs import NOW_MS, LiveLog, new_batch
+from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch
 
 CONFIG = LogConfig(cleanup_policy=frozenset(("compact",)), segment_bytes=400, index_interval_bytes=100)
 MEMORY_BYTES = 1 << 16
@@ -47,3 +49,22 @@ def test_the_last_value_of_each_key_stays(live: LiveLog) -> None:
     live.stop()
     assert contents(live) == [row for row in before if last[row[1]] == row[0]]
     assert live.faults() == []
+
+
+def test_what_a_producer_commits_behind_its_abort_counts_where_a_round_begins_amid_a_segment(tmp_path: Path) -> None:
+    """The transaction index names an abort from before the dirty part: a tombstone behind it deletes all the same."""
+    log = CompactedLog(tmp_path / "t-0", segment_bytes=1 << 20)
+    one = log.producer(1, transactional=True)
+    log.put(1, 1)
+    one.put(2)
+    one.abort()
+    dirty = log.log.log_end_offset
+    log.append(new_batch([None], keys=[b"1"], producer=(1, 0, 1), attributes=TRANSACTIONAL_FLAG))
+    log.live.append(marker(1, abort=False))
+    log.roll()
+    log.clean(dirty)
+    assert log.keys() == []
+    log.put(3, 3)
+    log.roll()
+    log.clean(dirty + 2, now_ms=LATER_MS)
+    assert log.keys() == [3]
