@@ -63,6 +63,12 @@ def inflate(codec: int, data: Buffer, *, limit: int, magic: int = 2) -> bytes:
     return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
 
+def inflate_at_once(codec: int, data: Buffer) -> bytes | None:
+    """Inflate a small batch's `data` of format 2 in one call, None where it is damaged, unusual, or may be a large one."""
+    one_shot = codec_streams.ONE_SHOTS.get(codec)
+    return None if one_shot is None else one_shot(data, limits.INFLATE_WINDOW_BYTES)
+
+
 def inflate_stream(
     codec: int,
     data: Buffer | Iterable[Buffer],

@@ -2,6 +2,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.File;
 import java.io.FileInputStream;
+import java.lang.management.ManagementFactory;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.kafka.storage.internals.log.Cleaner;
@@ -16,7 +17,8 @@ import org.apache.kafka.storage.internals.utils.Throttler;
  * CASES`. Each line of CASES is DIR, the topic's settings (key=value,...), the log start offset, the first dirty offset, the
  * first uncleanable offset, the log end offset, the time in ms and the bytes of the offset map, separated by tabs. The
  * directories must have been left by a clean stop. Printed, an object a line: end_offset, messages_read, messages_written,
- * invalid_messages, seconds; or exception.
+ * invalid_messages, and of the round alone seconds, thread_cpu_seconds and process_cpu_seconds (the compiler's and the
+ * collector's too); or exception.
  */
 public final class CleanLog {
   static final ObjectMapper MAPPER = new ObjectMapper();
@@ -47,9 +49,15 @@ public final class CleanLog {
       Throttler throttler = new Throttler(Double.MAX_VALUE, 300, "cleaner-io", "bytes", clock);
       Cleaner cleaner = new Cleaner(0, new SkimpyOffsetMap((int) numbers[5]), IO_BUFFER_BYTES,
           Integer.MAX_VALUE / 4, LOAD_FACTOR, throttler, clock, partition -> { });
+      var machine = (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+      var threads = ManagementFactory.getThreadMXBean();
+      long processBegan = machine.getProcessCpuTime();
+      long threadBegan = threads.getCurrentThreadCpuTime();
       long began = System.nanoTime();
       Map.Entry<Long, CleanerStats> cleaned = cleaner.doClean(new LogToClean(log, numbers[1], numbers[2], false), nowMs);
       answer.put("seconds", (System.nanoTime() - began) / 1e9);
+      answer.put("thread_cpu_seconds", (threads.getCurrentThreadCpuTime() - threadBegan) / 1e9);
+      answer.put("process_cpu_seconds", (machine.getProcessCpuTime() - processBegan) / 1e9);
       CleanerStats stats = cleaned.getValue();
       answer.put("end_offset", cleaned.getKey()).put("messages_read", stats.messagesRead());
       answer.put("messages_written", stats.messagesWritten()).put("invalid_messages", stats.invalidMessagesRead());

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from kcli.format.compression import deflate
 from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
-from kcli.format.primitives import Buffer, CorruptRecordError
+from kcli.format.primitives import INT64_MAX, Buffer, CorruptRecordError
 from kcli.format.record_batch import (
     DELETE_HORIZON_FLAG,
     LOG_APPEND_TIME_FLAG,
@@ -47,6 +47,8 @@ from kcli.format.record_batch import (
 from kcli.format.record_copy import copy_records
 from kcli.format.records import Record, encode_records
 from kcli.log.batch_walk import read_marker
+from kcli.log.cleaner.batch_strides import RECORDS, SCRATCH_SLOTS, pass_dead
+from kcli.log.cleaner.live_offsets import LiveOffsets
 from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
 from kcli.log.log_reader import LogBatch
@@ -103,8 +105,10 @@ class _Selection:
 class BatchFilter:
     """Applies a round's map to batches, which must be given front to back."""
 
-    def __init__(self, offsets: OffsetMap, transactions: CleanedTransactions, facts: RoundFacts) -> None:
+    def __init__(self, offsets: OffsetMap, transactions: CleanedTransactions, facts: RoundFacts, live: LiveOffsets) -> None:
         self.counts = FilterCounts()
+        self.live = live
+        self.scratch = array("q", bytes(8 * SCRATCH_SLOTS))
         self._offsets = offsets
         self._transactions = transactions
         self._facts = facts
@@ -112,6 +116,32 @@ class BatchFilter:
         self._marker_scanner = RecordScanner(_MARKER_RECORDS)
         self._kept = bytearray(self._scanner.columns.capacity)
         self._record_counts = array("q", bytes(8 * COUNT_SLOTS))
+        # Batches with these offsets may have to stay without a record.
+        ends = {last.last_data_offset for last in facts.last_records.values() if last.last_data_offset is not None}
+        self._stop_offsets = sorted(ends | {facts.upper_bound_offset - 1, INT64_MAX})
+        self._next_stop = 0
+
+    def pass_dead(self, buffer: memoryview, index: int, limit: int, file_limit: int) -> int:
+        """Pass over batches of buffer[index:limit] of which nothing stays -> the index behind them; `scratch` says why there.
+
+        It may lie behind `limit`. The segment ends at `file_limit`, counted as the others are.
+        """
+        live, scratch = self.live, self.scratch
+        behind = pass_dead(
+            buffer,
+            index,
+            limit,
+            file_limit,
+            live.start_offset,
+            min(live.end_offset, self._stop_offsets[self._next_stop]),
+            live.words,
+            live.first_offset,
+            scratch,
+        )
+        self.counts.bytes_read += behind - index
+        self.counts.records_read += scratch[RECORDS]
+        live.passed(scratch[RECORDS])
+        return behind
 
     def clean(self, batch: LogBatch, *, keeps_legacy_tombstones: bool = True) -> Buffer | None:
         """What is left of a batch, None for nothing; valid until the reader of the batch moves on.
@@ -122,6 +152,8 @@ class BatchFilter:
             raise CorruptRecordError(f"the batch at byte {batch.position} has a wrong CRC", batch.position)
         header = batch.header
         self.counts.bytes_read += header.size_bytes
+        while self._stop_offsets[self._next_stop] <= header.last_offset < INT64_MAX:
+            self._next_stop += 1
         if isinstance(header, RecordBatch):
             left = self._clean(batch, header)
         else:
@@ -143,7 +175,7 @@ class BatchFilter:
         if is_discarded:
             self.counts.records_discarded += header.record_count
         else:
-            self._select(batch, selection)
+            self._select(batch, header, selection)
         if not selection.stay:
             return empty_batch(header).encode() if self._must_stay(header) else None
         sets_horizon = horizon_ms is None and (selection.tombstones > 0 or is_bare_marker)
@@ -162,8 +194,9 @@ class BatchFilter:
             return header.last_offset == last.last_data_offset
         return header.is_control and header.producer_epoch == last.producer_epoch
 
-    def _select(self, batch: LogBatch, selection: _Selection) -> None:
+    def _select(self, batch: LogBatch, header: RecordBatch, selection: _Selection) -> None:
         """Decide which records stay. Raises FormatError where they are damaged."""
+        is_known = self.live.holds(header)  # what goes of it was counted when the map was built
         for window in batch.windows(self._scanner):
             stay, tombstones, without_key, dropped = self._mark(window, selection)
             selection.window = window
@@ -171,8 +204,11 @@ class BatchFilter:
             selection.stay += stay
             selection.tombstones += tombstones
             self.counts.records_read += window.count
-            self.counts.without_key += without_key
-            self.counts.tombstones_dropped += dropped
+            if is_known:
+                self.counts.tombstones_dropped -= tombstones
+            else:
+                self.counts.without_key += without_key
+                self.counts.tombstones_dropped += dropped
         self.counts.records_kept += selection.stay
         self.counts.tombstones_kept += selection.tombstones
 

@@ -21,26 +21,25 @@ a truncation) the round is given up: CleaningAbortedError; what it has put in pl
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import NamedTuple, TypeVar
 
 from kcli.format.file_names import FileKind
-from kcli.format.primitives import Buffer, CorruptRecordError
-from kcli.format.record_batch import RecordBatch, read_header
-from kcli.log.batch_walk import read_marker, walk_batches
+from kcli.format.primitives import Buffer
+from kcli.format.record_batch import read_header
 from kcli.log.cleaner.batch_filter import BatchFilter, FilterCounts, RoundFacts
+from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, WHY, WINDOW
 from kcli.log.cleaner.cleanable import LogToClean
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
+from kcli.log.cleaner.live_offsets import LiveOffsets
+from kcli.log.cleaner.map_builder import MapBuilder, sound_batch
 from kcli.log.cleaner.offset_map import OffsetMap
+from kcli.log.cleaner.pace import Pace
 from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
 from kcli.log.live_segment import LiveSegment
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner
+from kcli.log.log_reader import SegmentReader
 from kcli.log.unified_log import UnifiedLog
-
-# A slice ends behind so many bytes of a segment, read or written.
-SLICE_BYTES = 256 * 1024
 
 _Result = TypeVar("_Result")
 # Steps that give the paths that are to be on the device before the next one.
@@ -68,11 +67,14 @@ class CleaningRound:
         self._cleanable = cleanable
         self._offsets = offsets
         self._now_ms = now_ms
-        self._scanner = RecordScanner()
-        self._since_pause = 0
+        self._pace = Pace()
         self._being_written: list[CleanedSegment] = []
         self._removed: list[str] = []
-        self.moved_bytes = 0  # read and written so far
+
+    @property
+    def moved_bytes(self) -> int:
+        """What it has read and written so far."""
+        return self._pace.moved_bytes
 
     def take_removed(self) -> list[str]:
         """The paths of files that were replaced since the last call, and nobody needs any more."""
@@ -82,8 +84,10 @@ class CleaningRound:
     def run(self) -> CleaningSteps[CleanedLog]:
         """The round in steps. Raises CleaningAbortedError; FormatError for a damaged batch; OSError."""
         try:
-            yield from self._build_map()
-            return (yield from self._clean_groups())
+            dirty = self._cleanable.first_dirty_offset, self._cleanable.first_uncleanable_offset
+            builder = MapBuilder(self._log, self._offsets, self._pace, self._check)
+            yield from builder.build(*dirty)
+            return (yield from self._clean_groups(builder))
         finally:
             for segment in self._being_written:
                 segment.discard()
@@ -94,83 +98,9 @@ class CleaningRound:
         if not all(segment in standing for segment in segments):
             raise CleaningAbortedError(f"{self._log}: its segments changed while it was cleaned")
 
-    def _pause_due(self, size_bytes: int) -> bool:
-        """Whether the slice is over, after so many more bytes."""
-        self._since_pause += size_bytes
-        self.moved_bytes += size_bytes
-        if self._since_pause < SLICE_BYTES:
-            return False
-        self._since_pause = 0
-        return True
-
-    def _batches(self, reader: SegmentReader, segment: LiveSegment, position: int = 0) -> Iterator[LogBatch]:
-        """The batches of a segment as Kafka finds them; each must be sound, and the last at its end. Raises CorruptRecordError.
-
-        Bytes that are no whole batch are no end here: what lies behind them may be told by a repair, and would be gone.
-        """
-        for batch in walk_batches(reader, position):
-            if not batch.is_valid:
-                raise CorruptRecordError(f"{reader.path}: the batch at byte {batch.position} has a wrong CRC", batch.position)
-            position = batch.end_position
-            yield batch
-        if position < segment.size_bytes:
-            raise CorruptRecordError(
-                f"{reader.path}: the bytes from {position} on, up to {segment.size_bytes}, are no whole batch", position
-            )
-
-    # ------------------------------------------------------------------------------------------------------- gathering
-
-    def _build_map(self) -> CleaningSteps[None]:
-        start, end = self._cleanable.first_dirty_offset, self._cleanable.first_uncleanable_offset
-        segments = [one for one in self._local.segments[self._local.floor(start) :] if one.base_offset < end]
-        transactions = CleanedTransactions()
-        transactions.add_aborted(self._log.aborted_transactions(start, end))
-        for slot, segment in enumerate(segments):
-            next_start = segments[slot + 1].base_offset if slot + 1 < len(segments) else end
-            if (yield from self._map_segment(segment, start, transactions)):
-                return
-            self._offsets.latest_offset = next_start - 1
-
-    def _map_segment(self, segment: LiveSegment, start: int, transactions: CleanedTransactions) -> CleaningSteps[bool]:
-        """Note the keys of a segment -> whether the map is full."""
-        position = self._local.index_of(segment).lookup(start).position
-        with SegmentReader(self._local.disk, segment.log_path, end=segment.size_bytes) as reader:
-            for batch in self._batches(reader, segment, position):
-                if self._note(batch, start, transactions):
-                    return True
-                if self._pause_due(batch.header.size_bytes):
-                    yield ()
-                    self._check([segment])
-        return False
-
-    def _note(self, batch: LogBatch, start: int, transactions: CleanedTransactions) -> bool:
-        """Note the keys of a batch -> whether the map was full before its end."""
-        header, offsets = batch.header, self._offsets
-        is_data = True
-        if isinstance(header, RecordBatch):
-            if header.is_control:
-                transactions.on_control(header, read_marker(batch, self._scanner))
-                is_data = False
-            else:
-                is_data = not transactions.on_data(header)
-        if is_data:
-            for window in batch.windows(self._scanner):
-                if window.error is not None:
-                    raise window.error
-                noted = offsets.note(window.buffer, window.columns, window.count, start)
-                if noted < window.count:
-                    # Accounted for is all up to the last key that was noted: a record without one behind it goes next time.
-                    keyed = (at for at in range(noted - 1, -1, -1) if window.columns.key_size[at] >= 0)
-                    last = next((window.columns.offset[at] for at in keyed), offsets.latest_offset)
-                    offsets.latest_offset = max(offsets.latest_offset, last)
-                    return True
-        if header.last_offset >= start:
-            offsets.latest_offset = header.last_offset
-        return False
-
     # --------------------------------------------------------------------------------------------------------- writing
 
-    def _clean_groups(self) -> CleaningSteps[CleanedLog]:
+    def _clean_groups(self, builder: MapBuilder) -> CleaningSteps[CleanedLog]:
         end_offset = self._offsets.latest_offset + 1
         segments = [one for one in self._local.segments[:-1] if one.base_offset < end_offset]
         facts = RoundFacts(
@@ -180,7 +110,10 @@ class CleaningRound:
             last_records_of(self._log),
         )
         transactions = CleanedTransactions()
-        batches = BatchFilter(self._offsets, transactions, facts)
+        live = LiveOffsets(self._offsets, self._cleanable.first_dirty_offset)
+        batches = BatchFilter(self._offsets, transactions, facts, live)
+        if self._offsets.is_in_order:
+            batches.counts.without_key, batches.counts.tombstones_dropped = builder.keyless, builder.tombstones
         legacy_horizon_ms = self._legacy_horizon_ms(segments)
         by_base = {segment.base_offset: segment for segment in segments}
         sizes = [self._size_of(segment) for segment in segments]
@@ -227,14 +160,40 @@ class CleaningRound:
             transactions.add_aborted(self._log.aborted_transactions(old.base_offset, following))
             keeps_legacy_tombstones = disk.mtime_ms(old.log_path) > legacy_horizon_ms
             with SegmentReader(disk, old.log_path, end=old.size_bytes) as reader:
-                for batch in self._batches(reader, old):
+                position = yield from self._pass_dead(reader, 0, old.size_bytes, batches, olds)
+                while position < old.size_bytes:
+                    batch = sound_batch(reader, position)
                     left = batches.clean(batch, keeps_legacy_tombstones=keeps_legacy_tombstones)
                     if left is not None:
                         self._append(left)
                     self._being_written[-1].add_aborted(transactions.take_retained())
-                    if self._pause_due(batch.header.size_bytes):
+                    if self._pace.pause_due(batch.header.size_bytes):
                         yield ()
                         self._check(olds)
+                    position = yield from self._pass_dead(reader, batch.end_position, old.size_bytes, batches, olds)
+
+    def _pass_dead(
+        self, reader: SegmentReader, position: int, size_bytes: int, batches: BatchFilter, olds: list[LiveSegment]
+    ) -> CleaningSteps[int]:
+        """Pass over batches of which nothing stays -> where the next one begins that is to be looked at, or the end."""
+        live, is_fresh = batches.live, False
+        while live.is_worth_it and position < size_bytes:
+            buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
+            passed = batches.pass_dead(buffer, index, filled, index + size_bytes - position) - index
+            position += passed
+            if self._pace.pause_due(passed):
+                yield ()
+                self._check(olds)
+            why = batches.scratch[WHY]
+            if why == WINDOW:
+                offset = read_header(buffer, index + passed).base_offset
+                while live.move(offset):
+                    yield ()
+                    self._check(olds)
+            elif why == OTHER or (is_fresh and not passed):
+                break
+            is_fresh = why == NEED_MORE and not passed
+        return position
 
     def _next_start(self, olds: list[LiveSegment], slot: int) -> int:
         """Where the offsets of a segment of a group end."""
@@ -249,7 +208,7 @@ class CleaningRound:
             segment = CleanedSegment(self._local.disk, self._local.directory, header.base_offset, interval)
             self._being_written.append(segment)
         self._being_written[-1].append(left, header.last_offset, header.max_timestamp)
-        self.moved_bytes += len(left)
+        self._pace.moved_bytes += len(left)
 
 
 def last_records_of(log: UnifiedLog) -> dict[int, LastRecord]:

@@ -2,36 +2,40 @@
 cimport cython
 
 @cython.locals(
-    mask=cython.ulonglong, v0=cython.ulonglong, v1=cython.ulonglong, v2=cython.ulonglong, v3=cython.ulonglong,
-    word=cython.ulonglong, byte=cython.ulonglong, left=Py_ssize_t, finals=cython.int, shift=cython.int, end=cython.int,
-    rounds=cython.int,
+    one=cython.ulonglong, mask=cython.ulonglong, v0=cython.ulonglong, v1=cython.ulonglong, v2=cython.ulonglong,
+    v3=cython.ulonglong, word=cython.ulonglong, byte=cython.ulonglong, index=Py_ssize_t, position=Py_ssize_t,
+    size=cython.longlong, left=cython.longlong, finals=cython.int, shift=cython.longlong, rounds=cython.int,
 )
-cpdef int hash_key(
-    const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t size, unsigned long long[::1] secret,
-    unsigned long long[::1] out) except? -9
+cpdef int hash_keys(
+    const unsigned char[::1] buffer, long long[::1] key_positions, long long[::1] key_sizes, long long[::1] rows,
+    Py_ssize_t count, unsigned long long[::1] secret, unsigned long long[::1] out) except? -9
+
+@cython.locals(touched=cython.ulonglong, index=Py_ssize_t, at=Py_ssize_t, end=Py_ssize_t)
+cpdef int find_slots(
+    unsigned long long[::1] table, unsigned long long slots, unsigned long long[::1] hashes, Py_ssize_t count,
+    long long[::1] places) except? -9
+
+@cython.locals(moved=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t)
+cpdef Py_ssize_t put_slots(
+    unsigned long long[::1] old, Py_ssize_t start, Py_ssize_t stop, unsigned long long[::1] table,
+    unsigned long long slots) except? -9
 
 @cython.locals(
-    high=cython.ulonglong, low=cython.ulonglong, slot=cython.ulonglong, step=cython.ulonglong, at=Py_ssize_t,
+    slots=cython.ulonglong, used=cython.longlong, limit=cython.longlong, latest=cython.longlong, room=Py_ssize_t,
+    end=Py_ssize_t, put=Py_ssize_t, done=Py_ssize_t, at=Py_ssize_t,
 )
-cpdef Py_ssize_t find_slot(unsigned long long[::1] table, unsigned long long slots, unsigned long long[::1] key) except? -9
-
-@cython.locals(moved=Py_ssize_t, index=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t)
-cpdef Py_ssize_t put_slots(
-    unsigned long long[::1] old, unsigned long long[::1] table, unsigned long long slots,
-    unsigned long long[::1] key) except? -9
-
-@cython.locals(slots=cython.ulonglong, used=cython.longlong, limit=cython.longlong, at=Py_ssize_t)
 cpdef Py_ssize_t note_records(
     const unsigned char[::1] buffer, long long[::1] offsets, long long[::1] key_positions, long long[::1] key_sizes,
     Py_ssize_t index, Py_ssize_t count, long long start_offset, unsigned long long[::1] table, long long[::1] state,
-    unsigned long long[::1] secret, unsigned long long[::1] key) except? -9
+    unsigned long long[::1] secret, unsigned long long[::1] hashes, long long[::1] rows, long long[::1] places) except? -9
 
 @cython.locals(
     slots=cython.ulonglong, stay=cython.longlong, tombstones=cython.longlong, dropped_tombstones=cython.longlong,
-    without_key=cython.longlong, index=Py_ssize_t, stays=cython.int, at=Py_ssize_t, last=cython.longlong,
+    without_key=cython.longlong, room=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, put=Py_ssize_t, done=Py_ssize_t,
+    last=cython.longlong,
 )
 cpdef Py_ssize_t keep_records(
     const unsigned char[::1] buffer, long long[::1] offsets, long long[::1] key_positions, long long[::1] key_sizes,
     long long[::1] value_sizes, Py_ssize_t count, long long latest_offset, int keeps_tombstones,
-    unsigned long long[::1] table, long long[::1] state, unsigned long long[::1] secret, unsigned long long[::1] key,
-    unsigned char[::1] kept, long long[::1] counts) except? -9
+    unsigned long long[::1] table, long long[::1] state, unsigned long long[::1] secret, unsigned long long[::1] hashes,
+    long long[::1] rows, long long[::1] places, unsigned char[::1] kept, long long[::1] counts) except? -9

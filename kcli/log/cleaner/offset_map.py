@@ -1,16 +1,24 @@
 """The last offset of each key: what a round of the cleaner gathers first, and asks of each record then.
 
-    per key    24 bytes: a hash of 128 bits and the offset, in an open table that doubles up to the memory it may have
+    per key    24 bytes: a hash of 128 bits and the offset, in an open table that grows by a quarter, up to the bound
     hash       SipHash-2-4 of 128 bits (Aumasson and Bernstein), keyed with a secret that is drawn for each round
-    probing    slot = high % slots, step = 1 + low % (slots - 1); slots is prime, so all are visited
+    probing    from slot = (highest 32 bits of the hash * slots) >> 32 on, one slot behind the other
 
 Kafka (SkimpyOffsetMap) takes MD5 and does not compare keys either, so whoever makes two keys of one MD5 loses a record. Without
-the secret nobody can make two keys collide here, and by chance 2**32 keys do with a probability below 2**-64.
+the secret nobody can make two keys collide here, or crowd one place of the table, and by chance 2**32 keys do with a
+probability below 2**-64.
+
+A larger table has its keys in the same order as a smaller one, so growing reads one and writes the other from front to back,
+and gives the one back as it goes: there is never memory for both. It goes in slices, since nothing may take above 10 ms.
+
+Memory is what a probe waits for. So the keys of many records are hashed first, each with a look at its slot, which has the
+processor fetch them side by side; then the slots are compared.
 
 A map that is full ends the round's range, between two records where need be; the next round goes on there. This one source
 runs two ways, as kcli.format.record_scan does; its C types stand in offset_map.pxd.
 """
 
+import mmap
 from array import array
 
 from kcli.format.record_scan import Buffer, RecordColumns
@@ -18,15 +26,19 @@ from kcli.format.record_scan import Buffer, RecordColumns
 SLOT_BYTES = 24
 SECRET_BYTES = 16
 FIRST_SLOTS = 1 << 12
-# Of the slots so many are used before the table grows, or is full (log.cleaner.io.buffer.load.factor).
+MOST_SLOTS = (1 << 32) - 1
+# Of the slots so many are used before the table is full (log.cleaner.io.buffer.load.factor), or grows.
 LOAD_FACTOR = 0.9
+GROWING_LOAD_FACTOR = 0.85
 ABSENT = -1
 
 # The slots of the state that the loops share.
 SLOTS = 0
 USED = 1
 LIMIT = 2
-STATE_SLOTS = 3
+LATEST = 3  # the last offset that was met, whether it has a key or not
+DISORDER = 4  # not 0 where an offset was not above the one before it
+STATE_SLOTS = 5
 
 # What `keep_records` counts.
 KEPT = 0
@@ -34,6 +46,11 @@ KEPT_TOMBSTONES = 1
 WITHOUT_KEY = 2
 DROPPED_TOMBSTONES = 3
 COUNT_SLOTS = 4
+
+# The keys of so many records are hashed before their slots are compared: what they have fetched still lies in the cache.
+HASHED_RECORDS = 256
+# So many slots are moved in a slice of growing, and their memory given back.
+MOVED_SLOTS = 1 << 16
 
 
 class OffsetMap:
@@ -43,59 +60,94 @@ class OffsetMap:
     """
 
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = LOAD_FACTOR) -> None:
-        self._most_slots = prime_up_to(max(memory_bytes // SLOT_BYTES, 3))
+        self._most_slots = min(max(memory_bytes // SLOT_BYTES, 3), MOST_SLOTS)
         self._load_factor = load_factor
-        self._secret = sip_state(secret)
-        self._state = array("q", bytes(8 * STATE_SLOTS))
-        self._hash = array("Q", bytes(16))
-        self._table = array("Q")
+        self.secret = sip_state(secret)
+        self.state = array("q", bytes(8 * STATE_SLOTS))
+        self.hashes = array("Q", bytes(16 * HASHED_RECORDS))
+        self.rows = array("q", bytes(8 * HASHED_RECORDS))
+        self.places = array("q", bytes(8 * HASHED_RECORDS))
         self.latest_offset = ABSENT
-        self._use(min(self._most_slots, prime_up_to(FIRST_SLOTS)))
+        self._old: tuple[mmap.mmap, memoryview] | None = None  # what the table grows from
+        self._moved = 0
+        self.state[LATEST] = ABSENT
+        self._use(min(self._most_slots, FIRST_SLOTS))
 
     def __len__(self) -> int:
         """How many keys it holds."""
-        return self._state[USED]
+        return self.state[USED]
 
     @property
     def memory_bytes(self) -> int:
         """What its table takes now."""
-        return len(self._table) * self._table.itemsize
+        return self.table.nbytes
 
     @property
     def is_full(self) -> bool:
         """Whether not one more record may be noted."""
-        return self._state[SLOTS] == self._most_slots and self._state[USED] >= self._state[LIMIT]
+        return self.state[SLOTS] == self._most_slots and self.state[USED] >= self.state[LIMIT]
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether there may be a larger table."""
+        return self.state[SLOTS] < self._most_slots
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether each offset that was noted was above the one before it."""
+        return not self.state[DISORDER]
 
     def _use(self, slots: int) -> None:
-        """Go on with a table of so many slots."""
-        old, self._table = self._table, array("Q", (0,)) * (3 * slots)
-        self._state[SLOTS] = slots
-        self._state[LIMIT] = int(slots * self._load_factor)
-        put_slots(old, self._table, slots, self._hash)
+        """Go on with an empty table of so many slots."""
+        self._memory = mmap.mmap(-1, slots * SLOT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self.table = memoryview(self._memory).cast("Q")
+        is_last = slots == self._most_slots
+        load_factor = self._load_factor if is_last else min(self._load_factor, GROWING_LOAD_FACTOR)
+        self.state[SLOTS] = slots
+        self.state[LIMIT] = min(int(slots * load_factor), slots - 1)
+
+    def grow(self) -> bool:
+        """Move to a larger table, a slice a call -> whether there is more to move; the map must not be used until then."""
+        if self._old is None:
+            if self.state[SLOTS] == self._most_slots:
+                return False
+            self._old, self._moved = (self._memory, self.table), 0
+            larger = self.state[SLOTS] * 5 // 4
+            self._use(larger if larger * 9 // 8 < self._most_slots else self._most_slots)
+        memory, table = self._old
+        end = min(self._moved + MOVED_SLOTS, len(table) // 3)
+        put_slots(table, 3 * self._moved, 3 * end, self.table, self.state[SLOTS])
+        if hasattr(mmap, "MADV_DONTNEED"):
+            start_byte, end_byte = (slot * SLOT_BYTES // mmap.PAGESIZE * mmap.PAGESIZE for slot in (self._moved, end))
+            if end_byte > start_byte:
+                memory.madvise(mmap.MADV_DONTNEED, start_byte, end_byte - start_byte)
+        self._moved = end
+        if end == len(table) // 3:
+            self._old = None
+        return self._old is not None
 
     def note(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
-        """Note the keys of records [first, count) of a window that stand at `start_offset` or behind -> where it was full.
+        """Note the keys of records [first, count) of a window that stand at `start_offset` or behind -> where it needs room.
 
-        That is the index of the first record that was not noted, `count` where all were.
+        That is the index of the first record that was not noted, `count` where all were: the map is full, or is to `grow`.
         """
-        index = first
-        while True:
-            index = note_records(
-                buffer,
-                columns.offset,
-                columns.key_position,
-                columns.key_size,
-                index,
-                count,
-                start_offset,
-                self._table,
-                self._state,
-                self._secret,
-                self._hash,
-            )
-            if index == count or self._state[SLOTS] == self._most_slots:
-                return index
-            self._use(min(self._most_slots, prime_up_to(2 * self._state[SLOTS])))
+        return note_records(
+            buffer,
+            columns.offset,
+            columns.key_position,
+            columns.key_size,
+            first,
+            count,
+            start_offset,
+            self.table,
+            self.state,
+            self.secret,
+            self.hashes,
+            self.rows,
+            self.places,
+        )
 
     def keep(
         self,
@@ -121,121 +173,156 @@ class OffsetMap:
             count,
             self.latest_offset,
             1 if keeps_tombstones else 0,
-            self._table,
-            self._state,
-            self._secret,
-            self._hash,
+            self.table,
+            self.state,
+            self.secret,
+            self.hashes,
+            self.rows,
+            self.places,
             kept,
             counts,
         )
 
     def get(self, key: bytes) -> int:
         """The offset of a key, ABSENT where it has none."""
-        hash_key(key, 0, len(key), self._secret, self._hash)
-        return int(self._table[find_slot(self._table, self._state[SLOTS], self._hash) + 2]) - 1
-
-
-def prime_up_to(number: int) -> int:
-    """The largest prime that is not above `number`, which is at least 2."""
-    while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
-        number -= 1
-    return number
+        hash_keys(key, array("q", (0,)), array("q", (len(key),)), array("q", (0,)), 1, self.secret, self.hashes)
+        find_slots(self.table, self.state[SLOTS], self.hashes, 1, self.places)
+        return int(self.table[self.places[0] + 2]) - 1
 
 
 def sip_state(secret: bytes) -> array:  # type: ignore[type-arg]
-    """What a hash begins with, of the 16 bytes of a secret: four words, and the mask of 64 bits."""
+    """The four words that a hash begins with, of the 16 bytes of a secret."""
     low, high = (int.from_bytes(secret[at : at + 8], "little") for at in (0, 8))
     # "somepseudorandomlygeneratedbytes", and the 0xEE that asks for 128 bits.
     words = (low ^ 0x736F6D6570736575, high ^ 0x646F72616E646F6D ^ 0xEE, low ^ 0x6C7967656E657261, high ^ 0x7465646279746573)
-    return array("Q", (*words, (1 << 64) - 1))
+    return array("Q", words)
 
 
-def hash_key(buffer: Buffer, position: int, size: int, secret: array, out: array) -> int:  # type: ignore[type-arg]
-    """Put the SipHash-2-4 of 128 bits of buffer[position : position + size] into out -> 0; `secret` is of sip_state.
+def hash_keys(
+    buffer: Buffer,
+    key_positions: array,  # type: ignore[type-arg]
+    key_sizes: array,  # type: ignore[type-arg]
+    rows: array,  # type: ignore[type-arg]
+    count: int,
+    secret: array,  # type: ignore[type-arg]
+    out: array,  # type: ignore[type-arg]
+) -> int:
+    """Put the SipHash-2-4 of 128 bits of the keys of rows[:count] into `out`, two words each -> 0; `secret` is of sip_state.
 
-    Raises IndexError behind the end of the buffer.
+    Raises IndexError for a key behind the end of the buffer.
     """
-    v0 = secret[0]
-    v1 = secret[1]
-    v2 = secret[2]
-    v3 = secret[3]
-    mask = secret[4]
-    left = size
-    finals = 0
-    while finals < 2:
-        word = 0
-        shift = 0
-        if left >= 0:  # the next eight bytes of the key; the last word has fewer, and the size in its highest byte
-            end = 64 if left >= 8 else 8 * left
-            while shift < end:
-                byte = buffer[position]
-                word |= byte << shift
-                position += 1
-                shift += 8
-            if left < 8:
-                byte = size & 255
-                word |= byte << 56
+    one = 1
+    mask = (one << 63) - 1 + (one << 63)  # 64 bits: C has no more and leaves it out, Python needs it
+    index = 0
+    while index < count:
+        position = key_positions[rows[index]]
+        size = key_sizes[rows[index]]
+        v0 = secret[0]
+        v1 = secret[1]
+        v2 = secret[2]
+        v3 = secret[3]
+        left = size
+        finals = 0
+        while finals < 2:
             rounds = 2
-        else:
-            rounds = 4
-        v3 ^= word
-        while rounds > 0:
-            rounds -= 1
-            v0 = v0 + v1 & mask
-            v1 = (v1 << 13 & mask | v1 >> 51) ^ v0
-            v0 = v0 << 32 & mask | v0 >> 32
-            v2 = v2 + v3 & mask
-            v3 = (v3 << 16 & mask | v3 >> 48) ^ v2
-            v0 = v0 + v3 & mask
-            v3 = (v3 << 21 & mask | v3 >> 43) ^ v0
-            v2 = v2 + v1 & mask
-            v1 = (v1 << 17 & mask | v1 >> 47) ^ v2
-            v2 = v2 << 32 & mask | v2 >> 32
-        v0 ^= word
-        if left < 0:
-            out[finals] = v0 ^ v1 ^ v2 ^ v3
-            finals += 1
-            v1 ^= 0xDD
-        elif left < 8:
-            left = -1
-            v2 ^= 0xEE
-        else:
-            left -= 8
+            if left >= 8:  # the next eight bytes of the key
+                word = buffer[position]
+                byte = buffer[position + 1]
+                word |= byte << 8
+                byte = buffer[position + 2]
+                word |= byte << 16
+                byte = buffer[position + 3]
+                word |= byte << 24
+                byte = buffer[position + 4]
+                word |= byte << 32
+                byte = buffer[position + 5]
+                word |= byte << 40
+                byte = buffer[position + 6]
+                word |= byte << 48
+                byte = buffer[position + 7]
+                word |= byte << 56
+                position += 8
+            elif left >= 0:  # the last word: what is left, and the size in its highest byte
+                byte = size & 255
+                word = byte << 56
+                shift = 0
+                while shift < 8 * left:
+                    byte = buffer[position]
+                    word |= byte << shift
+                    position += 1
+                    shift += 8
+            else:
+                word = 0
+                rounds = 4
+            v3 ^= word
+            while rounds > 0:
+                rounds -= 1
+                v0 = v0 + v1 & mask
+                v1 = (v1 << 13 & mask | v1 >> 51) ^ v0
+                v0 = v0 << 32 & mask | v0 >> 32
+                v2 = v2 + v3 & mask
+                v3 = (v3 << 16 & mask | v3 >> 48) ^ v2
+                v0 = v0 + v3 & mask
+                v3 = (v3 << 21 & mask | v3 >> 43) ^ v0
+                v2 = v2 + v1 & mask
+                v1 = (v1 << 17 & mask | v1 >> 47) ^ v2
+                v2 = v2 << 32 & mask | v2 >> 32
+            v0 ^= word
+            if left < 0:
+                out[2 * index + finals] = v0 ^ v1 ^ v2 ^ v3
+                finals += 1
+                v1 ^= 0xDD
+            elif left < 8:
+                left = -1
+                v2 ^= 0xEE
+            else:
+                left -= 8
+        index += 1
     return 0
 
 
-def find_slot(table: array, slots: int, key: array) -> int:  # type: ignore[type-arg]
-    """Where the key of this hash stands in the table, or where it would: the index of its first word of three."""
-    high = key[0]
-    low = key[1]
-    slot = high % slots
-    step = 0
-    while True:
-        at: int = 3 * slot
-        if table[at + 2] == 0 or (table[at] == high and table[at + 1] == low):
-            return at
-        if step == 0:
-            step = 1 + low % (slots - 1)
-        slot += step
-        if slot >= slots:
-            slot -= slots
+def find_slots(table: memoryview, slots: int, hashes: array, count: int, places: array) -> int:  # type: ignore[type-arg]
+    """Put where the first `count` of the hashed keys stand in the table, or where each would, into `places` -> 0.
 
-
-def put_slots(old: array, table: array, slots: int, key: array) -> int:  # type: ignore[type-arg]
-    """Put every key of a table into another one, which has room -> how many; `key` is where a hash may stand meanwhile."""
-    moved = 0
+    That is the index of the first word of three.
+    """
+    # All are fetched before one is compared: to guess wrong what a comparison gives would keep the processor from going on.
+    touched = 0
     index = 0
-    end = len(old)
-    while index < end:
-        if old[index + 2] != 0:
-            key[0] = old[index]
-            key[1] = old[index + 1]
-            at = find_slot(table, slots, key)
-            table[at] = old[index]
-            table[at + 1] = old[index + 1]
-            table[at + 2] = old[index + 2]
+    while index < count:
+        at = 3 * ((hashes[2 * index] >> 32) * slots >> 32)
+        places[index] = at
+        touched |= table[at + 2]
+        index += 1
+    end = 3 * slots
+    index = 0
+    while index < count and touched != 0:
+        at = places[index]
+        while table[at + 2] != 0 and (table[at] != hashes[2 * index] or table[at + 1] != hashes[2 * index + 1]):
+            at += 3
+            if at == end:
+                at = 0
+        places[index] = at
+        index += 1
+    return 0
+
+
+def put_slots(old: memoryview, start: int, stop: int, table: memoryview, slots: int) -> int:
+    """Put every key that stands in words [start, stop) of a table into another one, which has room -> how many."""
+    moved = 0
+    end = 3 * slots
+    while start < stop:
+        if old[start + 2] != 0:
+            at = 3 * ((old[start] >> 32) * slots >> 32)
+            while table[at + 2] != 0:
+                at += 3
+                if at == end:
+                    at = 0
+            table[at] = old[start]
+            table[at + 1] = old[start + 1]
+            table[at + 2] = old[start + 2]
             moved += 1
-        index += 3
+        start += 3
     return moved
 
 
@@ -247,28 +334,54 @@ def note_records(
     index: int,
     count: int,
     start_offset: int,
-    table: array,  # type: ignore[type-arg]
+    table: memoryview,
     state: array,  # type: ignore[type-arg]
     secret: array,  # type: ignore[type-arg]
-    key: array,  # type: ignore[type-arg]
+    hashes: array,  # type: ignore[type-arg]
+    rows: array,  # type: ignore[type-arg]
+    places: array,  # type: ignore[type-arg]
 ) -> int:
     """The loop of `OffsetMap.note`; it ends where as many slots are used as may be."""
     slots = state[0]
     used = state[1]
     limit = state[2]
-    while index < count:
-        if key_sizes[index] >= 0 and offsets[index] >= start_offset:
-            if used >= limit:
-                break
-            hash_key(buffer, key_positions[index], key_sizes[index], secret, key)
-            at = find_slot(table, slots, key)
+    latest = state[3]
+    room = len(rows)
+    end = 3 * slots
+    while index < count and used < limit:
+        put = 0
+        while index < count and put < room:
+            if offsets[index] <= latest:
+                state[4] = 1
+            latest = offsets[index]
+            if key_sizes[index] >= 0 and latest >= start_offset:
+                rows[put] = index
+                put += 1
+            index += 1
+        hash_keys(buffer, key_positions, key_sizes, rows, put, secret, hashes)
+        find_slots(table, slots, hashes, put, places)
+        done = 0
+        while done < put and used < limit:
+            # A key of this chunk may have taken the slot by now, or be this one.
+            at = places[done]
+            while table[at + 2] != 0 and (table[at] != hashes[2 * done] or table[at + 1] != hashes[2 * done + 1]):
+                at += 3
+                if at == end:
+                    at = 0
             if table[at + 2] == 0:
-                table[at] = key[0]
-                table[at + 1] = key[1]
+                table[at] = hashes[2 * done]
+                table[at + 1] = hashes[2 * done + 1]
                 used += 1
-            table[at + 2] = offsets[index] + 1
-        index += 1
+            table[at + 2] = offsets[rows[done]] + 1
+            done += 1
+        if done < put:
+            index = rows[done]
+            latest = offsets[index] - 1
     state[1] = used
+    state[3] = latest
+    # What follows without a key does not need room.
+    while index < count and (key_sizes[index] < 0 or offsets[index] < start_offset):
+        index += 1
     return index
 
 
@@ -281,10 +394,12 @@ def keep_records(
     count: int,
     latest_offset: int,
     keeps_tombstones: int,
-    table: array,  # type: ignore[type-arg]
+    table: memoryview,
     state: array,  # type: ignore[type-arg]
     secret: array,  # type: ignore[type-arg]
-    key: array,  # type: ignore[type-arg]
+    hashes: array,  # type: ignore[type-arg]
+    rows: array,  # type: ignore[type-arg]
+    places: array,  # type: ignore[type-arg]
     kept: bytearray,
     counts: array,  # type: ignore[type-arg]
 ) -> int:
@@ -292,27 +407,37 @@ def keep_records(
     slots = state[0]
     stay = 0
     tombstones = 0
-    without_key = 0
     dropped_tombstones = 0
+    without_key = 0
+    room = len(rows)
     index = 0
     while index < count:
-        stays = 0
-        if offsets[index] > latest_offset:
-            stays = 1
-        elif key_sizes[index] < 0:
-            without_key += 1
-        elif value_sizes[index] >= 0 or keeps_tombstones:
-            hash_key(buffer, key_positions[index], key_sizes[index], secret, key)
-            at = find_slot(table, slots, key)
-            last = table[at + 2]
-            if offsets[index] + 1 >= last:
-                stays = 1
-        if value_sizes[index] < 0:
-            tombstones += stays
-            dropped_tombstones += 1 - stays
-        kept[index] = stays
-        stay += stays
-        index += 1
+        first = index
+        put = 0
+        while index < count and put < room:
+            kept[index] = 0
+            if offsets[index] > latest_offset:
+                kept[index] = 1
+            elif key_sizes[index] < 0:
+                without_key += 1
+            elif value_sizes[index] >= 0 or keeps_tombstones:
+                rows[put] = index
+                put += 1
+            index += 1
+        hash_keys(buffer, key_positions, key_sizes, rows, put, secret, hashes)
+        find_slots(table, slots, hashes, put, places)
+        done = 0
+        while done < put:
+            last = table[places[done] + 2]
+            if offsets[rows[done]] + 1 >= last:
+                kept[rows[done]] = 1
+            done += 1
+        while first < index:
+            stay += kept[first]
+            if value_sizes[first] < 0:
+                tombstones += kept[first]
+                dropped_tombstones += 1 - kept[first]
+            first += 1
     counts[0] = stay
     counts[1] = tombstones
     counts[2] = without_key

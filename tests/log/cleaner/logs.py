@@ -15,7 +15,7 @@ from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.record_scan import Buffer, RecordColumns
 from kcli.log.cleaner.cleanable import log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
-from kcli.log.cleaner.offset_map import SLOT_BYTES, OffsetMap, prime_up_to
+from kcli.log.cleaner.offset_map import DISORDER, FIRST_SLOTS, LIMIT, SLOT_BYTES, OffsetMap
 from kcli.log.disk import OsDisk
 from kcli.log.log_config import DAY_MS, LogConfig
 from kcli.log.log_reader import LogBatch, SegmentReader
@@ -57,7 +57,7 @@ def read_batches(directory: Path) -> Iterator[tuple[Any, list[Row]]]:
 
 def map_of(most_keys: int) -> OffsetMap:
     """A map that is full with so many keys."""
-    slots = next(number for number in range(max(most_keys, 2) + 1, 1 << 30) if prime_up_to(number) == number)
+    slots = max(most_keys, 2) + 1
     return OffsetMap(slots * SLOT_BYTES, SECRET, (most_keys + 0.5) / slots)
 
 
@@ -65,7 +65,7 @@ class PretendedMap(OffsetMap):
     """A map that has these keys at an offset behind every record, whatever the log says."""
 
     def __init__(self, keys: Iterable[int]) -> None:
-        super().__init__(1 << 20, SECRET)
+        super().__init__(FIRST_SLOTS * SLOT_BYTES, SECRET)
         listed = [as_bytes(key) for key in keys]
         columns, buffer = RecordColumns(max(len(listed), 1)), b"".join(listed)
         position = 0
@@ -74,6 +74,8 @@ class PretendedMap(OffsetMap):
             columns.key_position[index], columns.key_size[index] = position, len(key)
             position += len(key)
         super().note(buffer, columns, len(listed), 0)
+        # It takes no key more, and which record stays is asked of its keys alone.
+        self.state[LIMIT], self.state[DISORDER] = 0, 1
 
     def note(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
         return count

@@ -1,0 +1,66 @@
+"""Which offsets of a round's dirty part are live: those that its map holds, each the last one of its key.
+
+The map tells it by key; here it is told by offset, as bits of a window of offsets, which are gathered from the map. A batch
+without a bit goes unread: that is most of a log that is worth cleaning. It holds for batches of the dirty part of format 2 that
+are data of no transaction, all of whose records were noted, where all offsets went up: elsewhere, and where windows would be
+gathered more often than they are worth (offsets far apart), a record is looked up by its key.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from kcli.format.record_batch import MAGIC, RecordBatch
+from kcli.log.cleaner.batch_strides import mark_live
+from kcli.log.cleaner.offset_map import ABSENT, OffsetMap
+
+WINDOW_OFFSETS = 1 << 23
+# So many slots of the map are gone through in a slice of gathering.
+GATHERED_SLOTS = 1 << 17
+# To look at a slot takes so much of the time of reading a record and looking it up.
+SLOTS_OF_A_RECORD = 16
+
+
+class LiveOffsets:
+    """The live offsets of the part of a log from `start_offset` up to where a map ends; the map must be complete."""
+
+    def __init__(self, offsets: OffsetMap, start_offset: int) -> None:
+        self.start_offset = start_offset
+        self.end_offset = offsets.latest_offset + 1 if offsets.is_in_order else start_offset
+        self.is_worth_it = self.end_offset > start_offset
+        self.first_offset = ABSENT  # of the window
+        self.words = array("Q")
+        self._offsets = offsets
+        self._gathered = 0
+        self._passed_records = 0
+
+    def holds(self, header: RecordBatch) -> bool:
+        """Whether the offsets of a batch's records tell what stays of it."""
+        return (
+            self.start_offset <= header.base_offset <= header.last_offset < self.end_offset
+            and header.magic == MAGIC
+            and not header.is_transactional
+            and not header.is_control
+        )
+
+    def passed(self, records: int) -> None:
+        """So many records went unread thanks to the window."""
+        self._passed_records += records
+
+    def move(self, offset: int) -> bool:
+        """Have the window begin at `offset`, a slice a call -> whether there is more to do; until then it must not be used.
+
+        Where the one before was not worth it, neither is this one: `is_worth_it` says so.
+        """
+        slots = len(self._offsets.table) // 3
+        if not 0 < self._gathered < slots:
+            is_first = self.first_offset == ABSENT
+            if not is_first and self._passed_records * SLOTS_OF_A_RECORD < slots:
+                self.is_worth_it = False
+                return False
+            self.first_offset, self._gathered, self._passed_records = offset, 0, 0
+            self.words = array("Q", (0,)) * (min(WINDOW_OFFSETS, self.end_offset - offset + 63) // 64)
+        end = min(self._gathered + GATHERED_SLOTS, slots)
+        mark_live(self._offsets.table, 3 * self._gathered, 3 * end, offset, self.words)
+        self._gathered = end
+        return end < slots

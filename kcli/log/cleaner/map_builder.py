@@ -1,0 +1,195 @@
+"""The first half of a cleaning round: the keys of the dirty part are noted in the offset map (Kafka: Cleaner.buildOffsetMap).
+
+    batch                                          its records
+    ---------------------------------------------  -----------------------------------------------------------------------
+    control, or data of an aborted transaction     are not noted
+    usual (kcli.log.cleaner.batch_strides)         are noted with those of its neighbours, in one call
+    any other                                      are opened as windows and noted
+
+The map ends at the end of the last segment, or where it is full, which may be within a batch. What batches are not sound, or do
+not hold sound records, ends the round (FormatError).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Generator
+
+from kcli.format.compression import inflate_at_once
+from kcli.format.primitives import CorruptRecordError, crc32c
+from kcli.format.record_batch import CONTROL_FLAG, MAGIC, TRANSACTIONAL_FLAG, RecordBatch
+from kcli.log.batch_walk import read_marker, walk_batches
+from kcli.log.cleaner.batch_strides import (
+    KEYLESS,
+    LAST_OFFSET,
+    NEED_MORE,
+    NO_ROOM,
+    SCRATCH_SLOTS,
+    TOMBSTONES,
+    WHY,
+    WORK_BYTES,
+    note_batches,
+)
+from kcli.log.cleaner.offset_map import DISORDER, OffsetMap
+from kcli.log.cleaner.pace import Pace
+from kcli.log.cleaner.transactions import CleanedTransactions
+from kcli.log.live_segment import LiveSegment
+from kcli.log.log_reader import LogBatch, SegmentReader
+from kcli.log.record_windows import RecordScanner, RecordWindow
+from kcli.log.unified_log import UnifiedLog
+
+Steps = Generator[tuple[str, ...], None, bool]
+
+
+def sound_batch(reader: SegmentReader, position: int) -> LogBatch:
+    """The batch at byte `position`, which is before the segment's end. Raises CorruptRecordError where it is none, or not sound.
+
+    Bytes that are no whole batch are no end here: what lies behind them may be told by a repair, and would be gone.
+    """
+    batch = next(walk_batches(reader, position), None)
+    if batch is None:
+        raise CorruptRecordError(
+            f"{reader.path}: the bytes from {position} on, up to {reader.end_position()}, are no whole batch", position
+        )
+    if not batch.is_valid:
+        raise CorruptRecordError(f"{reader.path}: the batch at byte {batch.position} has a wrong CRC", batch.position)
+    return batch
+
+
+class MapBuilder:
+    """Fills `offsets` from the batches of `log`; `check(segments)` raises where these are no longer part of it.
+
+    `keyless` and `tombstones` are how many records without a key, and without a value, it has met in batches that
+    kcli.log.cleaner.live_offsets holds.
+    """
+
+    def __init__(self, log: UnifiedLog, offsets: OffsetMap, pace: Pace, check: Callable[[list[LiveSegment]], None]) -> None:
+        self.keyless = self.tombstones = 0
+        self._log = log
+        self._local = log.local_log()
+        self._offsets = offsets
+        self._pace = pace
+        self._check = check
+        self._scanner = RecordScanner()
+        self._scratch = array("q", bytes(8 * SCRATCH_SLOTS))
+
+    def build(self, start: int, end: int) -> Generator[tuple[str, ...], None, None]:
+        """Note the keys of offsets [start, end). Raises FormatError, OSError, and what `check` raises."""
+        segments = [one for one in self._local.segments[self._local.floor(start) :] if one.base_offset < end]
+        transactions = CleanedTransactions()
+        aborted = self._log.aborted_transactions(start, end)
+        transactions.add_aborted(aborted)
+        odd_attributes = CONTROL_FLAG | (TRANSACTIONAL_FLAG if aborted else 0)
+        for slot, segment in enumerate(segments):
+            next_start = segments[slot + 1].base_offset if slot + 1 < len(segments) else end
+            if (yield from self._note_segment(segment, start, transactions, odd_attributes)):
+                return
+            self._offsets.latest_offset = next_start - 1
+
+    def _note_segment(self, segment: LiveSegment, start: int, transactions: CleanedTransactions, odd_attributes: int) -> Steps:
+        """Note the keys of a segment -> whether the map is full."""
+        position = self._local.index_of(segment).lookup(start).position
+        with SegmentReader(self._local.disk, segment.log_path, end=segment.size_bytes) as reader:
+            is_fresh = False
+            while position < segment.size_bytes:
+                buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
+                passed = self._stride(buffer, index, filled, start, odd_attributes) - index
+                position += passed
+                if self._pace.pause_due(passed, self._scratch[WORK_BYTES]):
+                    yield ()
+                    self._check([segment])
+                why = self._scratch[WHY]
+                if why == NO_ROOM and self._offsets.may_grow:
+                    yield from self._grow()
+                    continue
+                is_fresh = why == NEED_MORE and not passed and not is_fresh
+                if passed or is_fresh:
+                    continue
+                batch = sound_batch(reader, position)
+                if (yield from self._note(batch, start, transactions)):
+                    return True
+                position = batch.end_position
+                self._check([segment])
+        return False
+
+    def _stride(self, buffer: memoryview, index: int, limit: int, start: int, odd_attributes: int) -> int:
+        """Note the keys of usual batches -> the index behind them; `_scratch` says why it ended."""
+        offsets, scratch = self._offsets, self._scratch
+        scratch[LAST_OFFSET] = offsets.latest_offset
+        stopped = note_batches(
+            buffer,
+            buffer,
+            index,
+            limit,
+            crc32c,
+            inflate_at_once,
+            start,
+            odd_attributes,
+            self._scanner.columns,
+            offsets.table,
+            offsets.state,
+            offsets.secret,
+            offsets.hashes,
+            offsets.rows,
+            offsets.places,
+            scratch,
+        )
+        self.keyless += scratch[KEYLESS]
+        self.tombstones += scratch[TOMBSTONES]
+        if scratch[LAST_OFFSET] >= start:
+            offsets.latest_offset = scratch[LAST_OFFSET]
+        return stopped
+
+    def _grow(self) -> Generator[tuple[str, ...], None, None]:
+        while self._offsets.grow():
+            yield ()
+
+    def _note(self, batch: LogBatch, start: int, transactions: CleanedTransactions) -> Steps:
+        """Note the keys of a batch -> whether the map was full before its end."""
+        header, offsets = batch.header, self._offsets
+        is_data, is_held = True, False
+        if isinstance(header, RecordBatch):
+            if header.is_control:
+                transactions.on_control(header, read_marker(batch, self._scanner))
+                is_data = False
+            else:
+                is_data = not transactions.on_data(header)
+                is_held = header.magic == MAGIC and not header.is_transactional and header.base_offset >= start
+        keyless = tombstones = 0
+        if is_data:
+            for window in batch.windows(self._scanner):
+                if (yield from self._note_window(window, start)):
+                    return True
+                columns, count = window.columns, window.count
+                if is_held and count:
+                    keyless += sum(size < 0 for size in columns.key_size[:count])
+                    tombstones += sum(size < 0 for size in columns.value_size[:count])
+                    if columns.offset[0] < header.base_offset or columns.offset[count - 1] > header.last_offset:
+                        offsets.state[DISORDER] = 1
+                if self._pace.pause_due(0, columns.end):
+                    yield ()
+        self.keyless += keyless
+        self.tombstones += tombstones
+        if header.last_offset >= start:
+            offsets.latest_offset = header.last_offset
+        if self._pace.pause_due(header.size_bytes):
+            yield ()
+        return False
+
+    def _note_window(self, window: RecordWindow, start: int) -> Steps:
+        """Note the keys of a window -> whether the map was full before its end. Raises FormatError for a damaged one."""
+        if window.error is not None:
+            raise window.error
+        offsets, noted = self._offsets, 0
+        while True:
+            noted = offsets.note(window.buffer, window.columns, window.count, start, noted)
+            if noted == window.count:
+                return False
+            if not offsets.may_grow:
+                break
+            yield from self._grow()
+        # Accounted for is all up to the last key that was noted: a record without one behind it goes next time.
+        keyed = (at for at in range(noted - 1, -1, -1) if window.columns.key_size[at] >= 0)
+        last = next((window.columns.offset[at] for at in keyed), offsets.latest_offset)
+        offsets.latest_offset = max(offsets.latest_offset, last)
+        return True
