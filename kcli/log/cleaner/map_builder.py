@@ -42,7 +42,7 @@ Steps = Generator[tuple[str, ...], None, bool]
 
 
 def sound_batch(reader: SegmentReader, position: int) -> LogBatch:
-    """The batch at byte `position`, which is before the segment's end. Raises CorruptRecordError where it is none, or not sound.
+    """The batch at byte `position`, before the segment's end. Raises CorruptRecordError where it is none, or not sound.
 
     Bytes that are no whole batch are no end here: what lies behind them may be told by a repair, and would be gone.
     """
