@@ -59,9 +59,9 @@ def finish(live: LiveLog, under_way: CleaningRound) -> CleanedLog:
 class RandomLog:
     """A log that grows and is cleaned in rounds; `checkpoint` is the cleaner's, `now_ms` its clock."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, now_ms: int = NOW_MS) -> None:
         self.dice = Random(seed)
-        self.now_ms = NOW_MS
+        self.now_ms = now_ms
         self.checkpoint: int | None = None
         self.memory_bytes = self.dice.choice((24 * 7, 24 * 37, 24 * 1009))  # primes: both have as many slots then
         self._sequences: dict[int, int] = {}
@@ -183,7 +183,7 @@ class RandomLog:
         if self.dice.random() < 0.3:
             self._raise_epoch(producer_id)
         epoch = self._epochs.get(producer_id, 0)
-        end = marker(producer_id, abort=self.dice.random() < 0.5, epoch=epoch)
+        end = marker(producer_id, abort=self.dice.random() < 0.5, epoch=epoch, timestamp=self.now_ms)
         self.live.append(end, epoch=self._leader_epoch, now_ms=self.now_ms)
 
     def _raise_epoch(self, producer_id: int) -> None:
