@@ -464,7 +464,7 @@ def test_a_killed_process_leaves_each_partition_old_or_new(tmp_path: Path) -> No
         assert_sound(logs)
 
 
-# A kcli that ends itself with SIGKILL in its so-manieth call that changes the disk.
+# A kcli that ends itself with SIGKILL in its so-manieth call that changes the disk, and else says how many were left.
 KILLED = """
 import os, signal, sys
 from kcli.commands.app import main
@@ -480,5 +480,7 @@ def dying(call):
     return called
 for name in ("append", "open_log_file", "rename", "remove", "write_file", "set_mtime_ms", "flush", "truncate"):
     setattr(OsDisk, name, dying(getattr(OsDisk, name)))
-sys.exit(main(sys.argv[2:]))
+code = main(sys.argv[2:])
+print(left, file=sys.stderr)
+sys.exit(code)
 """

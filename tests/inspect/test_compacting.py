@@ -1,0 +1,159 @@
+"""Protects an offline compaction from crashes: whichever disk call it dies in, a partition is what it was or what it becomes.
+
+Byte for byte, all rounds of it together; a broker opens what is left, and the next run ends as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
+from kcli.inspect.compacting.compaction import Compaction, RunOptions
+from kcli.inspect.compacting.jobs import CompactOptions, PartitionPlan, Recompression
+from kcli.inspect.compacting.selection import asked_for
+from kcli.inspect.verification.facts import PartitionOptions
+from kcli.inspect.verification.finding_kinds import ERROR
+from kcli.inspect.verification.partitions import verify_partition
+from kcli.log.file_cache import FileCache
+from kcli.log.log_directory import read_partition, resolve_paths
+from kcli.log.log_opener import open_log
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.faults import SimulatedCrash
+from tests.log.cleaner.random_logs import SECRET, RandomLog
+
+ROOT = "/data"
+DIRECTORY = "/data/t-0"
+Logs = dict[str, bytes]
+
+
+class Machine:
+    """A simulated disk with a copy of a log in a log directory on it, as a clean stop left it."""
+
+    def __init__(self, log: RandomLog, seed: int, options: CompactOptions) -> None:
+        self.log = log
+        self.options = options
+        self.disk = SimulatedDisk(Random(seed), lambda: log.now_ms)
+        self.disk.make_directory(DIRECTORY)
+        self._write(".kafka_cleanshutdown", b'{"version":0,"brokerEpoch":7}')
+        if log.checkpoint is not None:
+            entry = PartitionOffset("t", 0, log.checkpoint)
+            self._write("cleaner-offset-checkpoint", encode_offset_checkpoint([entry]))
+        for path in sorted(log.live.directory.iterdir()):
+            self._write(f"t-0/{path.name}", path.read_bytes())
+        for directory in (DIRECTORY, ROOT, "/"):
+            self.disk.flush_directory(directory)
+
+    def _write(self, name: str, data: bytes) -> None:
+        self.disk.append(f"{ROOT}/{name}", data)
+        self.disk.flush(f"{ROOT}/{name}")
+
+    def compact(self) -> list[PartitionPlan]:
+        """One run -> its plans."""
+        targets, problems = resolve_paths(self.disk, [DIRECTORY])
+        asked, sentences = asked_for(targets, ())
+        assert not problems and not sentences
+        overrides = {key.removeprefix("internal."): value for key, value in self.log.settings.items()}
+        plans = []
+        with Compaction(self.disk, asked, RunOptions(self.options, overrides)) as run:
+            for outcome in run.outcomes(1, None):
+                assert outcome.problem is None
+                plans.append(outcome.plan)
+                run.place(outcome)
+        return plans
+
+    def start(self) -> int:
+        """Open the log as a broker does, whose mark of a clean stop is still there -> its end offset."""
+        config, start = self.log.compacted, self.log.live.log.log_start_offset
+        files = FileCache(self.disk, 8)
+        log = open_log(
+            self.disk, files, DIRECTORY, "t", 0, config, self.log.now_ms, clean_shutdown=True, log_start_offset=start
+        )
+        files.close_all()
+        return log.log_end_offset
+
+    def logs(self) -> Logs:
+        """The bytes of all segments."""
+        names = [name for name in self.disk.list_directory(DIRECTORY) if name.endswith(".log")]
+        return {name: self.disk.read_file(f"{DIRECTORY}/{name}", 1 << 30) for name in names}
+
+    def errors(self) -> list[str]:
+        """What a verifier finds wrong."""
+        found = verify_partition(self.disk, read_partition(self.disk, DIRECTORY), PartitionOptions(is_compacted=True))
+        return [str(finding) for finding in found.findings if finding.severity == ERROR]
+
+
+def check(machine: Machine, seed: int, calls: int, *, loses_power: bool, before: Logs, after: Logs) -> bool:
+    """A run that dies behind so many calls, and a start -> whether it came so far as to die."""
+    machine.disk.die_in(calls)
+    try:
+        machine.compact()
+        machine.disk.die_never()
+        died = False
+    except SimulatedCrash:
+        died = True
+    if loses_power:
+        machine.disk.lose_power(Random(seed))
+    else:
+        machine.disk.kill()
+    assert machine.start() == machine.log.live.log.log_end_offset
+    left = machine.logs()
+    assert left in (before, after)
+    assert died or left == after
+    assert machine.errors() == []
+    names = machine.disk.list_directory(DIRECTORY)
+    assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted", ".tmp"))]
+    machine.compact()
+    assert machine.logs() == after or (left == after and machine.options.recompression is None)
+    assert machine.errors() == []
+    return died
+
+
+def options_of(log: RandomLog, way: str) -> CompactOptions:
+    recompression = Recompression(log.dice.randrange(5), None) if way == "recompress" else None
+    return CompactOptions(
+        log.now_ms, lambda count: SECRET[:count], log.memory_bytes, with_active=way == "active", recompression=recompression
+    )
+
+
+def check_seed(seed: int, directory: Path, way: str, every: int) -> int:
+    """A crash at every so-manieth call of a run -> how many crashes there were."""
+    log = RandomLog(directory / "t-0", seed)
+    for _ in range(Random(seed).randrange(3)):
+        log.grow()
+        log.clean()
+        log.now_ms += 700
+    log.grow()
+    options = options_of(log, way)
+    whole = Machine(log, seed, options)
+    before = whole.logs()
+    whole.compact()
+    after = whole.logs()
+    assert whole.errors() == []
+    calls, crashes = seed % every, 0
+    while check(
+        Machine(log, seed * 1000 + calls, options),
+        seed * 1000 + calls,
+        calls,
+        loses_power=calls % 3 > 0,
+        before=before,
+        after=after,
+    ):
+        calls += every
+        crashes += 1
+    return crashes
+
+
+@pytest.mark.parametrize("way", ["clean", "active", "recompress"])
+def test_no_crash_leaves_anything_between(way: str, tmp_path: Path) -> None:
+    assert sum(check_seed(seed, tmp_path / str(seed), way, every=5) for seed in range(6)) > 20
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("way", ["clean", "active", "recompress"])
+@pytest.mark.parametrize("first", range(6, 18, 4))
+def test_no_crash_at_any_call_leaves_anything_between(first: int, way: str, tmp_path: Path) -> None:
+    for seed in range(first, first + 4):
+        check_seed(seed, tmp_path / str(seed), way, every=1)
