@@ -19,6 +19,7 @@ COMPILED_MODULES = [
     "kcli/format/record_copy.py",
     "kcli/log/cleaner/offset_map.py",
     "kcli/log/cleaner/batch_strides.py",
+    "kcli/log/cleaner/batch_cut.py",
     "kcli/inspect/dumping/record_lines.py",
     "kcli/inspect/dumping/batch_lines.py",
     "kcli/inspect/dumping/record_rows.py",

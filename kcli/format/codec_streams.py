@@ -297,6 +297,8 @@ _ZSTD_BLOCK_BYTES = 128 * 1024
 _ZSTD_CHECKSUM = 0x04  # the flag, and the checksum's size
 # Decompressors are costly to make (20 us) and must not be shared while they work: a pool of idle ones.
 _zstd_idle: list[Any] = []
+# Compressors likewise, by level.
+_zstd_idle_compressors: dict[int, list[Any]] = {}
 
 
 def _zstd_decompressor() -> Any:
@@ -391,9 +393,18 @@ def _zstd_most_bytes(data: Buffer) -> int:
 
 
 def _deflate_zstd(data: Buffer, level: int | None, magic: int) -> bytes:
-    from zstandard import ZstdCompressor
+    wanted = _ZSTD_DEFAULT_LEVEL if level is None else level
+    try:
+        compressor = _zstd_idle_compressors.setdefault(wanted, []).pop()
+    except IndexError:
+        from zstandard import ZstdCompressor
 
-    return ZstdCompressor(level=_ZSTD_DEFAULT_LEVEL if level is None else level).compress(data)
+        compressor = ZstdCompressor(level=wanted)
+    try:
+        deflated: bytes = compressor.compress(data)
+    finally:
+        _zstd_idle_compressors[wanted].append(compressor)
+    return deflated
 
 
 # -------------------------------------------------------------------------------------------------------------- tables

@@ -32,9 +32,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
 
-from kcli.format.compression import deflate
+from kcli.format import limits
+from kcli.format.compression import deflate, inflate_at_once
 from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
-from kcli.format.primitives import INT64_MAX, Buffer, CorruptRecordError
+from kcli.format.primitives import INT64_MAX, Buffer, CorruptRecordError, crc32c
 from kcli.format.record_batch import (
     DELETE_HORIZON_FLAG,
     LOG_APPEND_TIME_FLAG,
@@ -43,11 +44,14 @@ from kcli.format.record_batch import (
     NewRecordBatch,
     RecordBatch,
     empty_batch,
+    read_header,
 )
 from kcli.format.record_copy import copy_records
 from kcli.format.records import Record, encode_records
 from kcli.log.batch_walk import read_marker
-from kcli.log.cleaner.batch_strides import RECORDS, SCRATCH_SLOTS, pass_dead
+from kcli.log.cleaner import batch_cut
+from kcli.log.cleaner.batch_cut import FACT_SLOTS, cut_batch
+from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, RECORDS, SCRATCH_SLOTS, pass_dead
 from kcli.log.cleaner.live_offsets import LiveOffsets
 from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
@@ -102,6 +106,25 @@ class _Selection:
         self.window: RecordWindow | None = None
 
 
+def _cut_batch(
+    header: RecordBatch, base_timestamp: int, max_timestamp: int, count: int, records: Buffer, flags: int = 0
+) -> NewRecordBatch:
+    """A batch of `count` of its records, deflated as it was, with these flags too."""
+    return NewRecordBatch(
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        record_count=count,
+        records=records,
+        attributes=header.attributes | flags,
+        partition_leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
 class BatchFilter:
     """Applies a round's map to batches, which must be given front to back."""
 
@@ -116,6 +139,9 @@ class BatchFilter:
         self._marker_scanner = RecordScanner(_MARKER_RECORDS)
         self._kept = bytearray(self._scanner.columns.capacity)
         self._record_counts = array("q", bytes(8 * COUNT_SLOTS))
+        self.facts = array("q", bytes(8 * FACT_SLOTS))  # of `cut`
+        self._out = bytearray(limits.READ_CHUNK_BYTES)
+        self._out_view = memoryview(self._out)
         # Batches with these offsets may have to stay without a record.
         ends = {last.last_data_offset for last in facts.last_records.values() if last.last_data_offset is not None}
         self._stop_offsets = sorted(ends | {facts.upper_bound_offset - 1, INT64_MAX})
@@ -143,6 +169,68 @@ class BatchFilter:
         live.passed(scratch[RECORDS])
         return behind
 
+    def cut(self, buffer: memoryview, index: int, limit: int) -> Buffer | None:
+        """What is left of the usual batch at buffer[index], None for nothing, or where it is not usual: `facts` say which.
+
+        What is left is valid until the buffer is filled anew.
+        """
+        facts, live = self.facts, self.live
+        stop_offset = self._stop_offsets[self._next_stop]
+        records_bytes = cut_batch(
+            buffer,
+            buffer,
+            index,
+            limit,
+            crc32c,
+            inflate_at_once,
+            self._facts.now_ms,
+            stop_offset,
+            live.start_offset,
+            live.end_offset,
+            live.words,
+            live.first_offset,
+            self._offsets,
+            self._scanner.columns,
+            self._kept,
+            self._record_counts,
+            self._out,
+            facts,
+        )
+        why = facts[batch_cut.WHY]
+        if why in (NEED_MORE, OTHER):
+            return None
+        self._count_cut(facts)
+        if facts[batch_cut.LAST_OFFSET] >= stop_offset:
+            self._pass_stops(facts[batch_cut.LAST_OFFSET])
+        if why == batch_cut.GONE:
+            return None
+        if why == batch_cut.WHOLE:
+            left: Buffer = buffer[index : index + facts[batch_cut.SIZE_BYTES]]
+        else:
+            header = read_header(buffer, index)
+            records = deflate(header.codec, self._out_view[:records_bytes])
+            base_timestamp, max_timestamp = facts[batch_cut.BASE_TIMESTAMP], facts[batch_cut.MAX_TIMESTAMP]
+            left = _cut_batch(header, base_timestamp, max_timestamp, facts[batch_cut.STAY], records).encode()
+        self.counts.bytes_kept += len(left)
+        return left
+
+    def _count_cut(self, facts: array) -> None:  # type: ignore[type-arg]
+        """Count what a cut has met."""
+        counts = self.counts
+        counts.bytes_read += facts[batch_cut.SIZE_BYTES]
+        counts.records_read += facts[batch_cut.RECORDS]
+        counts.records_kept += facts[batch_cut.STAY]
+        counts.tombstones_kept += facts[batch_cut.TOMBSTONES]
+        if facts[batch_cut.HELD]:
+            counts.tombstones_dropped -= facts[batch_cut.TOMBSTONES]
+        else:
+            counts.without_key += facts[batch_cut.KEYLESS]
+            counts.tombstones_dropped += facts[batch_cut.DROPPED_TOMBSTONES]
+
+    def _pass_stops(self, offset: int) -> None:
+        while self._stop_offsets[self._next_stop] <= offset < INT64_MAX:
+            self._next_stop += 1
+
     def clean(self, batch: LogBatch, *, keeps_legacy_tombstones: bool = True) -> Buffer | None:
         """What is left of a batch, None for nothing; valid until the reader of the batch moves on.
 
@@ -152,8 +240,7 @@ class BatchFilter:
             raise CorruptRecordError(f"the batch at byte {batch.position} has a wrong CRC", batch.position)
         header = batch.header
         self.counts.bytes_read += header.size_bytes
-        while self._stop_offsets[self._next_stop] <= header.last_offset < INT64_MAX:
-            self._next_stop += 1
+        self._pass_stops(header.last_offset)
         if isinstance(header, RecordBatch):
             left = self._clean(batch, header)
         else:
@@ -258,18 +345,13 @@ class BatchFilter:
                     copy_records(window.buffer, window.columns, window.count, self._kept, moved_to, self._scanner.scratch)
                 )
                 timestamps.append(max(kept))
-        return NewRecordBatch(
-            base_offset=header.base_offset,
-            last_offset_delta=header.last_offset_delta,
-            base_timestamp=NO_TIMESTAMP if base_timestamp is None else base_timestamp,
-            max_timestamp=max(timestamps) if append_time_ms is None else append_time_ms,
-            record_count=selection.stay,
-            records=deflate(header.codec, b"".join(parts)),
-            attributes=header.attributes | (DELETE_HORIZON_FLAG if sets_horizon else 0),
-            partition_leader_epoch=header.partition_leader_epoch,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
+        return _cut_batch(
+            header,
+            NO_TIMESTAMP if base_timestamp is None else base_timestamp,
+            max(timestamps) if append_time_ms is None else append_time_ms,
+            selection.stay,
+            deflate(header.codec, b"".join(parts)),
+            DELETE_HORIZON_FLAG if sets_horizon else 0,
         ).encode()
 
     def _clean_legacy(self, batch: LogBatch, header: LegacyBatch, *, keeps_tombstones: bool) -> bytes | None:

@@ -27,6 +27,7 @@ from typing import NamedTuple, TypeVar
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import read_header
+from kcli.log.cleaner import batch_cut
 from kcli.log.cleaner.batch_filter import BatchFilter, FilterCounts, RoundFacts
 from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, WHY, WINDOW
 from kcli.log.cleaner.cleanable import LogToClean
@@ -160,31 +161,41 @@ class CleaningRound:
             transactions.add_aborted(self._log.aborted_transactions(old.base_offset, following))
             keeps_legacy_tombstones = disk.mtime_ms(old.log_path) > legacy_horizon_ms
             with SegmentReader(disk, old.log_path, end=old.size_bytes) as reader:
-                position = yield from self._pass_dead(reader, 0, old.size_bytes, batches, olds)
+                position = yield from self._clean_usual(reader, 0, old.size_bytes, batches, olds)
                 while position < old.size_bytes:
                     batch = sound_batch(reader, position)
                     left = batches.clean(batch, keeps_legacy_tombstones=keeps_legacy_tombstones)
                     if left is not None:
-                        self._append(left)
+                        header = read_header(left)
+                        self._append(left, header.last_offset, header.max_timestamp)
                     self._being_written[-1].add_aborted(transactions.take_retained())
                     if self._pace.pause_due(batch.header.size_bytes):
                         yield ()
                         self._check(olds)
-                    position = yield from self._pass_dead(reader, batch.end_position, old.size_bytes, batches, olds)
+                    position = yield from self._clean_usual(reader, batch.end_position, old.size_bytes, batches, olds)
 
-    def _pass_dead(
+    def _clean_usual(
         self, reader: SegmentReader, position: int, size_bytes: int, batches: BatchFilter, olds: list[LiveSegment]
     ) -> CleaningSteps[int]:
-        """Pass over batches of which nothing stays -> where the next one begins that is to be looked at, or the end."""
+        """Clean the usual batches from byte `position` on -> where one begins that is to be looked at, or the end."""
         live, is_fresh = batches.live, False
-        while live.is_worth_it and position < size_bytes:
+        while position < size_bytes:
             buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
-            passed = batches.pass_dead(buffer, index, filled, index + size_bytes - position) - index
+            passed, why, left = 0, OTHER, None
+            if live.is_worth_it:
+                passed = batches.pass_dead(buffer, index, filled, index + size_bytes - position) - index
+                why = batches.scratch[WHY]
+            if why == OTHER:
+                left = batches.cut(buffer, index + passed, filled)
+                why = batches.facts[batch_cut.WHY]
+                if why not in (OTHER, NEED_MORE):
+                    passed += batches.facts[batch_cut.SIZE_BYTES]
+                if left is not None:
+                    self._append(left, batches.facts[batch_cut.LAST_OFFSET], batches.facts[batch_cut.MAX_TIMESTAMP])
             position += passed
             if self._pace.pause_due(passed):
                 yield ()
                 self._check(olds)
-            why = batches.scratch[WHY]
             if why == WINDOW:
                 offset = read_header(buffer, index + passed).base_offset
                 while live.move(offset):
@@ -200,14 +211,13 @@ class CleaningRound:
         segments = self._local.segments
         return segments[segments.index(olds[slot]) + 1].base_offset
 
-    def _append(self, left: Buffer) -> None:
+    def _append(self, left: Buffer, last_offset: int, max_timestamp: int) -> None:
         """Add a batch; where it does not fit the segment, a new one begins with it (Kafka 4.4: KAFKA-20036)."""
-        header = read_header(left)
-        if not self._being_written[-1].fits(len(left), header.last_offset):
+        if not self._being_written[-1].fits(len(left), last_offset):
             interval = self._log.config.index_interval_bytes
-            segment = CleanedSegment(self._local.disk, self._local.directory, header.base_offset, interval)
+            segment = CleanedSegment(self._local.disk, self._local.directory, read_header(left).base_offset, interval)
             self._being_written.append(segment)
-        self._being_written[-1].append(left, header.last_offset, header.max_timestamp)
+        self._being_written[-1].append(left, last_offset, max_timestamp)
         self._pace.moved_bytes += len(left)
 
 

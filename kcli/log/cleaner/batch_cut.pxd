@@ -1,0 +1,34 @@
+# C types for batch_cut.py when Cython compiles it; the Python source knows nothing of them.
+cimport cython
+from kcli.format cimport record_copy, record_scan
+from kcli.format.batch_scan cimport read_int32, read_int64
+from kcli.log.cleaner cimport offset_map
+
+@cython.locals(
+    size=cython.longlong, attributes=cython.longlong, base_offset=cython.longlong, last_offset=cython.longlong,
+    count=cython.longlong, end=Py_ssize_t, stored=cython.longlong, computed=cython.longlong, first_held=cython.longlong,
+    keeps_tombstones=cython.int,
+)
+cpdef Py_ssize_t cut_batch(
+    const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, crc32c, inflate, long long now_ms,
+    long long stop_offset, long long held_from, long long held_to, unsigned long long[::1] words, long long first_offset,
+    offsets, columns, unsigned char[::1] kept, long long[::1] counts, unsigned char[::1] out, long long[::1] facts) except? -9
+
+@cython.locals(
+    told=cython.longlong[::1], timestamps=cython.longlong[::1], key_sizes=cython.longlong[::1],
+    value_sizes=cython.longlong[::1], positions=cython.longlong[::1], wanted=cython.longlong,
+    base_timestamp=cython.longlong, count=Py_ssize_t, stay=cython.longlong, index=Py_ssize_t, first=cython.longlong,
+    largest=cython.longlong, smallest=cython.longlong,
+)
+cpdef Py_ssize_t cut_records(
+    const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, long long base_offset, int keeps_tombstones,
+    long long has_horizon, long long stop_offset, unsigned long long[::1] words, long long first_held, offsets, columns,
+    unsigned char[::1] kept, long long[::1] counts, unsigned char[::1] out, long long[::1] facts) except? -9
+
+@cython.locals(
+    bits=cython.longlong, stay=cython.longlong, tombstones=cython.longlong, index=Py_ssize_t, bit=cython.longlong,
+    stays=cython.int,
+)
+cpdef Py_ssize_t keep_live(
+    long long[::1] offsets, long long[::1] value_sizes, Py_ssize_t count, unsigned long long[::1] words,
+    long long first_offset, int keeps_tombstones, unsigned char[::1] kept, long long[::1] counts) except? -9
