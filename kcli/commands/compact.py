@@ -14,16 +14,18 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell
+from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.compacting.compaction import Compaction, RunOptions
     from kcli.inspect.compacting.jobs import PartitionOutcome, PartitionPlan, Recompression
-    from kcli.inspect.compacting.selection import LeftOut
+    from kcli.inspect.compacting.selection import Asked, LeftOut
     from kcli.inspect.renderers.compact_report import JsonReport, TextReport
 
 ARGUMENTS = "PATH..."
@@ -96,8 +98,9 @@ def run(args: argparse.Namespace) -> int:
     disk = OsDisk()
     report = JsonReport() if args.output == "json" else TextReport()
     work = _Run(args, report)
-    targets, problems = resolve_paths(disk, args.paths)
+    targets, problems = resolve_paths(disk, distinct_paths(args.paths))
     asked, sentences = asked_for(targets, tuple(args.topic))
+    _check_outside(args.to, asked)
     with tempfile.TemporaryDirectory(prefix="kcli-compact-") as scratch:
         options = _options(args, scratch)
         try:
@@ -116,6 +119,13 @@ def run(args: argparse.Namespace) -> int:
                 return work.run(compaction)
         except (RefusedError, WorkerLostError) as error:
             raise CannotRun(str(error)) from None
+
+
+def _check_outside(target: str | None, asked: list[Asked]) -> None:
+    """Raises CannotRun for a --to in a log directory."""
+    for one in asked if target else ():
+        if Path(os.path.realpath(target or "")).is_relative_to(os.path.realpath(one.log_directory)):
+            raise CannotRun(f"--to {target} lies in the log directory {one.log_directory}: a broker does not start so")
 
 
 def _options(args: argparse.Namespace, scratch: str) -> RunOptions:

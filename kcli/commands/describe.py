@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, tell, use_colour, write_out
+from kcli.commands.paths import distinct_paths
 from kcli.inspect.description.options import SECTIONS
 from kcli.log.disk import OsDisk
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         asked = frozenset(SECTIONS)
     options = DescribeOptions(asked or None, tuple(args.topic), tuple(args.group), args.deep)
     try:
-        description = describe(OsDisk(), _distinct(args.paths), options)
+        description = describe(OsDisk(), distinct_paths(args.paths), options)
     except SourceError as error:
         raise CannotRun(str(error)) from None
     for problem in description.problems:
@@ -73,18 +73,6 @@ def _asked_sections(given: list[str]) -> frozenset[str]:
     if unknown:
         raise CannotRun(f"--show knows no section {unknown[0]!r}; there are {', '.join(SECTIONS)}, and all")
     return frozenset(SECTIONS if "all" in names else names)
-
-
-def _distinct(paths: list[str]) -> list[str]:
-    """The paths, each directory once; one whose last part is no name ("." or "..") as an absolute path.
-
-    What a partition's directory holds is told by its name.
-    """
-    found: dict[Path, str] = {}
-    for path in paths:
-        place = Path(path).resolve()
-        found.setdefault(place, str(place) if Path(path).name in ("", "..") else path)
-    return list(found.values())
 
 
 def _print(description: Description, output: str) -> None:

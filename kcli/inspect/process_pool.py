@@ -1,7 +1,8 @@
 """Worker processes for work on many partitions: they get paths and give back what they found, both small.
 
 A task counts the bytes that it is through with (`count_bytes`), and this process tells somebody of them while it waits for a
-result. `multiprocessing` is imported only where a pool is made.
+result. Where that process gives up, each task ends when it next counts. `multiprocessing` is imported only where a pool is
+made.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ class WorkerLostError(Exception):
     """A worker process died, as one does that the system kills for want of memory; the message is one sentence."""
 
 
+class StoppedError(Exception):
+    """The parent has given up, and with it what the task was to give."""
+
+
+# What the counter is set to then: far below what can be counted.
+_STOPPED = -(1 << 62)
+
 # ----------------------------------------------------------------------------------------------------- in the workers
 
 _done_bytes: Any = None  # a counter that workers and their parent share
@@ -39,9 +47,11 @@ def _begin_worker(counter: Any) -> None:
 
 
 def count_bytes(count: int) -> None:
-    """Tell, in a worker, of so many more bytes that are done."""
+    """Tell, in a worker, of so many more bytes that are done. Raises StoppedError where nobody wants the rest any more."""
     with _done_bytes.get_lock():
         _done_bytes.value += count
+        if _done_bytes.value < 0:
+            raise StoppedError
 
 
 # ------------------------------------------------------------------------------------------------------ in the parent
@@ -66,6 +76,9 @@ class ProcessPool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         from concurrent.futures.process import BrokenProcessPool
 
+        # A worker that died may have died with the counter's lock in its hands.
+        if error is not None and not isinstance(error, BrokenProcessPool):
+            self._counter.value = _STOPPED
         self._pool.shutdown(wait=True, cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
             raise WorkerLostError("a worker process died; give the machine more memory, or use --processes 1") from None

@@ -16,7 +16,7 @@ import pytest
 
 from kcli.commands.app import main
 from kcli.format.checkpoint import decode_offset_checkpoint
-from kcli.format.record_batch import RecordBatch
+from kcli.format.record_batch import NewRecordBatch, RecordBatch, read_header
 from kcli.log.disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
@@ -24,6 +24,7 @@ from kcli.log.log_opener import open_log
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
 from tests.commands.test_repair_output import HOLD_LOCK, tree
+from tests.commands.test_verify import run_with_stderr_on_a_terminal
 from tests.inspect.verified import TOPIC_ID, codes, root_files, verify
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch
 
@@ -88,6 +89,10 @@ def last_of_each_key(rows: list[Row], end_offset: int) -> list[Row]:
     return [row for row in rows if row[0] >= end_offset or last[row[2]] == row[0]]
 
 
+def tombstones_in(rows: list[Row]) -> int:
+    return sum(value is None for _, _, _, value in rows)
+
+
 def active_base(partition: Path) -> int:
     return int(max(path.name for path in partition.glob("*.log"))[:20])
 
@@ -140,7 +145,7 @@ def test_of_each_key_the_last_record_stays(logs: Path, capfd: pytest.CaptureFixt
 
 def test_a_dry_run_changes_no_byte_and_the_work_does_as_it_said(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = tree(logs.parent)
-    records = {path: len(rows_in(path)) for path in logs.iterdir() if path.is_dir()}
+    before_rows = {path: rows_in(path) for path in logs.iterdir() if path.is_dir()}
     assert run("--dry-run", "--output", "json", logs) == 0
     planned = told(capfd)
     assert tree(logs.parent) == before
@@ -152,9 +157,13 @@ def test_a_dry_run_changes_no_byte_and_the_work_does_as_it_said(logs: Path, capf
     for row in planned["plan"]:
         path = Path(row["path"])
         assert log_bytes(path) == row["logBytesLeft"]
-        assert len(rows_in(path)) == records[path] - (row["records"] - row["recordsLeft"])
+        assert len(rows_in(path)) == len(before_rows[path]) - (row["records"] - row["recordsLeft"])
         assert len(list(path.glob("*.log"))) == row["segmentsLeft"]
         assert row["keys"] == KEYS and row["rounds"] == 1
+        left = [one for one in rows_in(path) if one[0] < active_base(path)]
+        closed = [one for one in before_rows[path] if one[0] < active_base(path)]
+        assert (row["records"], row["recordsLeft"]) == (len(closed), len(left))
+        assert (row["tombstones"], row["tombstonesLeft"]) == (tombstones_in(closed), tombstones_in(left))
 
 
 def test_more_keys_than_fit_take_rounds_and_a_dry_run_knows(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -167,6 +176,9 @@ def test_more_keys_than_fit_take_rounds_and_a_dry_run_knows(logs: Path, capfd: p
     (done,) = told(capfd)["plan"]
     assert planned == done and done["rounds"] > 3
     assert rows_in(path) == last_of_each_key(before, end)
+    closed, left = ([one for one in rows if one[0] < end] for rows in (before, rows_in(path)))
+    assert (done["records"], done["recordsLeft"]) == (len(closed), len(left))
+    assert (done["tombstones"], done["tombstonesLeft"]) == (tombstones_in(closed), tombstones_in(left))
     assert log_bytes(path) == done["logBytesLeft"]
     assert_sound(logs)
 
@@ -288,6 +300,23 @@ def test_a_topic_that_is_not_compacted_is_refused_by_name(logs: Path, capfd: pyt
     assert rows_in(logs / "orders-0") == last_of_each_key(rows, end)
 
 
+def test_a_partition_by_the_directory_one_is_in(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name tells whose it is, so `.` will not do as it stands."""
+    path = logs / "__consumer_offsets-0"
+    before = rows_in(path)
+    monkeypatch.chdir(path)
+    assert run(".", path, f"{path}/") == 0
+    assert rows_in(path) == last_of_each_key(before, active_base(path))
+    monkeypatch.chdir(logs)
+    assert run(".", "--dry-run") == 0
+
+
+def test_a_progress_bar_on_terminals(logs: Path) -> None:
+    for words in ([], ["--processes", "1"], ["--compression", "zstd"]):
+        code, shown = run_with_stderr_on_a_terminal(["compact", *words, str(logs)])
+        assert code == 0 and b"\x1b[" in shown and "\u2501".encode() in shown and b"Traceback" not in shown
+
+
 def test_the_metadata_log_is_never_compacted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = make(tmp_path / "logs", "__cluster_metadata-0")
     assert run("--any-policy", path) == run("--compression", "zstd", path) == 2
@@ -361,6 +390,23 @@ def test_a_damaged_partition_is_left_alone_and_the_others_go_on(
     if "--dry-run" not in words:
         assert log_bytes(changed / "__consumer_offsets-1") < other
         assert log_bytes(changed / "__consumer_offsets-0") == log_bytes(logs / "__consumer_offsets-0")
+
+
+@pytest.mark.parametrize("words", [(), ("--compression", "zstd")])
+def test_records_that_cannot_be_read_are_told_with_file_and_byte(
+    logs: Path, words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Under a right CRC: a codec that its bytes are not of."""
+    path = min((logs / "__consumer_offsets-0").glob("*.log"))
+    data = path.read_bytes()
+    second = read_header(data).size_bytes
+    header = read_header(data, second)
+    bad = NewRecordBatch(
+        header.base_offset, 2, NOW_MS, NOW_MS, 3, data[second + 61 : second + header.size_bytes], 1, 0
+    ).encode()
+    path.write_bytes(data[:second] + bad + data[second + header.size_bytes :])
+    assert run(*words, logs / "__consumer_offsets-0") == 1
+    assert f"{path}: the batch at byte {second}: " in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "gzip:9", "snappy", "lz4", "lz4:3", "zstd", "zstd:12"])

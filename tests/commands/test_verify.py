@@ -109,8 +109,10 @@ def run_with_stderr_on_a_terminal(arguments: list[str]) -> tuple[int, bytes]:
     """Run kcli in a process whose stderr is a terminal, and little work is much -> its exit code, what the terminal got."""
     parent, child = pty.openpty()
     program = (
-        "import sys; from kcli.commands import progress; from kcli.inspect.verification import workers; "
-        "progress.LEAST_BYTES = workers.SMALL_BYTES = 0; from kcli.commands.app import main; sys.exit(main(sys.argv[1:]))"
+        "import sys; from kcli.commands import progress; from kcli.inspect import compacting, verification; "
+        "import kcli.inspect.compacting.workers, kcli.inspect.verification.workers; progress.LEAST_BYTES = 0; "
+        "compacting.workers.SMALL_BYTES = verification.workers.SMALL_BYTES = 0; "
+        "from kcli.commands.app import main; sys.exit(main(sys.argv[1:]))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],

@@ -12,7 +12,7 @@ import pytest
 
 from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
 from kcli.inspect.compacting.compaction import Compaction, RunOptions
-from kcli.inspect.compacting.jobs import CompactOptions, PartitionPlan, Recompression
+from kcli.inspect.compacting.jobs import CompactOptions, Recompression
 from kcli.inspect.compacting.selection import asked_for
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import ERROR
@@ -50,19 +50,22 @@ class Machine:
         self.disk.append(f"{ROOT}/{name}", data)
         self.disk.flush(f"{ROOT}/{name}")
 
-    def compact(self) -> list[PartitionPlan]:
-        """One run -> its plans."""
+    def compact(self) -> None:
+        """One run, all of which goes well."""
+        assert self.problems() == [None]
+
+    def problems(self) -> list[str | None]:
+        """One run -> what it could not do, for each partition."""
         targets, problems = resolve_paths(self.disk, [DIRECTORY])
         asked, sentences = asked_for(targets, ())
         assert not problems and not sentences
         overrides = {key.removeprefix("internal."): value for key, value in self.log.settings.items()}
-        plans = []
+        told = []
         with Compaction(self.disk, asked, RunOptions(self.options, overrides)) as run:
             for outcome in run.outcomes(1, None):
-                assert outcome.problem is None
-                plans.append(outcome.plan)
+                told.append(outcome.problem)
                 run.place(outcome)
-        return plans
+        return told
 
     def start(self) -> int:
         """Open the log as a broker does, whose mark of a clean stop is still there -> its end offset."""
@@ -157,3 +160,17 @@ def test_no_crash_leaves_anything_between(way: str, tmp_path: Path) -> None:
 def test_no_crash_at_any_call_leaves_anything_between(first: int, way: str, tmp_path: Path) -> None:
     for seed in range(first, first + 4):
         check_seed(seed, tmp_path / str(seed), way, every=1)
+
+
+@pytest.mark.parametrize("way", ["clean", "recompress"])
+def test_a_full_disk_leaves_a_partition_as_it_was(way: str, tmp_path: Path) -> None:
+    """Told in one sentence; what had been written is gone."""
+    log = RandomLog(tmp_path / "t-0", 3)
+    log.grow()
+    machine = Machine(log, 3, options_of(log, way))
+    before, names = machine.logs(), machine.disk.list_directory(DIRECTORY)
+    used = sum(machine.disk.size(f"{DIRECTORY}/{name}") for name in names)
+    machine.disk.capacity_bytes = used + 500
+    (problem,) = machine.problems()
+    assert problem is not None and problem.endswith("No space left on device; it is left as it was")
+    assert machine.logs() == before and machine.disk.list_directory(DIRECTORY) == names

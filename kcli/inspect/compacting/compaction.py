@@ -120,10 +120,6 @@ class Compaction:
             raise RefusedError("--to takes the partitions of one log directory at a time")
         if self.disk.exists(target) and (not self.disk.is_directory(target) or self.disk.list_directory(target)):
             raise RefusedError(f"--to {target}: it is there and not empty; name a directory that is to be made")
-        for one in self._asked:
-            source = join_path(one.log_directory, "")
-            if join_path(target, "").startswith(source):
-                raise RefusedError(f"--to {target} lies in the log directory {one.log_directory}: a broker does not start so")
 
     def _root(self, directory: str, kind: FileKind) -> str:
         return join_path(directory, kind.value)

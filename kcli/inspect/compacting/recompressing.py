@@ -26,6 +26,7 @@ from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NewRecordBatch, R
 from kcli.inspect.compacting.jobs import PartitionJob, PartitionPlan, Recompression
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
+from kcli.log.cleaner.map_builder import located
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.indexes import IndexSettings
 from kcli.log.leftovers import finish_leftovers
@@ -117,7 +118,9 @@ class _Recompressing:
                 if isinstance(batch, Damage) or not batch.is_valid:
                     position = batch.position
                     raise CorruptRecordError(f"{reader.path}: the batch at byte {position} is damaged", position)
-                header, data = batch.header, self._converted(batch)
+                header = batch.header
+                with located(reader, batch):
+                    data = self._converted(batch)
                 if not self._fits(news[-1], len(data), header.last_offset):
                     news.append(self._begin(header.base_offset))
                 news[-1].append(data, header.last_offset, header.max_timestamp)

@@ -33,7 +33,7 @@ from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, WHY, WINDOW
 from kcli.log.cleaner.cleanable import LogToClean
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.live_offsets import LiveOffsets
-from kcli.log.cleaner.map_builder import MapBuilder, sound_batch
+from kcli.log.cleaner.map_builder import MapBuilder, located, sound_batch
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.cleaner.pace import Pace
 from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
@@ -164,7 +164,8 @@ class CleaningRound:
                 position = yield from self._clean_usual(reader, 0, old.size_bytes, batches, olds)
                 while position < old.size_bytes:
                     batch = sound_batch(reader, position)
-                    left = batches.clean(batch, keeps_legacy_tombstones=keeps_legacy_tombstones)
+                    with located(reader, batch):
+                        left = batches.clean(batch, keeps_legacy_tombstones=keeps_legacy_tombstones)
                     if left is not None:
                         header = read_header(left)
                         self._append(left, header.last_offset, header.max_timestamp)

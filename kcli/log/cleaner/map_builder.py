@@ -13,10 +13,11 @@ not hold sound records, ends the round (FormatError).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 
 from kcli.format.compression import inflate_at_once
-from kcli.format.primitives import CorruptRecordError, crc32c
+from kcli.format.primitives import CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import CONTROL_FLAG, MAGIC, TRANSACTIONAL_FLAG, RecordBatch
 from kcli.log.batch_walk import read_marker, walk_batches
 from kcli.log.cleaner.batch_strides import (
@@ -54,6 +55,17 @@ def sound_batch(reader: SegmentReader, position: int) -> LogBatch:
     if not batch.is_valid:
         raise CorruptRecordError(f"{reader.path}: the batch at byte {batch.position} has a wrong CRC", batch.position)
     return batch
+
+
+@contextmanager
+def located(reader: SegmentReader, batch: LogBatch) -> Iterator[None]:
+    """A FormatError of the records in a batch is told with the file and the byte of the batch."""
+    try:
+        yield
+    except FormatError as error:
+        if not error.message.startswith(reader.path):
+            error.message = f"{reader.path}: the batch at byte {batch.position}: {error.message}"
+        raise
 
 
 class MapBuilder:
@@ -106,8 +118,9 @@ class MapBuilder:
                 if passed or is_fresh:
                     continue
                 batch = sound_batch(reader, position)
-                if (yield from self._note(batch, start, transactions)):
-                    return True
+                with located(reader, batch):
+                    if (yield from self._note(batch, start, transactions)):
+                        return True
                 position = batch.end_position
                 self._check([segment])
         return False
