@@ -35,7 +35,7 @@ from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.live_offsets import LiveOffsets
 from kcli.log.cleaner.map_builder import MapBuilder, located, sound_batch
 from kcli.log.cleaner.offset_map import OffsetMap
-from kcli.log.cleaner.pace import Pace
+from kcli.log.cleaner.pace import REWRITTEN, Pace
 from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
 from kcli.log.live_segment import LiveSegment
@@ -170,7 +170,7 @@ class CleaningRound:
                         header = read_header(left)
                         self._append(left, header.last_offset, header.max_timestamp)
                     self._being_written[-1].add_aborted(transactions.take_retained())
-                    if self._pace.pause_due(batch.header.size_bytes):
+                    if self._pace.pause_due(batch.header.size_bytes, REWRITTEN * batch.header.size_bytes):
                         yield ()
                         self._check(olds)
                     position = yield from self._clean_usual(reader, batch.end_position, old.size_bytes, batches, olds)
@@ -194,7 +194,7 @@ class CleaningRound:
                 if left is not None:
                     self._append(left, batches.facts[batch_cut.LAST_OFFSET], batches.facts[batch_cut.MAX_TIMESTAMP])
             position += passed
-            if self._pace.pause_due(passed):
+            if self._pace.pause_due(passed, REWRITTEN * passed if why == batch_cut.CUT else 0):
                 yield ()
                 self._check(olds)
             if why == WINDOW:

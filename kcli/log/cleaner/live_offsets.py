@@ -16,7 +16,7 @@ from kcli.log.cleaner.offset_map import ABSENT, OffsetMap
 
 WINDOW_OFFSETS = 1 << 23
 # So many slots of the map are gone through in a slice of gathering.
-GATHERED_SLOTS = 1 << 17
+GATHERED_SLOTS = 1 << 16
 # To look at a slot takes so much of the time of reading a record and looking it up.
 SLOTS_OF_A_RECORD = 16
 

@@ -50,7 +50,7 @@ COUNT_SLOTS = 4
 # The keys of so many records are hashed before their slots are compared: what they have fetched still lies in the cache.
 HASHED_RECORDS = 256
 # So many slots are moved in a slice of growing, and their memory given back.
-MOVED_SLOTS = 1 << 16
+MOVED_SLOTS = 1 << 14
 
 
 class OffsetMap:

@@ -2,6 +2,8 @@
 
 # A slice ends behind so many bytes of a segment, read or written.
 SLICE_BYTES = 256 * 1024
+# Bytes that are written anew, and maybe deflated, count for so many.
+REWRITTEN = 4
 
 
 class Pace:
