@@ -3,6 +3,7 @@
 topic config                             field                          default
 ---------------------------------------  -----------------------------  ---------------------
 segment.bytes                            segment_bytes                  1 GiB
+internal.segment.bytes                   the same, where it is set      not set
 segment.ms                               segment_ms                     7 days
 segment.jitter.ms                        segment_jitter_ms              0
 segment.index.bytes                      segment_index_bytes            10 MiB
@@ -35,6 +36,7 @@ from kcli.format.primitives import INT64_MAX
 
 LOG_APPEND_TIME = "LogAppendTime"
 CREATE_TIME = "CreateTime"
+INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
 DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -89,6 +91,9 @@ class LogConfig(NamedTuple):
             text = config.get(field.replace("_", "."))
             if text is not None:
                 values[field] = _parse(text.strip(), default)
+        # Where it is set it counts: it has no lower bound, which Kafka's own tests need.
+        if (internal := config.get(INTERNAL_SEGMENT_BYTES)) is not None:
+            values["segment_bytes"] = int(internal.strip())
         return cls(**values)
 
 

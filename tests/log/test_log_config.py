@@ -35,6 +35,14 @@ def test_texts_become_values_of_their_settings_types() -> None:
         LogConfig.of({"segment.bytes": "much"})
 
 
+def test_the_internal_size_of_a_segment_counts_where_it_is_set() -> None:
+    """It has no lower bound, and whoever sets it wants small segments, whatever segment.bytes is."""
+    assert LogConfig.of({"segment.bytes": "1048576", "internal.segment.bytes": " 700"}).segment_bytes == 700
+    assert LogConfig.of({"segment.bytes": "1048576"}).segment_bytes == 1048576
+    with pytest.raises(ValueError, match="invalid literal"):
+        LogConfig.of({"internal.segment.bytes": "few"})
+
+
 def test_compaction_bounds_the_time_of_a_segment() -> None:
     """max.compaction.lag.ms counts where cleanup.policy has compact."""
     config = LogConfig(segment_ms=1000, max_compaction_lag_ms=10)
