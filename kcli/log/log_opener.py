@@ -10,6 +10,7 @@ one that was not, or anything   kcli.log.log_loader on the files themselves: onl
 
 from __future__ import annotations
 
+from kcli.format import limits
 from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.clean_opening import OpenedLog, open_clean
@@ -115,7 +116,10 @@ def _distrust(local: LocalLog, names: list[str], snapshots: list[str], recovery_
     paths = [path for segment in local.segments[local.floor(recovery_point) :] for path in segment.paths[:3]]
     paths += snapshots
     if FileKind.PARTITION_METADATA.value in names:
-        paths.append(join_path(local.directory, FileKind.PARTITION_METADATA.value))
+        metadata = join_path(local.directory, FileKind.PARTITION_METADATA.value)
+        paths.append(metadata)
+        # A flush that failed may have lost it, and later ones then succeed without it; the log alone would be a stray.
+        local.disk.write_at(metadata, 0, local.disk.read_file(metadata, limits.MAX_TEXT_FILE_BYTES))
     paths += (local.directory, parent_path(local.directory))
     local.new_paths.update(dict.fromkeys(paths, local.end_offset))
 
