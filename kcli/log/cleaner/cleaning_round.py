@@ -2,6 +2,7 @@
 
     step                                           slices   a crash then leaves
     ---------------------------------------------  -------  ----------------------------------------------------------
+    what it will read is flushed                   flush    the log as it was
     the offset map of [first dirty, first          yes      the log as it was
       uncleanable), as far as the memory goes
     of each group of segments (segment_groups):
@@ -85,6 +86,8 @@ class CleaningRound:
     def run(self) -> CleaningSteps[CleanedLog]:
         """The round in steps. Raises CleaningAbortedError; FormatError for a damaged batch; OSError."""
         try:
+            # A record goes for the sake of a later one of its key, which must not go with the power then.
+            yield tuple(self._log.unflushed_paths()[:-1])
             dirty = self._cleanable.first_dirty_offset, self._cleanable.first_uncleanable_offset
             builder = MapBuilder(self._log, self._offsets, self._pace, self._check)
             yield from builder.build(*dirty)

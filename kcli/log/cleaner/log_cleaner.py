@@ -31,6 +31,8 @@ from kcli.log.unified_log import UnifiedLog
 
 # Of logs that are looked at to find the filthiest: some microseconds each, more where time bounds are set.
 LOGS_PER_STEP = 64
+# Kafka's cleaner is a thread, which may look again at once; here requests are served by whoever would look all the time.
+LEAST_BACKOFF_MS = 10
 
 
 class CleanerTotals:
@@ -73,7 +75,7 @@ class LogCleaner:
             return self._step(now_ms)
         if self._look(now_ms):
             return now_ms
-        return now_ms if self._begin(now_ms) else now_ms + self._registry.settings.cleaner_backoff_ms
+        return now_ms if self._begin(now_ms) else now_ms + max(LEAST_BACKOFF_MS, self._registry.settings.cleaner_backoff_ms)
 
     # ------------------------------------------------------------------------------------------------------- choosing
 
@@ -163,7 +165,9 @@ class LogCleaner:
     def _flushed(self, error: OSError | None) -> None:
         """What the round wanted on the device is there, or not."""
         self._is_flushing = False
-        if error is not None and self._log is not None:
+        if isinstance(error, FileNotFoundError):
+            self._end()  # retention was faster; it is looked again at what is left
+        elif error is not None and self._log is not None:
             self._fail(self._log, error)
         self._wake(0)
 

@@ -165,3 +165,30 @@ def test_its_bytes_are_held_to_a_rate(node: Node) -> None:
     assert running.manager.cleaner.totals.rounds == 0
     running.until(NOW_MS + 3000)
     assert running.manager.cleaner.totals.rounds == 1
+
+
+def test_segments_that_retention_takes_while_others_are_flushed_end_the_round(node: Node) -> None:
+    """A group of segments is looked at anew when its turn comes; the log is cleaned in a later round."""
+    running = Running(node)
+    config = COMPACTED._replace(cleanup_policy=frozenset(("compact", "delete")), segment_bytes=200)
+    log = running.make(0, config, records=300, keys=200)
+    while not any(name.endswith(".deleted") for name in names(log)):
+        running.step()
+    log.maybe_increment_log_start_offset(log.log_end_offset - 1)
+    assert len(log.delete_old_segments(NOW_MS + 100, 1000)) > 100
+    running.until(NOW_MS + 2000)
+    assert running.manager.online_dirs() and running.manager.cleaner.uncleanable == {} and node.reports == []
+    running.append(log, 300, 5)
+    before = log.size_bytes
+    running.until(NOW_MS + 4000)
+    assert log.size_bytes < before and running.manager.cleaner.totals.rounds > 0
+
+
+def test_without_a_backoff_requests_are_served_between_two_looks(node: Node) -> None:
+    """The loop of a broker is not for the cleaner alone: time goes on though nothing needs cleaning."""
+    running = Running(node, cleaner_backoff_ms=0)
+    log = running.make()
+    for _ in range(100):
+        running.step()
+    assert log.cleaned_offset is not None
+    assert running.timer.clock_ms > NOW_MS + 100
