@@ -249,6 +249,16 @@ def test_records_below_the_log_start_are_counted_one_by_one(tmp_path: Path) -> N
         assert verify(tmp_path).partitions[0].records_below_start == below
 
 
+def test_of_a_segment_that_was_cleaned_away_snapshots_may_know_more(tmp_path: Path) -> None:
+    """A cleaner leaves it empty; what its producers did shows in the snapshots behind it alone."""
+    batches = [batch(8, 2, producer=7, sequence=9)]
+    path = partition(tmp_path, "t-0", [], batches, snapshots={4: [entry(9, 3, 3)], 8: [entry(9, 3, 3)]})
+    for suffix in (".log", ".index", ".timeindex"):
+        shutil.copy(path / f"{0:020d}{suffix}", path / f"{4:020d}{suffix}")
+    root_files(tmp_path)
+    assert "snapshot-mismatch" not in codes(verify(tmp_path))
+
+
 # ---------------------------------------------------------------------------------------------------------- bad input
 
 TARGETS = ("transactions-0", "codec-zstd-0", "compacted-txn-0", "odd-records-0")

@@ -137,6 +137,9 @@ class PartitionVerifier:
             self._pass_start(facts)
         elif facts.base_offset < self.end_offset:
             self._add_overlap(facts, facts.base_offset)
+        elif facts.base_offset > self.end_offset:
+            # A cleaner has left nothing of the segment before: what its producers did is gone with their batches.
+            self.tracker.gap_offset = max(self.tracker.gap_offset, facts.base_offset)
         if facts.is_damaged:
             self.tracker.gap_offset = max(self.tracker.gap_offset, facts.end_offset)
         self.tracker.gap_offset = max(self.tracker.gap_offset, facts.gap_offset)
