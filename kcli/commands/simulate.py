@@ -51,7 +51,12 @@ def run(args: argparse.Namespace) -> int:
     for seed in seeds:
         make_node = NodeMaker(seed)
         outcome = Simulation(
-            seed, make_node, make_node.directories, steps=steps, write=print_text if args.trace else None
+            seed,
+            make_node,
+            make_node.directories,
+            steps=steps,
+            write=print_text if args.trace else None,
+            cleaning_rounds=make_node.cleaning_rounds,
         ).run()
         if outcome.failure:
             failed.append(outcome)
@@ -71,7 +76,8 @@ def _tell_progress(outcome: object, seeds: range, failed: int) -> None:
     done = outcome.seed - seeds.start + 1
     line = (
         f"seed {outcome.seed}: {outcome.starts} starts, {outcome.deaths} deaths, {outcome.batches} batches, "
-        f"{outcome.records_read} records read, {outcome.virtual_ms / 1000:.1f} s of virtual time"
+        f"{outcome.records_read} records read, {outcome.cleaning_rounds} cleaning rounds, "
+        f"{outcome.virtual_ms / 1000:.1f} s of virtual time"
     )
     if is_terminal(2):
         sys.stderr.write(f"\r{done}/{len(seeds)}, {failed} failed; {line}\x1b[K" + ("\n" if done == len(seeds) else ""))

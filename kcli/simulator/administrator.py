@@ -13,6 +13,7 @@ What got no answer is in doubt and looked up later, as a person would do it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 from kcli.protocol import error_codes
@@ -27,7 +28,8 @@ from kcli.protocol.apis import (
 )
 from kcli.protocol.message import Message
 from kcli.simulator.client import Steps
-from kcli.simulator.ledger import SimulationFailure, TopicFacts, TopicLedger
+from kcli.simulator.ledger import TopicLedger
+from kcli.simulator.partition_ledger import SimulationFailure, TopicFacts
 from kcli.simulator.producer import RETRIABLE
 from kcli.simulator.world import PAUSE_MS, World
 
@@ -52,12 +54,14 @@ ALTERABLE = {
 class Administrator:
     """The one administrator of a simulation."""
 
+    name = "admin"
+    topic_prefix = "topic"
+
     def __init__(self, world: World, rng: Random) -> None:
         self._world = world
         self._rng = rng
-        self._client = world.client("admin")
+        self._client = world.client(self.name)
         self._topic_count = 0
-        self._in_doubt: dict[str, tuple[TopicFacts, dict[str, str]]] = {}
         self._free_names: list[tuple[int, str]] = []
 
     def run(self) -> Steps:
@@ -91,7 +95,7 @@ class Administrator:
         if self._free_names and self._free_names[0][0] < self._world.scheduler.now_ms:
             return self._free_names.pop(0)[1]
         self._topic_count += 1
-        return f"topic{self._topic_count}"
+        return f"{self.topic_prefix}{self._topic_count}"
 
     def _configs(self) -> dict[str, str]:
         rng = self._rng
@@ -108,15 +112,18 @@ class Administrator:
         chosen = {name: rng.choice(values) for name, values in choices.items()}
         return {name: value for name, value in chosen.items() if value is not None}
 
-    def _create(self) -> Steps:
-        world, rng = self._world, self._rng
-        name, configs = self._name(), self._configs()
-        facts = TopicFacts(
+    def _facts(self, name: str, configs: Mapping[str, str]) -> TopicFacts:
+        return TopicFacts(
             name,
             configs.get("flush.messages") == "1",
             "retention.ms" in configs or "retention.bytes" in configs,
             "message.timestamp.type" in configs,
         )
+
+    def _create(self) -> Steps:
+        world, rng = self._world, self._rng
+        name, configs = self._name(), self._configs()
+        facts = self._facts(name, configs)
         entries = [world.struct(CREATE_TOPICS, "CreatableTopicConfig", name=key, value=value) for key, value in configs.items()]
         wanted = world.struct(
             CREATE_TOPICS,
@@ -127,8 +134,8 @@ class Administrator:
             configs=entries,
         )
         version = world.version(rng, CREATE_TOPICS)
-        world.trace.add("admin", f"create {name} {wanted.num_partitions} {configs}")
-        self._in_doubt[name] = facts, configs
+        world.trace.add(self.name, f"create {name} {wanted.num_partitions} {configs}")
+        world.ledger.in_doubt[name] = facts, configs
         response = yield self._client.send(
             CREATE_TOPICS, version, world.request(CREATE_TOPICS, topics=[wanted], timeout_ms=1000)
         )
@@ -154,7 +161,7 @@ class Administrator:
         else:
             request = world.request(DELETE_TOPICS, topic_names=[topic.facts.name], timeout_ms=1000)
         topic.deletion_asked = True
-        world.trace.add("admin", f"delete {topic.facts.name}")
+        world.trace.add(self.name, f"delete {topic.facts.name}")
         refusals = 0
         while refusals < AUDIT_PATIENCE:
             response = yield self._client.send(DELETE_TOPICS, version, request)
@@ -181,7 +188,7 @@ class Administrator:
         wanted = world.struct(CREATE_PARTITIONS, "CreatePartitionsTopic", name=topic.facts.name, count=count, assignments=None)
         request = world.request(CREATE_PARTITIONS, topics=[wanted], timeout_ms=1000, validate_only=False)
         response = yield self._client.send(CREATE_PARTITIONS, world.version(self._rng, CREATE_PARTITIONS), request)
-        world.trace.add("admin", f"grow {topic.facts.name} to {count}: {response and response.results[0].error_code}")
+        world.trace.add(self.name, f"grow {topic.facts.name} to {count}: {response and response.results[0].error_code}")
         if response is not None and response.results[0].error_code == error_codes.NONE:
             topic.grow(count)
 
@@ -193,27 +200,35 @@ class Administrator:
             return
         partition = rng.choice(topic.partitions)
         offset = rng.randrange(partition.acknowledged_end + 1)
-        partition.deleted_end = max(partition.deleted_end, offset)
+        if not topic.facts.is_only_compacted:
+            partition.deleted_end = max(partition.deleted_end, offset)
         life = world.machine.start_count
         wanted = world.struct(DELETE_RECORDS, "DeleteRecordsPartition", partition_index=partition.index, offset=offset)
         asked = world.struct(DELETE_RECORDS, "DeleteRecordsTopic", name=topic.facts.name, partitions=[wanted])
         request = world.request(DELETE_RECORDS, topics=[asked], timeout_ms=1000)
-        world.trace.add("admin", f"delete records of {partition} below {offset}")
+        world.trace.add(self.name, f"delete records of {partition} below {offset}")
         response = yield self._client.send(DELETE_RECORDS, world.version(rng, DELETE_RECORDS), request)
         if response is None or world.machine.start_count != life:
             return
         answer = response.topics[0].partitions[0]
         if answer.error_code == error_codes.NONE:
+            if topic.facts.is_only_compacted:
+                partition.fail(f"DeleteRecords below {offset} was accepted, but its topic is only compacted")
             if answer.low_watermark < offset:
                 partition.fail(f"DeleteRecords below {offset} says that it begins at {answer.low_watermark}")
             partition.low_watermark = max(partition.low_watermark, answer.low_watermark)
+        elif answer.error_code == error_codes.POLICY_VIOLATION and topic.facts.is_compacted:
+            return
         elif answer.error_code not in (*RETRIABLE, error_codes.OFFSET_OUT_OF_RANGE):
             partition.fail(f"DeleteRecords was answered with error {answer.error_code}")
 
     def _alter(self, topic: TopicLedger) -> Steps:
-        world, rng = self._world, self._rng
+        rng = self._rng
         name = rng.choice(sorted(ALTERABLE))
-        value = rng.choice(ALTERABLE[name])
+        yield from self._set(topic, name, rng.choice(ALTERABLE[name]))
+
+    def _set(self, topic: TopicLedger, name: str, value: str) -> Steps:
+        world, rng = self._world, self._rng
         entry = world.struct(
             INCREMENTAL_ALTER_CONFIGS, "AlterableConfig", name=name, config_operation=SET_OPERATION, value=value
         )
@@ -226,7 +241,7 @@ class Administrator:
         )
         request = world.request(INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=False)
         topic.configs.pop(name, None)
-        world.trace.add("admin", f"alter {topic.facts.name}: {name}={value}")
+        world.trace.add(self.name, f"alter {topic.facts.name}: {name}={value}")
         version = world.version(rng, INCREMENTAL_ALTER_CONFIGS)
         response = yield self._client.send(INCREMENTAL_ALTER_CONFIGS, version, request)
         if response is None or response.responses[0].error_code in RETRIABLE:
@@ -262,8 +277,8 @@ class Administrator:
         ledger = self._world.ledger
         seen = {bytes(topic.topic_id): topic for topic in response.topics}
         for topic_id, found in seen.items():
-            if topic_id not in ledger.topics and found.name in self._in_doubt:
-                facts, configs = self._in_doubt.pop(found.name)
+            if topic_id not in ledger.topics and found.name in ledger.in_doubt:
+                facts, configs = ledger.in_doubt.pop(found.name)
                 topic = TopicLedger(topic_id, facts, len(found.partitions))
                 topic.configs.update(configs)
                 ledger.topics[topic_id] = topic

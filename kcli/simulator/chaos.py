@@ -18,7 +18,7 @@ from random import Random
 from kcli.simulator.checkers import DiskChecker
 from kcli.simulator.client import Steps
 from kcli.simulator.faults import Fault
-from kcli.simulator.ledger import SimulationFailure
+from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import World
 
 STOP_PATIENCE_MS = 60_000

@@ -6,33 +6,54 @@ a process dies    must survive: every record that it wrote whole, for the machin
 power is lost     must survive: every record on the device; with flush.messages=1 every acknowledged one
 it has stopped    must survive anything: every record
 it has started    the logs hold what had to survive, unchanged; `kcli verify` finds no error
+
+Of a compacted log every record counts; of any other up to which offset it reaches, since it has them all.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState
 from kcli.inspect.verification.finding_kinds import ERROR
 from kcli.inspect.verification.verifier import Verifier
 from kcli.log.log_directory import parent_path, resolve_paths
+from kcli.simulator.compacted_ledger import Clocks, CompactedLedger
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.ledger import Ledger, PartitionLedger, SimulationFailure
-from kcli.simulator.log_image import LogImage, read_log_image
+from kcli.simulator.ledger import Ledger
+from kcli.simulator.log_image import LogImage, read_device_image, read_log_image
+from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 
 # Directories that nobody reads any more; they are not recovered.
 _SET_ASIDE = re.compile(r"-(delete|stray)/")
 
 
+class _Kept(NamedTuple):
+    """What of a partition has to survive: all up to an offset; of a compacted one these records, offset -> identity."""
+
+    reached: int = 0
+    records: dict[int, bytes] = {}  # noqa: RUF012
+
+    def and_also(self, other: _Kept) -> _Kept:
+        return _Kept(max(self.reached, other.reached), self.records | other.records)
+
+
+_NOTHING = _Kept()
+
+
 class DiskChecker:
     """Checks of the log directories of one machine."""
 
-    def __init__(self, disk: SimulatedDisk, directories: list[str], ledger: Ledger) -> None:
+    def __init__(self, disk: SimulatedDisk, directories: list[str], ledger: Ledger, clocks: Callable[[], Clocks]) -> None:
         self._disk = disk
         self._directories = directories
         self._ledger = ledger
-        self._must_reach: dict[PartitionLedger, int] = {}
-        self._on_device: dict[PartitionLedger, int] = {}
+        self._clocks = clocks
+        self._must_reach: dict[PartitionLedger, _Kept] = {}
+        self._on_device: dict[PartitionLedger, _Kept] = {}
+        self._has_lost_power = False  # since the start before: what is on the disk is on the device
         self.checked_records = 0
         self._was_ready = False  # the process that dies next had begun to serve; before that it promises nothing new
         self.dead_directory: str | None = None  # which the running node cannot read
@@ -44,31 +65,33 @@ class DiskChecker:
             return
         self._was_ready = False
         for partition in self._partitions():
-            reached = self._reached(self._disk, partition)
-            self._must_reach[partition] = max(self._must_reach.get(partition, 0), reached)
+            kept = self._kept(self._disk, partition)
+            self._must_reach[partition] = self._must_reach.get(partition, _NOTHING).and_also(kept)
 
     def power_lost(self) -> None:
         """To be called before the disk loses anything."""
         self._note_device()
         self._was_ready = False
+        self._has_lost_power = True
         self._must_reach = dict(self._on_device)
 
     def stopped(self) -> None:
         """The node has stopped in order."""
         self._was_ready = False
         for partition in self._partitions():
-            self._must_reach[partition] = self._on_device[partition] = self._reached(self._disk, partition)
+            self._must_reach[partition] = self._on_device[partition] = self._kept(self._disk, partition)
 
     def _note_device(self) -> None:
         if not self._was_ready:
             return
         device = self._disk.flushed_image()
         for partition in self._partitions():
-            reached = self._reached(device, partition)
+            kept = self._kept_on(device, partition)
             # What a failed flush has lost is seen until the power goes; no program can tell, and a later flush succeeds.
             if partition.facts.flushes_each and not self._disk.has_lost_writes:
-                reached = max(reached, partition.acknowledged_end)
-            self._on_device[partition] = max(self._on_device.get(partition, 0), reached)
+                acknowledged = {at: one for at, one in partition.standing.items() if at < partition.acknowledged_end}
+                kept = kept.and_also(_Kept(partition.acknowledged_end, acknowledged))
+            self._on_device[partition] = self._on_device.get(partition, _NOTHING).and_also(kept)
 
     def started(self) -> None:
         """A node has started and has not served anybody yet. Raises SimulationFailure.
@@ -90,9 +113,15 @@ class DiskChecker:
             image = self._image(self._disk, partition)
             if not image.is_whole:
                 partition.fail(f"after the start, something stands behind offset {image.end} that is not part of its log")
-            partition.restarted(image.start, image.end, self._must_reach.pop(partition, 0), image.holes)
+            must = self._must_reach.pop(partition, _NOTHING)
+            partition.restarted(image.start, image.end, must.reached, image.holes)
             self._on_device.pop(partition, None)
             self._check_records(partition, image, "stands on the disk after the start")
+            if isinstance(partition, CompactedLedger):
+                found = image.identities()
+                last_batch_end = image.batches[-1][1].next_offset if image.batches else 0
+                partition.recovered(found, must.records, last_batch_end, self._clocks(), has_lost_power=self._has_lost_power)
+        self._has_lost_power = False
         self.verify()
 
     def finished(self) -> None:
@@ -103,6 +132,8 @@ class DiskChecker:
             if image.end < partition.acknowledged_end:
                 partition.fail(f"at the end it ends at {image.end}, but {partition.acknowledged_end} was acknowledged")
             self._check_records(partition, image, "stands on the disk at the end")
+            if isinstance(partition, CompactedLedger):
+                partition.ended(image.identities(), image.start, self._clocks())
         self.verify()
 
     def _check_records(self, partition: PartitionLedger, image: LogImage, how: str) -> None:
@@ -154,12 +185,26 @@ class DiskChecker:
         names = self._disk.list_directory(directory)
         return any(name.startswith(f"{partition}.") and name.endswith(DirectoryState.FUTURE.value) for name in names)
 
-    def _reached(self, disk: SimulatedDisk, partition: PartitionLedger) -> int:
-        """Up to where a partition holds every offset; a rolled segment may be there by name before the one below it is."""
+    def _kept(self, disk: SimulatedDisk, partition: PartitionLedger) -> _Kept:
+        """What is there; a rolled segment may be there by name before the one below it is."""
         image = self._image(disk, partition)
-        return partition.reached(image.end, image.holes)
+        if isinstance(partition, CompactedLedger):
+            # A process may die while a segment has the name of another one: what was known of it counts.
+            return _Kept(image.end, partition.standing | image.identities())
+        return _Kept(partition.reached(image.end, image.holes))
+
+    def _kept_on(self, device: SimulatedDisk, partition: PartitionLedger) -> _Kept:
+        """What is on the device."""
+        if not isinstance(partition, CompactedLedger):
+            return self._kept(device, partition)
+        path = self._path(device, partition)
+        if path is None or path != self._path(self._disk, partition):
+            return _Kept(0, partition.durable)
+        image = read_device_image(self._disk, device, path)
+        return _Kept(image.end, partition.durable | image.identities())
 
     def _image(self, disk: SimulatedDisk, partition: PartitionLedger) -> LogImage:
         """The log of a partition; an empty one where it lies nowhere."""
         path = self._path(disk, partition)
-        return LogImage(0, 0, [], True, []) if path is None else read_log_image(disk, path)
+        is_compacted = partition.facts.is_compacted
+        return LogImage(0, 0, [], True, []) if path is None else read_log_image(disk, path, is_compacted=is_compacted)

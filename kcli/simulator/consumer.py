@@ -2,10 +2,13 @@
 
     it checks that               how
     ---------------------------  ---------------------------------------------------------------------------------------
-    offsets are continuous       the first batch has the offset that was asked for, each other begins where one ended
+    offsets are continuous       the first batch has the offset that was asked for, each other begins where one ended; of a
+                                 compacted topic it may begin behind
     batches are sound            CRC and counts; a torn one only at the end of an answer
     records are those sent       kcli.simulator.ledger
     nothing above is seen        no record at or above the high watermark that came with it
+    the last value of each key   of a compacted topic, where it began at the start: kcli.simulator.compacted_ledger
+      is seen
     times lead to offsets        ListOffsets of a time gives the first record at or behind it, as far as is known
 
 With a fetch session (KIP-227) it sends only what changed and takes a partition that is left out as having nothing new.
@@ -19,9 +22,11 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import FETCH, LIST_OFFSETS
 from kcli.protocol.message import Message
 from kcli.simulator.client import Pending, Steps
-from kcli.simulator.ledger import PartitionLedger, SimulationFailure, TopicLedger
+from kcli.simulator.compacted_ledger import CompactedLedger, View
+from kcli.simulator.ledger import TopicLedger
+from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 from kcli.simulator.producer import RETRIABLE, TOPIC_IDS_VERSION
-from kcli.simulator.records import records_of, whole_batches
+from kcli.simulator.records import placed_records, whole_batches
 from kcli.simulator.world import PAUSE_MS, World
 
 EARLIEST = -2
@@ -42,6 +47,7 @@ class SimulatedConsumer:
         self._client = world.client(name)
         self._topic: TopicLedger | None = None
         self._positions: dict[int, int] = {}
+        self._views: dict[int, View] = {}
         self._session_id = 0
         self._session_epoch = NO_SESSION_EPOCH
         self._told: dict[int, int] = {}  # partition -> the position that the session knows
@@ -63,20 +69,36 @@ class SimulatedConsumer:
                 yield from self._look_up_time(self._topic)
             yield rng.randrange(30) * world.pace
 
+    def run_keyed(self) -> Steps:
+        """Read compacted topics from their starts to their ends, again and again. Raises SimulationFailure."""
+        world, rng = self._world, self._rng
+        yield from world.greet(self._client)
+        while not world.is_ending:
+            topics = [topic for topic in world.ledger.live_topics() if topic.facts.is_compacted]
+            if topics:
+                yield from self.read_whole(rng.choice(topics))
+            yield rng.randrange(100) * world.pace
+
     def read_whole(self, topic: TopicLedger) -> Steps:
         """Read all partitions of a topic from their starts to where they were acknowledged. Raises SimulationFailure."""
-        self._topic, self._positions = topic, {}
+        self._topic, self._positions, self._views = topic, {}, {}
         self._end_session()
         for partition in topic.partitions:
-            while partition.index not in self._positions:
+            while partition.index not in self._positions and not self._is_over(topic):
                 yield from self._seek(topic, partition, EARLIEST)
-        while any(self._positions.get(partition.index, -1) < partition.acknowledged_end for partition in topic.partitions):
+        while not self._is_over(topic) and self._is_behind(topic):
             yield from self._fetch_once(topic)
+
+    def _is_over(self, topic: TopicLedger) -> bool:
+        return topic.deletion_asked or self._world.is_ending
+
+    def _is_behind(self, topic: TopicLedger) -> bool:
+        return any(self._positions.get(partition.index, -1) < partition.readable_end for partition in topic.partitions)
 
     def _choose(self) -> None:
         topics = self._world.ledger.live_topics()
         self._topic = self._rng.choice(topics) if topics else None
-        self._positions = {}
+        self._positions, self._views = {}, {}
         self._end_session()
 
     def _end_session(self) -> None:
@@ -114,7 +136,12 @@ class SimulatedConsumer:
             return
         found = response.topics[0].partitions[0].offset
         for offset, standing in known.items():
-            is_there = partition.deleted_end <= offset < partition.acknowledged_end and offset in partition.standing
+            # Of a compacted topic what was there may be gone.
+            is_there = (
+                not topic.facts.is_compacted
+                and partition.deleted_end <= offset < partition.acknowledged_end
+                and offset in partition.standing
+            )
             if is_there and standing >= timestamp and not 0 <= found <= offset:
                 partition.fail(f"ListOffsets of time {timestamp} gave {found}, but offset {offset} has the time {standing}")
         if found in known and known[found] < timestamp:
@@ -130,6 +157,7 @@ class SimulatedConsumer:
     def _seek(self, topic: TopicLedger, partition: PartitionLedger, timestamp: int) -> Steps:
         """Find where a partition begins or ends."""
         low, high = partition.low_watermark, partition.acknowledged_end
+        clocks, power_losses = self._world.clocks(), self._world.machine.disk.power_losses
         response = yield self._client.send(LIST_OFFSETS, *self._list_offsets(topic, partition, timestamp))
         if response is None:
             yield PAUSE_MS
@@ -147,6 +175,9 @@ class SimulatedConsumer:
         if answer.offset < (high if timestamp == LATEST else low):
             partition.fail(f"ListOffsets of {timestamp} gave {answer.offset}; it begins at {low} and ends at {high}")
         self._positions[partition.index] = answer.offset
+        self._views.pop(partition.index, None)
+        if isinstance(partition, CompactedLedger) and timestamp == EARLIEST:
+            self._views[partition.index] = partition.begin_view(answer.offset, clocks, power_losses)
 
     # --------------------------------------------------------------------------------------------------------- fetching
 
@@ -214,20 +245,24 @@ class SimulatedConsumer:
             return
         if code == error_codes.OFFSET_OUT_OF_RANGE:
             del self._positions[partition.index]
+            self._views.pop(partition.index, None)
             return
         if code in RETRIABLE or (code == error_codes.UNSUPPORTED_COMPRESSION_TYPE and self._version < ZSTD_VERSION):
             return
         if code:
             partition.fail(f"a fetch was answered with error {code}")
         data = bytes(answer.records or b"")
-        position = self._positions[partition.index]
+        position, view = self._positions[partition.index], self._views.get(partition.index)
         expected, end = position, 0
         for batch in whole_batches(data):
             is_next = batch.base_offset == expected or (end == 0 and batch.base_offset <= position < batch.next_offset)
-            if not is_next and not partition.is_hole(expected, batch.base_offset):
+            is_behind = topic.facts.is_compacted and batch.base_offset > expected
+            if not is_next and not is_behind and not partition.is_hole(expected, batch.base_offset):
                 partition.fail(f"a fetch of offset {position} gave a batch of offset {batch.base_offset} for {expected}")
-            for offset, record in enumerate(records_of(data, batch), batch.base_offset):
+            for offset, record in placed_records(data, batch, is_compacted=topic.facts.is_compacted):
                 if offset >= position:
+                    if view is not None:
+                        view.found[offset] = record.identity
                     partition.read(offset, record, "was read")
                     partition.read_epoch(offset, batch.partition_leader_epoch)
                     self.record_count += 1
@@ -238,3 +273,8 @@ class SimulatedConsumer:
         if len(rest) >= 12 and len(rest) >= 12 + int.from_bytes(rest[8:12], "big"):
             partition.fail(f"a fetch of offset {position} gave a broken batch at byte {end} of {len(data)}")
         self._positions[partition.index] = expected
+        # What replaces a record that is gone may be younger than the reader's first look, but not than its last.
+        is_whole = view is not None and expected >= max(view.goal, answer.high_watermark)
+        if view is not None and is_whole and isinstance(partition, CompactedLedger):
+            del self._views[partition.index]
+            partition.end_view(view, self._world.clocks(), self._world.machine.disk.power_losses)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kcli.format.record_batch import RecordBatch
 from kcli.log.log_directory import read_partition
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.records import SentRecord, records_of, whole_batches
+from kcli.simulator.records import SentRecord, placed_records, whole_batches
 
 MAX_SEGMENT_BYTES = 1 << 30
 
@@ -18,7 +18,8 @@ MAX_SEGMENT_BYTES = 1 << 30
 class LogImage(NamedTuple):
     """Offsets `start` to `end`; `is_whole`: nothing lies behind them that is not part of them.
 
-    `holes` are offsets [from, to) that are missing between two segments: the end of the first went with the power.
+    `holes` are offsets [from, to) that are missing between two segments: the end of the first went with the power. Of a
+    compacted topic (`is_compacted`) any offsets may be missing, and none of them count as holes.
     """
 
     start: int
@@ -26,17 +27,20 @@ class LogImage(NamedTuple):
     batches: list[tuple[bytes, RecordBatch]]  # the segment's bytes, the batch in them
     is_whole: bool
     holes: list[tuple[int, int]]
+    is_compacted: bool = False
 
     def records(self) -> list[tuple[int, SentRecord]]:
         """All records with their offsets."""
         return [
-            (offset, record)
-            for data, batch in self.batches
-            for offset, record in enumerate(records_of(data, batch), batch.base_offset)
+            placed for data, batch in self.batches for placed in placed_records(data, batch, is_compacted=self.is_compacted)
         ]
 
+    def identities(self) -> dict[int, bytes]:
+        """Offset -> what its record is known by."""
+        return {offset: record.identity for offset, record in self.records()}
 
-def read_log_image(disk: SimulatedDisk, path: str) -> LogImage:
+
+def read_log_image(disk: SimulatedDisk, path: str, *, is_compacted: bool = False) -> LogImage:
     """Read a partition's directory. Raises OSError where there is none."""
     start = end = -1
     batches: list[tuple[bytes, RecordBatch]] = []
@@ -49,16 +53,32 @@ def read_log_image(disk: SimulatedDisk, path: str) -> LogImage:
             is_whole = False
             break
         if segment.base_offset > end:
-            holes.append((end, segment.base_offset))
+            if not is_compacted:
+                holes.append((end, segment.base_offset))
             end = segment.base_offset
         data = disk.read_file(segment.log, MAX_SEGMENT_BYTES)
         position = 0
         for batch in whole_batches(data):
-            if batch.base_offset != end:
+            if batch.base_offset != end and not (is_compacted and batch.base_offset > end):
                 break
             batches.append((data, batch))
             end, position = batch.next_offset, batch.end_position
         if position != len(data):
             is_whole = False
             break
-    return LogImage(max(start, 0), max(end, 0), batches, is_whole, holes)
+    return LogImage(max(start, 0), max(end, 0), batches, is_whole, holes, is_compacted)
+
+
+def read_device_image(seen: SimulatedDisk, device: SimulatedDisk, path: str) -> LogImage:
+    """Of a compacted log, what is on the device for certain: up to the first segment that is not wholly there."""
+    image = read_log_image(device, path, is_compacted=True)
+    end = image.end
+    for segment in read_partition(seen, path).segments:
+        data = seen.read_file(segment.log, MAX_SEGMENT_BYTES)
+        stored = device.read_file(segment.log, MAX_SEGMENT_BYTES) if device.exists(segment.log) else b""
+        if data != stored:
+            last = [batch.next_offset for batch in whole_batches(stored)]
+            end = last[-1] if last else segment.base_offset
+            break
+    kept = [(data, batch) for data, batch in image.batches if batch.next_offset <= end]
+    return image._replace(end=min(end, image.end), batches=kept)

@@ -6,6 +6,7 @@ log.dirs                        one          one or two
 open files                      thousands    a few, so that they are closed and opened all the time
 background tasks' intervals     minutes      seconds, so that retention and checkpoints come between crashes
 segments (the administrator's)  1 GiB        a few KB
+the cleaner, in some seeds      seldom       eager, see kcli.simulator.curator
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from kcli.log.cleaner.log_cleaner import CleanerTotals
 from kcli.server.config.loading import configure
 from kcli.server.node_builder import build_node
+from kcli.simulator.curator import cleaner_settings
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import NodePort
 
@@ -37,9 +40,18 @@ class NodeMaker:
             "log.flush.start.offset.checkpoint.interval.ms": rng.choice((900, 5000, 60_000)),
             "replica.high.watermark.checkpoint.interval.ms": rng.choice((300, 5000)),
             "log.segment.delete.delay.ms": rng.choice((0, 1000, 60_000)),
+            **cleaner_settings(seed),
         }
+        self._totals: list[CleanerTotals] = []
         self._config = configure(None, None, [f"{key}={value}" for key, value in settings.items()])
 
     def __call__(self, disk: SimulatedDisk, rng: Random, now_ms: int, tell: Callable[[str], None]) -> NodePort:
         """Make a process; the machine starts it."""
-        return build_node(self._config, disk, rng, now_ms, tell, self._max_open_files)
+        node = build_node(self._config, disk, rng, now_ms, tell, self._max_open_files)
+        if node.broker is not None:
+            self._totals.append(node.broker.log_manager.cleaner.totals)
+        return node
+
+    def cleaning_rounds(self) -> int:
+        """How many rounds the cleaners of all processes have ended."""
+        return sum(totals.rounds for totals in self._totals)

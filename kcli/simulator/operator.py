@@ -25,7 +25,8 @@ from kcli.protocol.apis import (
 from kcli.protocol.message import Message
 from kcli.simulator.checkers import DiskChecker
 from kcli.simulator.client import Steps
-from kcli.simulator.ledger import PartitionLedger, SimulationFailure, TopicLedger
+from kcli.simulator.ledger import TopicLedger
+from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 from kcli.simulator.producer import RETRIABLE
 from kcli.simulator.world import World
 

@@ -6,6 +6,8 @@
     idempotent  -1          sends it again with the same sequence until it has an answer; one that it cannot place
                             any more is given up with the producer id, and its records stand once or not at all
 
+To topics that are compacted only an idempotent one sends tombstones: each stands once, so that it is known when it may be gone.
+
 OUT_OF_ORDER_SEQUENCE_NUMBER is believed only where acknowledged records may have been lost with a machine's power.
 """
 
@@ -21,7 +23,8 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import INIT_PRODUCER_ID, PRODUCE
 from kcli.protocol.message import Message
 from kcli.simulator.client import Pending, Steps
-from kcli.simulator.ledger import PartitionLedger, SimulationFailure, TopicLedger
+from kcli.simulator.ledger import TopicLedger
+from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 from kcli.simulator.records import CODECS, RecordMaker, SentRecord, encode_batch
 from kcli.simulator.world import PAUSE_MS, World
 
@@ -65,13 +68,14 @@ class Batch(NamedTuple):
 class SimulatedProducer:
     """One producer."""
 
-    def __init__(self, world: World, name: str, rng: Random, *, is_idempotent: bool) -> None:
+    def __init__(self, world: World, name: str, rng: Random, *, is_idempotent: bool, is_keyed: bool = False) -> None:
         self.acknowledged_batches = 0
         self._world = world
         self._rng = rng
         self._client = world.client(name)
         self._maker = RecordMaker(name, rng)
         self._is_idempotent = is_idempotent
+        self._is_keyed = is_keyed  # it sends to compacted topics only
         self._acks = -1 if is_idempotent else rng.choice((0, 1, -1))
         self._producer_id = -1
         self._epoch = -1
@@ -84,7 +88,7 @@ class SimulatedProducer:
         world, rng = self._world, self._rng
         yield from world.greet(self._client)
         while not world.is_ending:
-            if not world.ledger.live_topics():
+            if not self._topics():
                 yield PAUSE_MS
                 continue
             if self._is_idempotent and self._producer_id < 0:
@@ -100,6 +104,10 @@ class SimulatedProducer:
                 failed += self._settle(batches, (yield pending))
             yield from self._retry(failed)
             yield rng.randrange(60) * world.pace
+
+    def _topics(self) -> list[TopicLedger]:
+        topics = self._world.ledger.live_topics()
+        return [topic for topic in topics if topic.facts.is_compacted] if self._is_keyed else topics
 
     def _get_producer_id(self) -> Steps:
         version = self._world.version(self._rng, INIT_PRODUCER_ID)
@@ -119,7 +127,7 @@ class SimulatedProducer:
         rng = self._rng
         partitions = {
             partition: topic
-            for topic in self._world.ledger.live_topics()
+            for topic in self._topics()
             for partition in topic.partitions
             if among is None or partition in among
         }
@@ -128,7 +136,10 @@ class SimulatedProducer:
         return [self._make_batch(topic, partition) for partition, topic in chosen.items()]
 
     def _make_batch(self, topic: TopicLedger, partition: PartitionLedger) -> Batch:
-        records = self._maker.make(self._rng.choice((1, 1, 2, 5)), self._world.scheduler.now_ms)
+        make = self._maker.make
+        if topic.facts.is_compacted:
+            make = self._maker.make_keyed if self._is_idempotent else self._maker.make_values
+        records = make(self._rng.choice((1, 1, 2, 5)), self._world.scheduler.now_ms)
         codec = self._rng.choice(CODECS)
         if self._is_idempotent:
             sequence = self._sequences.get(partition, 0)

@@ -2,9 +2,9 @@
 
     part       what it is
     ---------  ----------------------------------------------------------------------------------------
-    value      producer's name, number of the record, and some bytes that compress or do not
-    key        none, or one of a few
-    headers    none to two
+    value      producer's name, number of the record, and some bytes that compress or do not; none in a tombstone
+    key        none, or one of a few; of compacted topics always one
+    headers    none to two; a tombstone's tells which one it is
     timestamp  the producer's virtual time, now and then a little older: logs must bear that
 
 `encode_batch` makes a batch as clients do, `decode_batches` reads what a broker gives or keeps, strictly.
@@ -23,6 +23,11 @@ from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, RecordBatch, 
 from kcli.format.records import Header, Record, encode_records, read_records
 
 CODECS = (0, 0, 0, 1, 2, 3, 4)
+IDENTITY_HEADER = b"id"
+TOMBSTONE_SHARE = 0.25
+KEYS = 6
+# A batch must fit the smallest segments.
+KEYED_VALUE_BYTES = 40
 
 
 class SentRecord(NamedTuple):
@@ -30,8 +35,15 @@ class SentRecord(NamedTuple):
 
     timestamp: int
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: tuple[Header, ...] = ()
+
+    @property
+    def identity(self) -> bytes:
+        """What no other record has: its value, or what a tombstone has in its place."""
+        if self.value is not None:
+            return self.value
+        return next((header.value or b"" for header in self.headers if header.key == IDENTITY_HEADER), b"")
 
 
 class RecordMaker:
@@ -54,6 +66,22 @@ class RecordMaker:
         key = None if rng.random() < 0.5 else b"key-%d" % rng.randrange(5)
         headers = tuple(Header(b"h%d" % n, rng.choice((None, b"", b"header"))) for n in range(rng.choice((0, 0, 0, 1, 2))))
         return SentRecord(timestamp, key, f"{self._name}#{self._count}:".encode() + body, headers)
+
+    def make_keyed(self, count: int, now_ms: int) -> list[SentRecord]:
+        """The next records, all with a key, some of them tombstones: for topics that are compacted."""
+        return [
+            record._replace(value=None, headers=(Header(IDENTITY_HEADER, record.value),))
+            if self._rng.random() < TOMBSTONE_SHARE
+            else record
+            for record in self.make_values(count, now_ms)
+        ]
+
+    def make_values(self, count: int, now_ms: int) -> list[SentRecord]:
+        """The same without tombstones."""
+        return [
+            record._replace(key=b"key-%d" % self._rng.randrange(KEYS), value=record.identity[:KEYED_VALUE_BYTES])
+            for record in self.make(count, now_ms)
+        ]
 
 
 def encode_batch(
@@ -98,15 +126,25 @@ def whole_batches(data: Buffer) -> Iterator[RecordBatch]:
 def records_of(data: Buffer, batch: RecordBatch) -> list[SentRecord]:
     """The records of a batch that lies at `batch.position` in `data`, with the timestamps that a consumer sees.
 
-    Raises FormatError for records that do not parse.
+    Raises FormatError for records that do not parse, or where an offset has none.
     """
+    return [record for _, record in placed_records(data, batch)]
+
+
+def placed_records(data: Buffer, batch: RecordBatch, *, is_compacted: bool = False) -> list[tuple[int, SentRecord]]:
+    """The same with their offsets; of a compacted topic some may be missing. Raises FormatError."""
     body = memoryview(data)[batch.position + HEADER_BYTES : batch.end_position]
     plain = inflate(batch.codec, body, limit=MAX_INFLATED_BATCH_BYTES) if batch.codec else bytes(body)
-    found = []
-    for at, record in enumerate(read_records(plain, batch.record_count)):
-        if record.offset_delta != at:
-            raise CorruptRecordError(f"record {at} of a batch has the offset delta {record.offset_delta}", batch.position)
+    found: list[tuple[int, SentRecord]] = []
+    least = batch.base_offset
+    for record in read_records(plain, batch.record_count):
+        offset = batch.base_offset + record.offset_delta
+        if offset < least or (offset > least and not is_compacted):
+            raise CorruptRecordError(f"offset {least} of a batch is followed by a record of offset {offset}", batch.position)
         append_time = batch.log_append_time_ms
         timestamp = batch.base_timestamp + record.timestamp_delta if append_time is None else append_time
-        found.append(SentRecord(timestamp, record.key, record.value or b"", record.headers))
+        found.append((offset, SentRecord(timestamp, record.key, record.value, record.headers)))
+        least = offset + 1
+    if least > batch.next_offset or (least < batch.next_offset and not is_compacted):
+        raise CorruptRecordError(f"a batch up to offset {batch.last_offset} has records up to {least - 1}", batch.position)
     return found

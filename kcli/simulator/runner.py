@@ -22,12 +22,14 @@ from kcli.log.log_directory import parent_path
 from kcli.simulator.administrator import Administrator
 from kcli.simulator.chaos import Chaos
 from kcli.simulator.checkers import DiskChecker
+from kcli.simulator.compacted_ledger import CompactedLedger
 from kcli.simulator.consumer import SimulatedConsumer
+from kcli.simulator.curator import Curator, has_compaction
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.ledger import SimulationFailure
 from kcli.simulator.machine import Machine, NodePort
 from kcli.simulator.network import Network, Weather
 from kcli.simulator.operator import Operator
+from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.producer import SimulatedProducer
 from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
@@ -36,6 +38,8 @@ from kcli.simulator.world import World
 
 START_MS = 1_750_000_000_000
 DEFAULT_STEPS = 1500
+# Compacted topics and those who work on them must not take the others' share.
+COMPACTION_STEPS = 1500
 # Some seeds see a few busy seconds, others an hour in which caches, checkpoints and retention have their turns.
 PACES = (1, 1, 20, 200)
 # Steps after which a calm or a reading that has no end is a failure.
@@ -56,11 +60,16 @@ class Outcome(NamedTuple):
     batches: int
     records_read: int
     records_checked: int
+    cleaning_rounds: int
+    whole_views: int  # readings of a compacted partition from its start to its end
     virtual_ms: int
 
 
 class Simulation:
-    """One run. `make_node(disk, dice, now_ms, tell)` makes a process on a disk, formatting it where it is empty."""
+    """One run. `make_node(disk, dice, now_ms, tell)` makes a process on a disk, formatting it where it is empty.
+
+    `cleaning_rounds` tells how many rounds the node's cleaner has ended so far.
+    """
 
     def __init__(
         self,
@@ -70,9 +79,11 @@ class Simulation:
         *,
         steps: int = DEFAULT_STEPS,
         write: Callable[[str], None] | None = None,
+        cleaning_rounds: Callable[[], int] = lambda: 0,
     ) -> None:
         self.seed = seed
-        self.steps = steps
+        self.steps = steps + (COMPACTION_STEPS if has_compaction(seed) else 0)
+        self._cleaning_rounds = cleaning_rounds
         self.scheduler = Scheduler(self._dice("time"), START_MS)
         self.trace = Trace(lambda: self.scheduler.now_ms, write)
         network = Network(self.scheduler, self._dice("network"), self._weather())
@@ -93,7 +104,7 @@ class Simulation:
         )
         pace = self._dice("pace").choice(PACES)
         self.world = World(self.scheduler, network, self.machine, self.trace, pace)
-        self.checker = DiskChecker(self.disk, directories, self.world.ledger)
+        self.checker = DiskChecker(self.disk, directories, self.world.ledger, self.world.clocks)
         self.chaos = Chaos(self.world, self.checker, self._dice("chaos"), directories)
         self.administrator = Administrator(self.world, self._dice("admin"))
         self.operator = Operator(self.world, self._dice("operator"), self.checker, directories)
@@ -103,6 +114,20 @@ class Simulation:
             for number in range(rng.choice((1, 2, 3)))
         ]
         self.consumers = [SimulatedConsumer(self.world, f"r{number}", self._dice(f"r{number}")) for number in range(2)]
+        self._add_compaction()
+
+    def _add_compaction(self) -> None:
+        """Those who work on compacted topics only, in the seeds that have any."""
+        self.curator: Curator | None = None
+        self.keyed_readers: list[SimulatedConsumer] = []
+        if has_compaction(self.seed):
+            world = self.world
+            self.curator = Curator(world, self._dice("curator"))
+            self.producers += [
+                SimulatedProducer(world, name, self._dice(name), is_idempotent=True, is_keyed=True)
+                for name in ("k0", "k1", "k2")
+            ]
+            self.keyed_readers.append(SimulatedConsumer(world, "kr", self._dice("kr")))
 
     def _dice(self, name: str) -> Random:
         return Random(f"{self.seed} {name}")
@@ -139,8 +164,15 @@ class Simulation:
             deaths=self.chaos.deaths,
             starts=self.machine.start_count,
             batches=sum(producer.acknowledged_batches for producer in self.producers),
-            records_read=sum(consumer.record_count for consumer in self.consumers),
+            records_read=sum(consumer.record_count for consumer in (*self.consumers, *self.keyed_readers)),
             records_checked=self.checker.checked_records,
+            cleaning_rounds=self._cleaning_rounds(),
+            whole_views=sum(
+                partition.whole_views
+                for topic in self.world.ledger.topics.values()
+                for partition in topic.partitions
+                if isinstance(partition, CompactedLedger)
+            ),
             virtual_ms=self.scheduler.now_ms - START_MS,
         )
 
@@ -154,6 +186,10 @@ class Simulation:
             world.run(producer.run())
         for consumer in self.consumers:
             world.run(consumer.run())
+        if self.curator is not None:
+            world.run(self.curator.run())
+        for reader in self.keyed_readers:
+            world.run(reader.run_keyed())
         for _ in range(self.steps):
             self.scheduler.run_next()
 

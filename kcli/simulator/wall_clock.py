@@ -20,17 +20,19 @@ MIDST_MS = 0.5
 
 
 class WallClock:
-    """The clocks of one machine; `off_ms` is how far the wall clock is off, `most_behind_ms` how far it ever was behind."""
+    """The clocks of one machine; `off_ms` is how far the wall clock is off, `most_behind_ms` and `most_ahead_ms` ever was."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.off_ms = 0
         self.most_behind_ms = 0
+        self.most_ahead_ms = 0
         self._scheduler = scheduler
 
     def set_off(self, off_ms: int) -> None:
         """Set the wall clock so far off the right time."""
         self.off_ms = off_ms
         self.most_behind_ms = max(self.most_behind_ms, -off_ms)
+        self.most_ahead_ms = max(self.most_ahead_ms, off_ms)
 
     def wall_ms(self) -> int:
         """What the wall clock shows."""

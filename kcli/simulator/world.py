@@ -7,9 +7,11 @@ from random import Random
 from kcli.protocol.apis import API_KEYS, API_VERSIONS
 from kcli.protocol.message import Message
 from kcli.simulator.client import SimulatedClient, Steps, run_task
-from kcli.simulator.ledger import Ledger, SimulationFailure
+from kcli.simulator.compacted_ledger import Clocks
+from kcli.simulator.ledger import Ledger
 from kcli.simulator.machine import Machine
 from kcli.simulator.network import Network
+from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
 
@@ -37,6 +39,11 @@ class World:
         """A new client."""
         self._client_count += 1
         return SimulatedClient(self.scheduler, self.network, self.machine, name, FIRST_PORT + self._client_count)
+
+    def clocks(self) -> Clocks:
+        """The time, and how far the machine's clock may have been from it."""
+        wall = self.machine.wall_clock
+        return Clocks(self.scheduler.now_ms, wall.most_ahead_ms + wall.most_behind_ms)
 
     def run(self, steps: Steps) -> None:
         """Let a task run."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kcli.commands.app import main
-from kcli.simulator.ledger import SimulationFailure
 from kcli.simulator.machine import Machine
+from kcli.simulator.partition_ledger import SimulationFailure
 
 STEPS = ["--steps", "120"]
 

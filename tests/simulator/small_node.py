@@ -181,8 +181,8 @@ class SmallNode:
                 self.is_stopped = True
         elif isinstance(event, Flushed):
             done = self.flushes.pop(event.flush_id)
-            if event.error is None:
-                done()
+            if event.error is None or isinstance(event.error, FileNotFoundError):
+                done()  # or its topic was deleted meanwhile
             else:
                 self.is_stopped = True
         else:
@@ -335,7 +335,9 @@ class SmallNode:
         log = self.logs.get((asked.name, part.partition_index))
         make = api.response.classes
         fields = {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION, "low_watermark": -1}
-        if log is not None:
+        if log is not None and log.configs.get("cleanup.policy") == "compact":
+            fields["error_code"] = error_codes.POLICY_VIOLATION
+        elif log is not None:
             log.start = max(log.start, part.offset)
             fields = {"error_code": 0, "low_watermark": log.start}
         answer = make["DeleteRecordsPartitionResult"](partition_index=part.partition_index, **fields)

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from kcli.log import log_opener
+from kcli.log.cleaner import cleanable
+from kcli.log.cleaner.cleaned_segment import CleanedSegment
+from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.log_manager import LogManager
 from kcli.log.producer_state_manager import ProducerStateManager
@@ -28,7 +31,7 @@ from kcli.simulator.runner import DEFAULT_STEPS, Outcome, Simulation
 
 def simulate(seed: int, steps: int = DEFAULT_STEPS) -> Outcome:
     make_node = NodeMaker(seed)
-    return Simulation(seed, make_node, make_node.directories, steps=steps).run()
+    return Simulation(seed, make_node, make_node.directories, steps=steps, cleaning_rounds=make_node.cleaning_rounds).run()
 
 
 def failures(seeds: range) -> list[str]:
@@ -65,6 +68,14 @@ def test_a_seed_is_a_trace_to_the_byte() -> None:
             command = [sys.executable, "-m", "kcli", "simulate", "--seed", str(seed)]
             found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             assert f"digest {digest}" in found.stdout
+
+
+@pytest.mark.ci
+def test_logs_are_cleaned_meanwhile() -> None:
+    """Some hundred rounds in thirty seeds, and readers who began at the start came to the end."""
+    outcomes = [simulate(seed) for seed in range(30)]
+    assert sum(outcome.cleaning_rounds for outcome in outcomes) > 200
+    assert sum(outcome.whole_views for outcome in outcomes) > 50
 
 
 # ------------------------------------------------------------------------------------------------------------ faults built in
@@ -129,6 +140,30 @@ def loses_names(real: Any) -> Any:
     return lambda self, path: None
 
 
+def drops_a_last_value(real: Any) -> Any:
+    """Of each batch the last record that should stay goes."""
+
+    def keep(self: OffsetMap, buffer: Any, columns: Any, count: int, kept: bytearray, *args: Any, **kwargs: Any) -> int:
+        stay: int = real(self, buffer, columns, count, kept, *args, **kwargs)
+        if stay > 1:
+            kept[kept.rindex(1, 0, count)] = 0
+        return max(stay - 1, min(stay, 1))
+
+    return keep
+
+
+def takes_tombstones_at_once(real: Any) -> Any:
+    return lambda self, *args, keeps_tombstones: real(self, *args, keeps_tombstones=False)
+
+
+def ignores_the_lag(real: Any) -> Any:
+    return lambda log, first_dirty, now_ms: min(log.last_stable_offset, log.active_base_offset)
+
+
+def flushes_no_cleaned_segment(real: Any) -> Any:
+    return lambda self, mtime_ms: real(self, mtime_ms)[:0]
+
+
 BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "acknowledges without an append": patched(log_opener.LocalLog, "append", skips_every_third),
     "acknowledges before the flush": patched(Broker, "flush_log", never_flushes_logs),
@@ -141,6 +176,10 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "leaves a moved replica behind": patched(LogManager, "set_aside", leaves_the_old_one),
     "goes back in time with the wall clock": patched(Clock, "now_ms", follows_the_wall),
     "flushes no directory": patched(SimulatedDisk, "flush_directory", loses_names),
+    "cleans away the last value of a key": patched(OffsetMap, "keep", drops_a_last_value),
+    "cleans tombstones away at once": patched(OffsetMap, "keep", takes_tombstones_at_once),
+    "cleans what min.compaction.lag.ms keeps": patched(cleanable, "first_uncleanable_offset", ignores_the_lag),
+    "does not flush what it has cleaned": patched(CleanedSegment, "finish", flushes_no_cleaned_segment),
 }
 
 
