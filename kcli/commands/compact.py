@@ -14,6 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     targets, problems = resolve_paths(disk, distinct_paths(args.paths))
     asked, sentences = asked_for(targets, tuple(args.topic))
     _check_outside(args.to, asked)
-    with tempfile.TemporaryDirectory(prefix="kcli-compact-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="kcli-compact-") if args.dry_run else nullcontext("") as scratch:
         options = _options(args, scratch)
         try:
             compaction = Compaction(disk, asked, options)

@@ -25,6 +25,7 @@ from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
 from tests.commands.test_repair_output import HOLD_LOCK, tree
 from tests.commands.test_verify import run_with_stderr_on_a_terminal
+from tests.conftest import given_partition
 from tests.inspect.verified import TOPIC_ID, codes, root_files, verify
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch
 
@@ -210,6 +211,16 @@ def test_what_is_young_is_left_where_asked(logs: Path, capfd: pytest.CaptureFixt
     assert capfd.readouterr().out == "nothing to clean in 1 partition\n"
 
 
+def test_what_is_not_committed_cleans_nothing(logs: Path) -> None:
+    """A follower may have to cut what lies above its high watermark: until then it proves nothing obsolete."""
+    root_files(logs, replication={"__consumer_offsets-0": 60})
+    path = logs / "__consumer_offsets-0"
+    before = rows_in(path)
+    end = max(int(one.stem) for one in path.glob("*.log") if int(one.stem) <= 60)
+    assert run(path) == 0
+    assert rows_in(path) == last_of_each_key(before, end) != last_of_each_key(before, active_base(path))
+
+
 def test_tombstones_go_at_once_where_they_are_not_retained(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = logs / "__consumer_offsets-0"
     end = active_base(path)
@@ -315,6 +326,27 @@ def test_a_progress_bar_on_terminals(logs: Path) -> None:
     for words in ([], ["--processes", "1"], ["--compression", "zstd"]):
         code, shown = run_with_stderr_on_a_terminal(["compact", *words, str(logs)])
         assert code == 0 and b"\x1b[" in shown and "\u2501".encode() in shown and b"Traceback" not in shown
+
+
+def test_settings_come_from_the_metadata_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of the directory itself, or of another one of the node that is named; what has another policy is left alone."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for name in ("__cluster_metadata-0", "compacted-0", "compacted-txn-0", "orders-0"):
+        given = given_partition(name)
+        shutil.copytree(given, (second if name == "compacted-txn-0" else first) / name)
+    for path in tmp_path.rglob("*"):
+        path.chmod(path.stat().st_mode | 0o200)
+    before = tree(first / "orders-0")
+    assert run("--from-start", second) == 2
+    assert "no metadata log here tells its topic's cleanup.policy" in capfd.readouterr().err
+    assert run("--from-start", "--output", "json", first, second) == 0
+    plans = {row["topic"]: row for row in told(capfd)["plan"]}
+    assert plans.keys() == {"compacted", "compacted-txn"}
+    # segment.bytes is the topic's: with Kafka's default all would have become one.
+    assert all(row["segments"] > 1 and row["recordsLeft"] < row["records"] for row in plans.values())
+    assert tree(first / "orders-0") == before
+    assert run(first / "orders-0") == 2
+    assert "its topic's cleanup.policy is delete; --any-policy" in capfd.readouterr().err
 
 
 def test_the_metadata_log_is_never_compacted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

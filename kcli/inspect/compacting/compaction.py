@@ -29,7 +29,7 @@ from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, Partition
 from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
 from kcli.inspect.compacting.selection import Asked, LeftOut, Selected, select
 from kcli.inspect.compacting.workers import work_on_all
-from kcli.inspect.description.cluster_topics import read_cluster_topics
+from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
 from kcli.log.disk import LogDisk
 from kcli.log.indexes import IndexSettings
 from kcli.log.log_directory import (
@@ -93,7 +93,11 @@ class Compaction:
             self._check_target(options.target)
         for one in asked:
             self._check_usable(one)
-            self._add(one)
+        topics = {one.log_directory: read_cluster_topics(disk, one.log_directory) for one in asked}
+        # The metadata log lies in one of a node's log directories.
+        anywhere = next((found for found in topics.values() if found is not None), None)
+        for one in asked:
+            self._add(one, topics[one.log_directory] or anywhere)
 
     @property
     def total_bytes(self) -> int:
@@ -145,16 +149,15 @@ class Compaction:
         """Whether a broker's directory lacks the mark of a clean stop; a partition that lies elsewhere was copied there."""
         return self._has(directory, FileKind.META_PROPERTIES) and not self._has(directory, FileKind.CLEAN_SHUTDOWN)
 
-    def _add(self, asked: Asked) -> None:
+    def _add(self, asked: Asked, topics: ClusterTopics | None) -> None:
         options, directory = self.options, asked.log_directory
-        cluster = read_cluster_topics(self.disk, directory)
-        selected, left_out = select(
-            asked,
-            cluster,
-            options.overrides,
-            any_policy=options.any_policy,
-            recompresses=options.compact.recompression is not None,
-        )
+        recompresses = options.compact.recompression is not None
+        try:
+            selected, left_out = select(
+                asked, topics, options.overrides, any_policy=options.any_policy, recompresses=recompresses
+            )
+        except ValueError as error:
+            raise RefusedError(f"{directory}: a topic's configuration is none: {error}") from None
         self.left_out += left_out
         checkpoints = read_checkpoints(self.disk, directory)
         for path, message in checkpoints.problems:

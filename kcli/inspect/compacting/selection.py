@@ -9,7 +9,8 @@
 
     a topic's settings come from                       when
     -------------------------------------------------  -----------------------------------------------------------------
-    the metadata log in the same log directory         it is there and knows the topic
+    the metadata log in the same log directory, or     it is there and knows the topic
+      in another one that was named
     its name                                           __consumer_offsets and __transaction_state are compacted,
                                                        whatever is known
     Kafka's defaults                                   for all that the topic does not set
