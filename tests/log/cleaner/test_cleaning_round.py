@@ -68,3 +68,18 @@ def test_what_a_producer_commits_behind_its_abort_counts_where_a_round_begins_am
     log.roll()
     log.clean(dirty + 2, now_ms=LATER_MS)
     assert log.keys() == [3]
+
+
+def test_a_snapshot_that_knows_a_batch_which_is_gone_with_its_segment_is_sound(tmp_path: Path) -> None:
+    """The first two segments become empty; the snapshot between them tells of the first, and nothing else does."""
+    log = CompactedLog(tmp_path / "t-0", segment_bytes=400)
+    one = log.producer(1)
+    one.put(0)
+    log.roll()
+    for number in range(5):
+        log.put(0, number)
+    one.put(0)
+    log.roll()
+    log.clean()
+    assert log.sizes()[:2] == [0, 0] and log.last_offsets() == [6]
+    assert log.live.faults(is_compacted=True) == []
