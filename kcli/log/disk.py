@@ -32,6 +32,8 @@ from typing import Protocol
 CACHE_NEUTRAL_FILE_BYTES = 32 * 1024 * 1024
 # To ask what is cached, and to drop what was not, takes as long as some small reads: it is done for so much at a time.
 WINDOW_BYTES = 256 * 1024
+# For who reads on from where the window ends, for so much.
+AHEAD_BYTES = 4 * 1024 * 1024
 
 
 class DiskFile(Protocol):
@@ -222,6 +224,8 @@ class OsFile(_Descriptor):
         from kcli.log.cached_pages import uncached_stretches  # not needed for small files, and it imports ctypes
 
         self._drop_uncached()
+        if self._window[0] <= start <= self._window[1] < end:
+            end = max(end, start + AHEAD_BYTES)
         self._window = (start - start % WINDOW_BYTES, end + -end % WINDOW_BYTES)
         with suppress(OSError, ValueError):  # a file system without mappings, or a file that was cut meanwhile
             self._uncached = uncached_stretches(self._fd, self._window[0], min(self._window[1], self.size()))

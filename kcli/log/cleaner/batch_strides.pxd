@@ -5,6 +5,9 @@ from kcli.format.batch_scan cimport read_int32, read_int64
 from kcli.log.cleaner cimport offset_map
 
 @cython.locals(
+    offsets=cython.longlong[::1], timestamps=cython.longlong[::1], key_positions=cython.longlong[::1],
+    key_sizes=cython.longlong[::1], value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
+    header_positions=cython.longlong[::1], header_counts=cython.longlong[::1], record_positions=cython.longlong[::1],
     work_bytes=Py_ssize_t, records=cython.longlong, keyless=cython.longlong, tombstones=cython.longlong,
     why=cython.int, size=cython.longlong,
     attributes=cython.longlong, end=Py_ssize_t, stored=cython.longlong, computed=cython.longlong, base_offset=cython.longlong,
@@ -17,14 +20,15 @@ cpdef Py_ssize_t note_batches(
     long long[::1] places, long long[::1] scratch) except? -9
 
 @cython.locals(
-    offsets=cython.longlong[::1], key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1],
-    value_sizes=cython.longlong[::1], count=Py_ssize_t, keyless=cython.longlong, tombstones=cython.longlong, index=Py_ssize_t,
+    count=Py_ssize_t, keyless=cython.longlong, tombstones=cython.longlong, index=Py_ssize_t,
 )
 cpdef Py_ssize_t note_batch(
     const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, long long base_offset, long long last_offset,
-    long long base_timestamp, long long wanted, long long start_offset, columns, unsigned long long[::1] table, long long[::1] state,
-    unsigned long long[::1] secret, unsigned long long[::1] hashes, long long[::1] rows,
-    long long[::1] places, long long[::1] scratch) except? -9
+    long long base_timestamp, long long wanted, long long start_offset, long long[::1] offsets, long long[::1] timestamps,
+    long long[::1] key_positions, long long[::1] key_sizes, long long[::1] value_positions, long long[::1] value_sizes,
+    long long[::1] header_positions, long long[::1] header_counts, long long[::1] record_positions,
+    unsigned long long[::1] table, long long[::1] state, unsigned long long[::1] secret, unsigned long long[::1] hashes,
+    long long[::1] rows, long long[::1] places, long long[::1] scratch) except? -9
 
 @cython.locals(marked=Py_ssize_t, bits=cython.longlong, bit=cython.longlong, one=cython.ulonglong)
 cpdef Py_ssize_t mark_live(

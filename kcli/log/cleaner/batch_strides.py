@@ -67,6 +67,15 @@ def note_batches(
     `view` is a memoryview of the same buffer; a batch with a bit of `odd_attributes` is not taken. `inflate` gives None for
     what it does not inflate.
     """
+    offsets = columns.offset
+    timestamps = columns.timestamp
+    key_positions = columns.key_position
+    key_sizes = columns.key_size
+    value_positions = columns.value_position
+    value_sizes = columns.value_size
+    header_positions = columns.header_position
+    header_counts = columns.header_count
+    record_positions = columns.record_position
     work_bytes = 0
     records = 0
     keyless = 0
@@ -106,14 +115,16 @@ def note_batches(
                 break
             work_bytes += len(payload)
             noted = note_batch(
-                payload, 0, len(payload), base_offset, base_offset + delta, base_timestamp, count, start_offset, columns,
-                table, state, secret, hashes, rows, places, scratch,
+                payload, 0, len(payload), base_offset, base_offset + delta, base_timestamp, count, start_offset,
+                offsets, timestamps, key_positions, key_sizes, value_positions, value_sizes, header_positions,
+                header_counts, record_positions, table, state, secret, hashes, rows, places, scratch,
             )  # fmt: skip
         else:
             work_bytes += size
             noted = note_batch(
-                buffer, position + 61, end, base_offset, base_offset + delta, base_timestamp, count, start_offset, columns,
-                table, state, secret, hashes, rows, places, scratch,
+                buffer, position + 61, end, base_offset, base_offset + delta, base_timestamp, count, start_offset,
+                offsets, timestamps, key_positions, key_sizes, value_positions, value_sizes, header_positions,
+                header_counts, record_positions, table, state, secret, hashes, rows, places, scratch,
             )  # fmt: skip
         if noted < 0:
             break
@@ -141,7 +152,15 @@ def note_batch(
     base_timestamp: int,
     wanted: int,
     start_offset: int,
-    columns: RecordColumns,
+    offsets: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    key_positions: array,  # type: ignore[type-arg]
+    key_sizes: array,  # type: ignore[type-arg]
+    value_positions: array,  # type: ignore[type-arg]
+    value_sizes: array,  # type: ignore[type-arg]
+    header_positions: array,  # type: ignore[type-arg]
+    header_counts: array,  # type: ignore[type-arg]
+    record_positions: array,  # type: ignore[type-arg]
     table: memoryview,
     state: array,  # type: ignore[type-arg]
     secret: array,  # type: ignore[type-arg]
@@ -154,12 +173,8 @@ def note_batch(
 
     How many have no key stands in scratch[KEYLESS], how many no value in scratch[TOMBSTONES].
     """
-    if wanted > columns.capacity:
+    if wanted > len(offsets):
         return -1
-    offsets = columns.offset
-    key_positions = columns.key_position
-    key_sizes = columns.key_size
-    value_sizes = columns.value_size
     count = record_scan.scan_into(
         buffer,
         position,
@@ -168,14 +183,14 @@ def note_batch(
         base_timestamp,
         wanted,
         offsets,
-        columns.timestamp,
+        timestamps,
         key_positions,
         key_sizes,
-        columns.value_position,
+        value_positions,
         value_sizes,
-        columns.header_position,
-        columns.header_count,
-        columns.record_position,
+        header_positions,
+        header_counts,
+        record_positions,
         scratch,
     )
     if scratch[1] != 0 or count != wanted or scratch[0] != limit:
