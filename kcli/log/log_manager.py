@@ -47,6 +47,7 @@ class LogManager(LogRegistry):
     # Made when first asked for: so how a manager is made is told once, by the registry.
     checkpoints = cached_property(LogCheckpoints)
     mover = cached_property(ReplicaMover)
+    tasks_began_ms = 0
     _is_closing = False
     _cleaning: Task | None = None
 
@@ -87,6 +88,7 @@ class LogManager(LogRegistry):
             return schedule(at_ms, lambda now_ms: None if self._is_closing else callback(now_ms))
 
         begin_tasks(self, self.checkpoints, self.mover, now_ms, until_shutdown, after)
+        self.tasks_began_ms = now_ms
         if self.settings.cleaner_enable:
             self._cleaning = Task(lambda now_ms: self.cleaner.run(now_ms), until_shutdown, after)
             self._cleaning.wake(now_ms + self.settings.cleaner_backoff_ms)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kcli.format.primitives import INT64_MAX
+from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.record_batch import NO_TIMESTAMP
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.live_segment import LiveSegment
@@ -105,3 +105,13 @@ def _first_timestamp(log: UnifiedLog, segment: LiveSegment) -> int:
         return next((header.max_timestamp for header in HeaderWalk(file, 0, segment.size_bytes).headers()), NO_TIMESTAMP)
     finally:
         file.close()
+
+
+def dirty_bytes(log: UnifiedLog, now_ms: int) -> int:
+    """What a round should clean of a log that none does any more; where the damage hides its times, as if it had no lags."""
+    try:
+        return log_to_clean(log, log.cleaned_offset, now_ms).cleanable_bytes
+    except (FormatError, OSError):
+        first_dirty = first_dirty_offset(log, log.cleaned_offset)
+        end = min(log.last_stable_offset, log.active_base_offset)
+        return sum(one.size_bytes for one in _closed_from(log, first_dirty) if one.base_offset < end)

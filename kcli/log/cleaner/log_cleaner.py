@@ -4,7 +4,8 @@
     -----------------  ---------------------------------------------------  ---------------------------------------------
     idle               nobody cleans it                                     being the filthiest of those that need it
     in its round       slices go on; reads and appends too                  the round's end, or giving it up
-    uncleanable        a round found damage: told once, with the reason     a start of the broker
+    uncleanable        a round found damage, or a fault of kcli: told once  a start of the broker
+                       with the reason
 
 The filthiest log is cleaned first: the largest dirty ratio of those that are above their min.cleanable.dirty.ratio or overdue
 (max.compaction.lag.ms). Where none needs it, it is looked again log.cleaner.backoff.ms later. One round is under way at a
@@ -16,13 +17,15 @@ when logs are deleted or moved; a line that is lost, or is that of an earlier to
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
-from kcli.log.cleaner.cleanable import LogToClean, first_dirty_offset, log_to_clean
+from kcli.log.cleaner.cleanable import LogToClean, dirty_bytes, first_dirty_offset, log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningAbortedError, CleaningRound, CleaningSteps
-from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
+from kcli.log.cleaner.offset_map import SECRET_BYTES, SLOT_BYTES, OffsetMap
 from kcli.log.deletion_queue import NEVER_MS
 from kcli.log.flush_request import FlushRequest
 from kcli.log.log_registry import LogRegistry
@@ -36,14 +39,36 @@ LEAST_BACKOFF_MS = 10
 
 
 class CleanerTotals:
-    """What all rounds of this run of the broker have met, for metrics; times in ms."""
+    """What all rounds of this run of the broker have met."""
 
-    __slots__ = ("bytes_kept", "bytes_read", "last_ended_ms", "last_used_slots", "longest_round_ms", "rounds")
+    __slots__ = ("bytes_kept", "bytes_read", "rounds")
 
     def __init__(self) -> None:
-        self.rounds = self.bytes_read = self.bytes_kept = self.longest_round_ms = 0
-        self.last_used_slots = 0
-        self.last_ended_ms: int | None = None
+        self.rounds = self.bytes_read = self.bytes_kept = 0
+
+
+class LastRound(NamedTuple):
+    """The round that ended last; `map_used` is how much of the memory for offsets it took, from 0 to 1."""
+
+    bytes_read: int = 0
+    bytes_kept: int = 0
+    took_ms: int = 0
+    map_used: float = 0.0
+
+
+class LastLook(NamedTuple):
+    """What the last look at all logs found: its time, the largest dirty ratio, by how much the latest log is overdue."""
+
+    at_ms: int
+    dirtiest_ratio: float = 0.0
+    delay_ms: int = 0
+
+
+class Uncleanable(NamedTuple):
+    """Of a log directory: how many logs are not cleaned any more, and their bytes that should be."""
+
+    logs: int
+    size_bytes: int
 
 
 class LogCleaner:
@@ -55,12 +80,16 @@ class LogCleaner:
 
     def __init__(self, registry: LogRegistry, wake: Callable[[int], None]) -> None:
         self.totals = CleanerTotals()
+        self.last_round = LastRound()
+        self.last_look: LastLook | None = None
+        self.round_delay_ms = 0  # of the look before the last round
         self.uncleanable: dict[UnifiedLog, str] = {}
         self.on_cleaned: Callable[[UnifiedLog], None] = lambda log: None
         self._registry = registry
         self._wake = wake
         self._candidates: list[UnifiedLog] | None = None
         self._filthiest: tuple[float, UnifiedLog, LogToClean] | None = None
+        self._look_now = LastLook(0)
         self._log: UnifiedLog | None = None
         self._round: CleaningRound | None = None
         self._steps: CleaningSteps[CleanedLog] | None = None
@@ -77,6 +106,16 @@ class LogCleaner:
             return now_ms
         return now_ms if self._begin(now_ms) else now_ms + max(LEAST_BACKOFF_MS, self._registry.settings.cleaner_backoff_ms)
 
+    def uncleanable_by_directory(self, now_ms: int) -> dict[str, Uncleanable]:
+        """By log directory; those without any are left out."""
+        found: dict[str, Uncleanable] = {}
+        for log in self.uncleanable:
+            if self._registry.is_live(log):
+                path = self._registry.log_dir_of(log).path
+                before = found.get(path, Uncleanable(0, 0))
+                found[path] = Uncleanable(before.logs + 1, before.size_bytes + dirty_bytes(log, now_ms))
+        return found
+
     # ------------------------------------------------------------------------------------------------------- choosing
 
     def _look(self, now_ms: int) -> bool:
@@ -86,7 +125,7 @@ class LogCleaner:
             self.uncleanable = {log: why for log, why in self.uncleanable.items() if registry.is_live(log)}
             logs = registry.logs.values()
             self._candidates = [log for log in logs if log.config.is_compacted and log not in self.uncleanable]
-            self._filthiest = None
+            self._filthiest, self._look_now = None, LastLook(now_ms)
         for _ in range(min(LOGS_PER_STEP, len(self._candidates))):
             log = self._candidates.pop()
             if not registry.is_live(log):
@@ -95,11 +134,16 @@ class LogCleaner:
             try:
                 found = log_to_clean(log, log.cleaned_offset, now_ms)
             except FormatError as error:
-                self._tell_uncleanable(log, error)
+                self._tell_uncleanable(log, error.message)
                 continue
             except OSError as error:
                 registry.take_offline(log.directory, error)
                 continue
+            self._look_now = LastLook(
+                self._look_now.at_ms,
+                max(self._look_now.dirtiest_ratio, found.dirty_ratio),
+                max(self._look_now.delay_ms, found.delay_ms),
+            )
             if found.needs_cleaning(log.config.min_cleanable_dirty_ratio):
                 filthier = (found.dirty_ratio, log, found)
                 if self._filthiest is None or filthier[0] > self._filthiest[0]:
@@ -107,6 +151,7 @@ class LogCleaner:
         if self._candidates:
             return True
         self._candidates = None
+        self.last_look = self._look_now
         return False
 
     def _correct(self, log: UnifiedLog) -> None:
@@ -127,7 +172,7 @@ class LogCleaner:
         offsets = OffsetMap(settings.cleaner_dedupe_buffer_bytes, secret, settings.cleaner_load_factor)
         self._round = CleaningRound(self._log, cleanable, offsets, now_ms)
         self._steps = self._round.run()
-        self._began_ms = now_ms
+        self._began_ms, self.round_delay_ms = now_ms, self._look_now.delay_ms
         return True
 
     # ------------------------------------------------------------------------------------------------------- cleaning
@@ -153,6 +198,12 @@ class LogCleaner:
             return now_ms
         except OSError as error:
             self._fail(log, error)
+            return now_ms
+        except Exception as error:  # whatever it is, requests are served, and the other logs cleaned
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            at = f"{where.filename.rpartition('/')[2]}:{where.lineno}"
+            self._end()
+            self._tell_uncleanable(log, f"a fault of kcli at {at}: {error!r}; please report it")
             return now_ms
         self._put_aside(log, under_way, now_ms)
         if paths:
@@ -184,23 +235,21 @@ class LogCleaner:
         totals.rounds += 1
         totals.bytes_read += done.counts.bytes_read
         totals.bytes_kept += done.counts.bytes_kept
-        totals.last_used_slots = done.keys
-        totals.last_ended_ms = now_ms
-        totals.longest_round_ms = max(totals.longest_round_ms, now_ms - self._began_ms)
+        most_keys = self._registry.settings.cleaner_dedupe_buffer_bytes / SLOT_BYTES
+        took_ms = now_ms - self._began_ms
+        self.last_round = LastRound(done.counts.bytes_read, done.counts.bytes_kept, took_ms, done.keys / most_keys)
         self.on_cleaned(log)
 
     def _give_up(self, log: UnifiedLog, error: FormatError) -> None:
         """Leave a log alone whose bytes cannot be read."""
         self._end()
-        self._tell_uncleanable(log, error)
+        self._tell_uncleanable(log, error.message)
 
-    def _tell_uncleanable(self, log: UnifiedLog, error: FormatError) -> None:
+    def _tell_uncleanable(self, log: UnifiedLog, why: str) -> None:
         """Have no round look at a log again until the broker starts anew."""
-        self.uncleanable[log] = error.message
-        text = (
-            f"{log.directory}: it is not cleaned any more: {error.message}; `kcli verify {log.directory}` tells what is wrong"
-        )
-        self._registry.report(Line(text, path=log.directory, topic=log.topic, partition=log.partition, error=error.message))
+        self.uncleanable[log] = why
+        text = f"{log.directory}: it is not cleaned any more: {why}; `kcli verify {log.directory}` tells what is wrong"
+        self._registry.report(Line(text, path=log.directory, topic=log.topic, partition=log.partition, error=why))
 
     def _fail(self, log: UnifiedLog, error: OSError) -> None:
         """A disk that refuses the cleaner refuses the broker; a log that was deleted meanwhile is no matter."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 from kcli.server.config.definitions import TOPIC_KEYS, Serving
 
 _TOPIC = """
-cleanup.policy: What becomes of old records: delete drops whole segments by age and size; compact wants a key in each record, \
-compacting is not served yet.
+cleanup.policy: What becomes of old records: delete drops whole segments by age and size; compact keeps the last \
+record of each key.
 compression.gzip.level: How hard gzip works where the broker compresses anew; -1 is zlib's own choice.
 compression.lz4.level: How hard lz4 works where the broker compresses anew.
 compression.type: The codec that batches are kept in; producer keeps them in the one they came in.
 compression.zstd.level: How hard zstd works where the broker compresses anew.
-delete.retention.ms: How long a compacted topic keeps a tombstone, in ms; compaction is not served yet.
+delete.retention.ms: How long a compacted topic keeps a tombstone, in ms.
 file.delete.delay.ms: How long the files of a dropped segment stay under another name before they are removed, in ms.
 flush.messages: After how many records a log is forced to its device, beside what recovery and replication care for.
 flush.ms: How long a record may stay in the page cache only, in ms.
@@ -32,13 +32,13 @@ leader.replication.throttled.replicas: The replicas whose leaders are throttled 
 not served yet.
 local.retention.bytes: How many bytes of a tiered partition stay on the broker's disk; tiered storage is not served yet.
 local.retention.ms: How long records of a tiered partition stay on the broker's disk, in ms; tiered storage is not served yet.
-max.compaction.lag.ms: The longest time in ms that a compacted topic's record may lie in the segment that takes new records.
+max.compaction.lag.ms: After how many ms a record's log is compacted, however little of it is new.
 max.message.bytes: The largest batch of records that is taken, in bytes, as it is after compression.
 message.timestamp.after.max.ms: How far a record's CreateTime may lie after the broker's clock, in ms.
 message.timestamp.before.max.ms: How far a record's CreateTime may lie before the broker's clock, in ms.
 message.timestamp.type: Whose time a record has: CreateTime the producer's, LogAppendTime the broker's at the append.
-min.cleanable.dirty.ratio: What share of a compacted log must be new before it is compacted; compaction is not served yet.
-min.compaction.lag.ms: How long a record is safe from compaction at least, in ms; compaction is not served yet.
+min.cleanable.dirty.ratio: What share of a compacted log must be new before it is compacted.
+min.compaction.lag.ms: How long a record is safe from compaction at least, in ms.
 min.insync.replicas: How many replicas have to be in sync for a produce of acks=all to be taken.
 preallocate: Whether a new segment's file gets its full size on the disk at once.
 remote.log.copy.disable: Whether a tiered topic stops copying segments to the tier; tiered storage is not served yet.
@@ -75,6 +75,11 @@ fetch.max.bytes: The most bytes of records in the answer to one fetch, whatever 
 inter.broker.listener.name: The listener that brokers reach each other by.
 listener.security.protocol.map: Which security protocol each listener speaks, as name:protocol.
 listeners: The addresses that are bound, each as name://host:port.
+log.cleaner.backoff.ms: After how many ms the compacted logs are looked at again where none needed it, 10 at least.
+log.cleaner.dedupe.buffer.size: How many bytes of memory the keys of a log may take while it is compacted, 24 a key.
+log.cleaner.enable: Whether logs are compacted.
+log.cleaner.io.buffer.load.factor: How full that memory may get, from 0 to 1, before a log is compacted in several rounds.
+log.cleaner.io.max.bytes.per.second: How many bytes a second compacting may read and write together.
 log.dir: The directory of the logs, where log.dirs has none.
 log.dirs: The directories of the logs.
 log.flush.offset.checkpoint.interval.ms: How often the recovery points, up to which all is on the device, are noted, in ms.

@@ -21,6 +21,7 @@ from kcli.server.controller.controller_core import ControllerCore
 from kcli.server.metrics.answer_errors import AnswerErrors
 from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ListenerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
+from kcli.server.metrics.cleaner_samples import sample_cleaner
 from kcli.server.metrics.controller_samples import sample_controller, tell_delivered
 
 # The processor of a listener's connections: there is one loop.
@@ -98,6 +99,8 @@ def sample(raw: RawSamples, broker: Broker | None, controller: ControllerCore | 
         yield from _sample_topics(broker.metrics, raw)
         yield from _sample_partitions(broker, raw)
         yield from _sample_logs(broker.log_manager, raw)
+        yield
+        sample_cleaner(broker.log_manager, raw.tell, now_ms)
     if controller is not None:
         yield
         raw.logs.append(_log_sample(controller.raft.log.log))

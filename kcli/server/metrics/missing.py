@@ -50,7 +50,7 @@ server_broker_metadata_metrics_metadata_*_error_count server_snapshotemitter_* \
 server_raft_metrics_election_latency_* server_raft_metrics_fetch_records_rate \
 server_raft_metrics_number_unknown_voter_connections server_raft_metrics_uncommitted_voter_change \
 | Things of a quorum of several voters
-log_log_retentionsizeinpercent log_logcleaner* utils_throttler_cleaner_io_count | Not kept count of: retention and the cleaner
+log_log_retentionsizeinpercent utils_throttler_cleaner_io_count | Not kept count of: retention, and the cleaner's bytes
 log_logmanager_cordonedlogdirectorycount log_logmanager_logdirectorycordoned | Not kept count of: cordoned log directories
 server_kafkaserver_linux_disk_* server_controllerserver_linux_disk_* server_app_info_* | Of the process: /proc/PID/io, \
 process_start_time_seconds

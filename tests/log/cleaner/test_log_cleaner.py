@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
+from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound, CleaningSteps
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.unified_log import UnifiedLog
@@ -192,3 +193,23 @@ def test_without_a_backoff_requests_are_served_between_two_looks(node: Node) -> 
         running.step()
     assert log.cleaned_offset is not None
     assert running.timer.clock_ms > NOW_MS + 100
+
+
+def test_a_fault_of_kcli_costs_one_log_its_cleaning_and_no_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an error of Kafka's cleaner does: requests are served on, other logs cleaned, and the log says what to report."""
+    running = Running(node)
+    log, other = running.make(0), running.make(1)
+    real = CleaningRound.run
+
+    def run(self: CleaningRound) -> CleaningSteps[CleanedLog]:
+        if self._log is log:
+            raise ZeroDivisionError("of a test")
+        return (yield from real(self))
+
+    monkeypatch.setattr(CleaningRound, "run", run)
+    before = log.size_bytes
+    running.until(NOW_MS + 500)
+    (line,) = node.reports
+    assert "it is not cleaned any more: a fault of kcli at test_log_cleaner.py" in line and "of a test" in line
+    assert list(running.manager.cleaner.uncleanable) == [log]
+    assert log.size_bytes == before and other.cleaned_offset is not None
