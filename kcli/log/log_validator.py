@@ -52,6 +52,10 @@ class AppendOrigin(Enum):
     REPLICATION = "replication"
 
 
+# The metadata log has no such limit; and what a leader once took is copied, even where the limit was lowered since.
+_OF_ANY_SIZE = (AppendOrigin.RAFT_LEADER, AppendOrigin.REPLICATION)
+
+
 class ValidBatch:
     """A batch that was found right: `data` is the whole of it, to be written; the rest are fields of its header."""
 
@@ -134,7 +138,7 @@ def check_batch(records: memoryview, size_bytes: int, config: LogConfig, origin:
     batch = ValidBatch(data, size_bytes, header)
     if origin is AppendOrigin.CLIENT and batch.base_offset != 0:
         raise InvalidRecordsError(f"the base offset of a batch from a client is 0, and this is {batch.base_offset}")
-    if size_bytes > config.max_message_bytes and origin is not AppendOrigin.RAFT_LEADER:
+    if size_bytes > config.max_message_bytes and origin not in _OF_ANY_SIZE:
         raise MessageTooLargeError(
             f"the batch has {size_bytes} bytes; this topic takes {config.max_message_bytes} (max.message.bytes)"
         )

@@ -169,6 +169,17 @@ def test_names_that_no_flush_has_seen_move_along(node: Node) -> None:
     assert not any(path.startswith(f"{old}/") for path in paths)
 
 
+def test_batches_move_that_would_not_be_taken_any_more(node: Node) -> None:
+    """max.message.bytes is for who sends them; it may have been lowered since these were taken."""
+    manager, log, _ = moving(node)
+    log.config = log.config._replace(max_message_bytes=20)
+    future = manager.get_log("t", 0, future=True)
+    assert future is not None
+    future.config = log.config
+    assert copy_all(manager) == [("t", 0)]
+    assert bytes_of(future.directory) == bytes_of(log.directory) != b""
+
+
 def test_a_log_that_starts_within_a_batch_moves(node: Node) -> None:
     """DeleteRecords may leave the start in the midst of a batch, which is copied whole."""
     manager = node.started()
