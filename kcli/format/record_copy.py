@@ -54,7 +54,7 @@ def copy_unchanged(
     end: int,
     count: int,
     kept: bytearray,
-    out: bytearray,
+    out: bytearray | memoryview,
 ) -> int:
     """The loop of `copy_records` where the base timestamp stays -> how many bytes there are."""
     done = 0
@@ -72,7 +72,7 @@ def copy_unchanged(
     return done
 
 
-def put_zigzag(value: int, out: bytearray, position: int) -> int:
+def put_zigzag(value: int, out: bytearray | memoryview, position: int) -> int:
     """Write a zigzag integer of 64 bits at out[position] -> the position behind it."""
     raw = value << 1 if value >= 0 else -2 * (value + 1) + 1
     while raw > 127:
@@ -101,7 +101,7 @@ def copy_rebased(
     count: int,
     kept: bytearray,
     base_timestamp: int,
-    out: bytearray,
+    out: bytearray | memoryview,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
     """The loop of `copy_records` where the base timestamp moves -> how many bytes there are."""

@@ -7,12 +7,16 @@ from kcli.log.cleaner cimport offset_map
 @cython.locals(
     size=cython.longlong, attributes=cython.longlong, base_offset=cython.longlong, last_offset=cython.longlong,
     count=cython.longlong, end=Py_ssize_t, stored=cython.longlong, computed=cython.longlong, first_held=cython.longlong,
-    keeps_tombstones=cython.int,
+    keeps_tombstones=cython.int, done=Py_ssize_t,
 )
 cpdef Py_ssize_t cut_batch(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, crc32c, inflate, long long now_ms,
     long long stop_offset, long long held_from, long long held_to, unsigned long long[::1] words, long long first_offset,
-    offsets, columns, unsigned char[::1] kept, long long[::1] counts, unsigned char[::1] out, long long[::1] facts) except? -9
+    offsets, columns, unsigned char[::1] kept, long long[::1] counts, unsigned char[::1] out,
+    out_view, unsigned char[::1] records_view, long long[::1] facts) except? -9
+
+@cython.locals(index=Py_ssize_t)
+cpdef Py_ssize_t put_integer(unsigned char[::1] out, Py_ssize_t position, Py_ssize_t size, long long value) except? -9
 
 @cython.locals(
     told=cython.longlong[::1], timestamps=cython.longlong[::1], key_sizes=cython.longlong[::1],

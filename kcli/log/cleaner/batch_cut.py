@@ -33,7 +33,10 @@ KEYLESS = 8  # that go, where keys were looked up
 DROPPED_TOMBSTONES = 9  # the same
 BASE_TIMESTAMP = 10  # of what stays
 HELD = 11  # 1 where live offsets tell what stays, though maybe not in this window
-FACT_SLOTS = 12
+CODEC = 12
+FACT_SLOTS = 13
+
+HEADER_BYTES = 61
 
 
 def cut_batch(
@@ -54,13 +57,18 @@ def cut_batch(
     kept: bytearray,
     counts: array,  # type: ignore[type-arg]
     out: bytearray,
+    out_view: memoryview,
+    records_view: memoryview,
     facts: array,  # type: ignore[type-arg]
 ) -> int:
-    """Cut the batch at buffer[position] -> how many bytes of records lie in `out`; facts[WHY] says what came of it.
+    """Cut the batch at buffer[position] -> how many bytes of records lie in `records_view`; facts[WHY] says what came of it.
+
+    A batch that is CUT lies in `out`, of which `out_view` is a memoryview and `records_view` what is behind HEADER_BYTES of
+    it; where it has a codec its records are still to be deflated, and its size and CRC told.
 
     Bits of live offsets hold from offset `held_from` up to, not with, `held_to`, where `words` have them; a batch that reaches
     `stop_offset` is OTHER where nothing of it would stay. `kept` has room for as many records as `columns`, `counts` for
-    COUNT_SLOTS of the map; records that have no room in `out` are OTHER.
+    COUNT_SLOTS of the map; records that have no room are OTHER.
     """
     facts[1] = NEED_MORE
     if limit - position < 61:
@@ -97,6 +105,7 @@ def cut_batch(
     facts[4] = read_int64(buffer, position + 35)
     facts[5] = count
     facts[10] = read_int64(buffer, position + 27)
+    facts[12] = attributes & 7
     first_held = -1
     facts[11] = 0
     if held_from <= base_offset and last_offset < held_to:
@@ -110,40 +119,36 @@ def cut_batch(
         payload = inflate(attributes & 7, view[position + 61 : end])
         if payload is None:
             return 0
-        return cut_records(
-            payload,
-            0,
-            len(payload),
-            base_offset,
-            keeps_tombstones,
-            attributes & 64,
-            stop_offset,
-            words,
-            first_held,
-            offsets,
-            columns,
-            kept,
-            counts,
-            out,
-            facts,
-        )
-    return cut_records(
-        buffer,
-        position + 61,
-        end,
-        base_offset,
-        keeps_tombstones,
-        attributes & 64,
-        stop_offset,
-        words,
-        first_held,
-        offsets,
-        columns,
-        kept,
-        counts,
-        out,
-        facts,
-    )
+        done = cut_records(
+            payload, 0, len(payload), base_offset, keeps_tombstones, attributes & 64, stop_offset, words, first_held, offsets,
+            columns, kept, counts, records_view, facts,
+        )  # fmt: skip
+    else:
+        done = cut_records(
+            buffer, position + 61, end, base_offset, keeps_tombstones, attributes & 64, stop_offset, words, first_held,
+            offsets, columns, kept, counts, records_view, facts,
+        )  # fmt: skip
+    if facts[1] != CUT:
+        return 0
+    out[:61] = buffer[position : position + 61]
+    put_integer(out, 27, 8, facts[10])
+    put_integer(out, 35, 8, facts[4])
+    put_integer(out, 57, 4, facts[6])
+    if not attributes & 7:
+        put_integer(out, 8, 4, 49 + done)
+        computed = crc32c(out_view[21 : 61 + done])
+        put_integer(out, 17, 4, computed)
+    return done
+
+
+def put_integer(out: bytearray, position: int, size: int, value: int) -> int:
+    """Write a big-endian integer of so many bytes at out[position] -> the position behind it."""
+    index = position + size
+    while index > position:
+        index -= 1
+        out[index] = value & 255
+        value >>= 8
+    return position + size
 
 
 def cut_records(
@@ -160,7 +165,7 @@ def cut_records(
     columns: RecordColumns,
     kept: bytearray,
     counts: array,  # type: ignore[type-arg]
-    out: bytearray,
+    out: memoryview,
     facts: array,  # type: ignore[type-arg]
 ) -> int:
     """The records of `cut_batch`, buffer[position:limit]; `first_held` is the offset of bit 0 of words[0], -1 for none."""

@@ -38,6 +38,7 @@ from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
 from kcli.format.primitives import INT64_MAX, Buffer, CorruptRecordError, crc32c
 from kcli.format.record_batch import (
     DELETE_HORIZON_FLAG,
+    HEADER_BYTES,
     LOG_APPEND_TIME_FLAG,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
@@ -142,6 +143,7 @@ class BatchFilter:
         self.facts = array("q", bytes(8 * FACT_SLOTS))  # of `cut`
         self._out = bytearray(limits.READ_CHUNK_BYTES)
         self._out_view = memoryview(self._out)
+        self._records_view = self._out_view[HEADER_BYTES:]
         # Batches with these offsets may have to stay without a record.
         ends = {last.last_data_offset for last in facts.last_records.values() if last.last_data_offset is not None}
         self._stop_offsets = sorted(ends | {facts.upper_bound_offset - 1, INT64_MAX})
@@ -194,6 +196,8 @@ class BatchFilter:
             self._kept,
             self._record_counts,
             self._out,
+            self._out_view,
+            self._records_view,
             facts,
         )
         why = facts[batch_cut.WHY]
@@ -206,11 +210,12 @@ class BatchFilter:
             return None
         if why == batch_cut.WHOLE:
             left: Buffer = buffer[index : index + facts[batch_cut.SIZE_BYTES]]
+        elif facts[batch_cut.CODEC]:
+            header = read_header(self._out_view)
+            records = deflate(header.codec, self._records_view[:records_bytes])
+            left = _cut_batch(header, header.base_timestamp, header.max_timestamp, header.record_count, records).encode()
         else:
-            header = read_header(buffer, index)
-            records = deflate(header.codec, self._out_view[:records_bytes])
-            base_timestamp, max_timestamp = facts[batch_cut.BASE_TIMESTAMP], facts[batch_cut.MAX_TIMESTAMP]
-            left = _cut_batch(header, base_timestamp, max_timestamp, facts[batch_cut.STAY], records).encode()
+            left = self._out_view[: HEADER_BYTES + records_bytes]
         self.counts.bytes_kept += len(left)
         return left
 
