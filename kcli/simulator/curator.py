@@ -19,7 +19,7 @@ from kcli.simulator.client import Steps
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import TopicFacts
 
-COMPACTION_SHARE = 0.7  # of all seeds
+COMPACTION_SHARE = 0.8  # of all seeds
 MOST_TOPICS = 2
 PACE_MS = 600
 CLEANUP_POLICY = "cleanup.policy"

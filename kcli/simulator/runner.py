@@ -39,7 +39,7 @@ from kcli.simulator.world import World
 START_MS = 1_750_000_000_000
 DEFAULT_STEPS = 1500
 # Compacted topics and those who work on them must not take the others' share.
-COMPACTION_STEPS = 1500
+COMPACTION_STEPS = 2000
 # Some seeds see a few busy seconds, others an hour in which caches, checkpoints and retention have their turns.
 PACES = (1, 1, 20, 200)
 # Steps after which a calm or a reading that has no end is a failure.
