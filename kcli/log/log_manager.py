@@ -199,4 +199,6 @@ class LogManager(LogRegistry):
         from kcli.log.log_shutdown import close_logs
 
         self._is_closing = True
+        if self._cleaning is not None:
+            self.cleaner.give_up_round()
         return close_logs(self, self.checkpoints, broker_epoch)

@@ -5,6 +5,7 @@ A seed that fails is repeated by `kcli simulate --seed N`, which prints the end 
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -49,6 +50,20 @@ def test_a_few_seeds() -> None:
 def test_300_seeds() -> None:
     """In CI."""
     assert failures(range(300)) == []
+
+
+@pytest.mark.parametrize("threshold", [200, 1000])
+def test_a_seed_is_the_same_whenever_garbage_is_collected(threshold: int) -> None:
+    """Nothing of a process that died may act on the disk of the next one: seed 143 lost a file to a cleaning round that was."""
+    expected = simulate(143)
+    assert expected.failure == "" and expected.cleaning_rounds > 0
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(threshold, 3, 3)
+    try:
+        assert simulate(143) == expected
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 @pytest.mark.slow

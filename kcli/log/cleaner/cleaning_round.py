@@ -84,7 +84,11 @@ class CleaningRound:
         return taken
 
     def run(self) -> CleaningSteps[CleanedLog]:
-        """The round in steps. Raises CleaningAbortedError; FormatError for a damaged batch; OSError."""
+        """The round in steps. Raises CleaningAbortedError; FormatError for a damaged batch; OSError.
+
+        Who does not take it to its end calls `discard`: closing the steps does not touch the disk, as who forgets them in a
+        process that has given its log directory back may be told of that by the garbage collector, whenever that likes.
+        """
         try:
             # A record goes for the sake of a later one of its key, which must not go with the power then.
             yield tuple(self._log.unflushed_paths()[:-1])
@@ -92,9 +96,15 @@ class CleaningRound:
             builder = MapBuilder(self._log, self._offsets, self._pace, self._check)
             yield from builder.build(*dirty)
             return (yield from self._clean_groups(builder))
-        finally:
-            for segment in self._being_written:
-                segment.discard()
+        except Exception:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Give the round up: what it was writing goes. Raises OSError."""
+        being_written, self._being_written = self._being_written, []
+        for segment in being_written:
+            segment.discard()
 
     def _check(self, segments: list[LiveSegment]) -> None:
         """Raises CleaningAbortedError where one of these is no longer part of the log."""

@@ -191,7 +191,7 @@ class LogCleaner:
             self._finish(log, end.value, now_ms)
             return now_ms
         except CleaningAbortedError:
-            self._end()
+            self.give_up_round()
             return now_ms
         except FormatError as error:
             self._give_up(log, error)
@@ -202,7 +202,7 @@ class LogCleaner:
         except Exception as error:  # whatever it is, requests are served, and the other logs cleaned
             where = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{where.filename.rpartition('/')[2]}:{where.lineno}"
-            self._end()
+            self.give_up_round()
             self._tell_uncleanable(log, f"a fault of kcli at {at}: {error!r}; please report it")
             return now_ms
         self._put_aside(log, under_way, now_ms)
@@ -217,7 +217,7 @@ class LogCleaner:
         """What the round wanted on the device is there, or not."""
         self._is_flushing = False
         if isinstance(error, FileNotFoundError):
-            self._end()  # retention was faster; it is looked again at what is left
+            self.give_up_round()  # retention was faster; it is looked again at what is left
         elif error is not None and self._log is not None:
             self._fail(self._log, error)
         self._wake(0)
@@ -229,7 +229,7 @@ class LogCleaner:
             self._registry.deletions.add(removed, now_ms + log.config.file_delete_delay_ms)
 
     def _finish(self, log: UnifiedLog, done: CleanedLog, now_ms: int) -> None:
-        self._end()
+        self.give_up_round()
         log.cleaned_offset = done.end_offset
         totals = self.totals
         totals.rounds += 1
@@ -242,7 +242,7 @@ class LogCleaner:
 
     def _give_up(self, log: UnifiedLog, error: FormatError) -> None:
         """Leave a log alone whose bytes cannot be read."""
-        self._end()
+        self.give_up_round()
         self._tell_uncleanable(log, error.message)
 
     def _tell_uncleanable(self, log: UnifiedLog, why: str) -> None:
@@ -253,13 +253,13 @@ class LogCleaner:
 
     def _fail(self, log: UnifiedLog, error: OSError) -> None:
         """A disk that refuses the cleaner refuses the broker; a log that was deleted meanwhile is no matter."""
-        self._end()
+        self.give_up_round()
         if self._registry.is_live(log):
             self._registry.take_offline(log.directory, error)
 
-    def _end(self) -> None:
-        """The round is over; what it had begun to write goes."""
-        steps, self._steps, self._round, self._log = self._steps, None, None, None
-        if steps is not None:
+    def give_up_round(self) -> None:
+        """The round is over, if one is under way; what it had begun to write goes."""
+        under_way, self._steps, self._round, self._log = self._round, None, None, None
+        if under_way is not None:
             with suppress(OSError):  # its log directory failed: what is left goes with the next start
-                steps.close()
+                under_way.discard()

@@ -6,7 +6,6 @@ had happened.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -70,16 +69,11 @@ class Machine:
         cleanable = log_to_clean(log, self.log.checkpoint, self.log.now_ms)
         under_way = CleaningRound(log, cleanable, OffsetMap(self.log.memory_bytes, SECRET), self.log.now_ms)
         steps = under_way.run()
-        try:
-            for paths in steps:
-                for path in paths:
-                    self.disk.flush(path)
-                for path in under_way.take_removed():
-                    self.disk.remove(path)
-        except SimulatedCrash:
-            with suppress(SimulatedCrash):
-                steps.close()
-            raise
+        for paths in steps:
+            for path in paths:
+                self.disk.flush(path)
+            for path in under_way.take_removed():
+                self.disk.remove(path)
         for path in under_way.take_removed():
             self.disk.remove(path)
 

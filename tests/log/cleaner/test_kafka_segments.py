@@ -199,10 +199,11 @@ def test_clean_segments_with_abort(log: CompactedLog) -> None:
     """A round that somebody ends leaves the log as it was."""
     log.fill(segments=4)
     before, names = log.keys(), sorted(path.name for path in log.directory.iterdir())
-    steps = log.round(offsets=PretendedMap(before)).run()
+    under_way = log.round(offsets=PretendedMap(before))
+    steps = under_way.run()
     while not list(log.directory.glob("*.cleaned")):
         next(steps)
-    steps.close()
+    under_way.discard()
     assert log.keys() == before
     assert sorted(path.name for path in log.directory.iterdir()) == names
 

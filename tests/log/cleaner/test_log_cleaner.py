@@ -213,3 +213,14 @@ def test_a_fault_of_kcli_costs_one_log_its_cleaning_and_no_more(node: Node, monk
     assert "it is not cleaned any more: a fault of kcli at test_log_cleaner.py" in line and "of a test" in line
     assert list(running.manager.cleaner.uncleanable) == [log]
     assert log.size_bytes == before and other.cleaned_offset is not None
+
+
+def test_a_stop_in_order_gives_the_round_up_and_leaves_nothing_of_it(node: Node) -> None:
+    """What it was writing would lie there until the next start, as large as the log may be."""
+    running = Running(node)
+    log = running.make()
+    while not [name for name in names(log) if name.endswith(".cleaned")]:
+        running.step()
+    for _ in running.manager.shutdown(1):
+        pass
+    assert not [name for name in names(log) if name.endswith((".swap", ".cleaned"))]

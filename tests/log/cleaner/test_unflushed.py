@@ -67,7 +67,6 @@ def cut_off(steps: int, seed: int) -> tuple[list[bytes | None], bool]:
         except StopIteration:
             is_over = True
             break
-    under_way.close()
     disk.lose_power(Random(seed))
     open_there(disk)
     return values(disk), is_over
