@@ -2,7 +2,19 @@
 cimport cython
 from kcli.format cimport record_copy, record_scan
 from kcli.format.batch_scan cimport read_int32, read_int64
-from kcli.log.cleaner cimport offset_map
+from kcli.log.cleaner cimport batch_strides, offset_map
+
+@cython.locals(
+    slot=Py_ssize_t, dead_stop=cython.longlong, used=Py_ssize_t, row=Py_ssize_t, work_bytes=Py_ssize_t, why=cython.int,
+    behind=Py_ssize_t, size=Py_ssize_t, is_whole=cython.int,
+)
+cpdef Py_ssize_t clean_batches(
+    const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t file_limit, int passes_dead,
+    crc32c, inflate, long long now_ms, long long stop_offset, long long held_from, long long held_to,
+    unsigned long long[::1] words, long long first_offset, offsets, columns, unsigned char[::1] kept, long long[::1] counts,
+    long long[::1] scratch, unsigned char[::1] out, out_view, long long[::1] rows, long long[::1] facts) except? -9
+
+cpdef long long count_cut(long long[::1] facts) except? -9
 
 @cython.locals(
     size=cython.longlong, attributes=cython.longlong, base_offset=cython.longlong, last_offset=cython.longlong,
@@ -12,8 +24,8 @@ from kcli.log.cleaner cimport offset_map
 cpdef Py_ssize_t cut_batch(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, crc32c, inflate, long long now_ms,
     long long stop_offset, long long held_from, long long held_to, unsigned long long[::1] words, long long first_offset,
-    offsets, columns, unsigned char[::1] kept, long long[::1] counts, unsigned char[::1] out,
-    out_view, unsigned char[::1] records_view, long long[::1] facts) except? -9
+    offsets, columns, unsigned char[::1] kept, long long[::1] counts, unsigned char[::1] out, out_view, Py_ssize_t start,
+    long long[::1] facts) except? -9
 
 @cython.locals(index=Py_ssize_t)
 cpdef Py_ssize_t put_integer(unsigned char[::1] out, Py_ssize_t position, Py_ssize_t size, long long value) except? -9

@@ -1,4 +1,7 @@
-"""A usual batch cut down to the records that stay, in one call: check, inflate, scan, choose, copy.
+"""Usual batches cut down to the records that stay, many a call: check, inflate, scan, choose, copy.
+
+Batches of which nothing stays are passed over unread where live offsets tell (kcli.log.cleaner.batch_strides.pass_dead). What
+stays of the others is gathered in one buffer with a row for each batch. Only to deflate a cut batch the caller is asked.
 
 Usual is a batch of format 2 that is data of no transaction, has sound records, and does not need a delete horizon set. What is
 not is OTHER, and looked at with objects (kcli.log.cleaner.batch_filter, which has the rules): both ways leave the same bytes.
@@ -13,15 +16,16 @@ from collections.abc import Callable
 from kcli.format import record_copy, record_scan
 from kcli.format.batch_scan import read_int32, read_int64
 from kcli.format.record_scan import Buffer, RecordColumns
-from kcli.log.cleaner import offset_map
-from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER
+from kcli.log.cleaner import batch_strides, offset_map
+from kcli.log.cleaner.batch_strides import ENOUGH, NEED_MORE, OTHER
 
-# What a cut came to, beside NEED_MORE and OTHER.
+# What a cut came to, beside NEED_MORE and OTHER; a stride ends at a CUT that is to be deflated.
 GONE = 5  # nothing stays
 WHOLE = 6  # all of it stays
 CUT = 7  # some records stay, and lie in `out`
+FULL = 8  # they do not fit behind what lies in `out`
 
-# The slots of `facts`.
+# The slots of `facts`, those of the last batch first.
 WHY = 1
 SIZE_BYTES = 2
 LAST_OFFSET = 3
@@ -34,9 +38,139 @@ DROPPED_TOMBSTONES = 9  # the same
 BASE_TIMESTAMP = 10  # of what stays
 HELD = 11  # 1 where live offsets tell what stays, though maybe not in this window
 CODEC = 12
-FACT_SLOTS = 13
+RECORDS_BYTES = 13  # of what stays
+# Those of a stride.
+USED_BYTES = 14  # of `out` by the batches of the rows
+ROWS = 15
+DEAD_RECORDS = 16  # that were passed over
+ALL_RECORDS = 17  # that were read
+ALL_STAY = 18
+ALL_TOMBSTONES = 19
+ALL_KEYLESS = 20
+ALL_DROPPED_TOMBSTONES = 21  # that go and were not counted when the map was built, less those that stay and were
+ALL_WORK_BYTES = 22
+IS_AT_STOP = 23  # 1 where the last batch reaches `stop_offset`
+FACT_SLOTS = 24
+
+# What a stride tells of each batch that is left.
+ROW_SLOTS = 3  # its bytes, last offset and largest timestamp
+STRIDE_ROWS = 512
 
 HEADER_BYTES = 61
+# A stride ends behind so much work; bytes of batches that are cut count for more, those that are to be deflated for most.
+STRIDE_BYTES = 512 * 1024
+CUT_WEIGHT = 2
+DEFLATED_WEIGHT = 8
+
+
+def clean_batches(
+    buffer: Buffer,
+    view: memoryview,
+    position: int,
+    limit: int,
+    file_limit: int,
+    passes_dead: int,
+    crc32c: Callable[..., int],
+    inflate: Callable[[int, memoryview], bytes | None],
+    now_ms: int,
+    stop_offset: int,
+    held_from: int,
+    held_to: int,
+    words: array,  # type: ignore[type-arg]
+    first_offset: int,
+    offsets: "offset_map.OffsetMap",
+    columns: RecordColumns,
+    kept: bytearray,
+    counts: array,  # type: ignore[type-arg]
+    scratch: array,  # type: ignore[type-arg]
+    out: memoryview,
+    out_view: memoryview,
+    rows: array,  # type: ignore[type-arg]
+    facts: array,  # type: ignore[type-arg]
+) -> int:
+    """Clean usual batches from buffer[position] on -> where it ended, maybe behind `limit`; facts[WHY] says why there.
+
+    `view` and `out_view` are memoryviews of `buffer` and `out`.
+
+    The segment ends at buffer[file_limit], were it so long; dead batches are passed over where `passes_dead` is not 0. What is
+    left lies in out[:facts[USED_BYTES]], with facts[ROWS] rows; behind that, where the stride ended at a CUT, that batch with
+    its records not deflated. The others are those of `cut_batch`, and `scratch` is that of `pass_dead`.
+    """
+    slot = USED_BYTES
+    while slot < FACT_SLOTS:
+        facts[slot] = 0
+        slot += 1
+    dead_stop = held_to if held_to < stop_offset else stop_offset
+    used = 0
+    row = 0
+    work_bytes = 0
+    why = ENOUGH
+    while work_bytes < STRIDE_BYTES and row < STRIDE_ROWS:
+        if passes_dead:
+            behind = batch_strides.pass_dead(
+                buffer, position, limit, file_limit, held_from, dead_stop, words, first_offset, scratch
+            )
+            facts[16] += scratch[2]
+            work_bytes += behind - position
+            position = behind
+            if scratch[1] != OTHER:
+                why = scratch[1]
+                break
+        cut_batch(
+            buffer, view, position, limit, crc32c, inflate, now_ms, stop_offset, held_from, held_to, words, first_offset,
+            offsets, columns, kept, counts, out, out_view, used, facts,
+        )  # fmt: skip
+        why = facts[1]
+        size = facts[2]
+        if why == WHOLE and size > len(out) - used:
+            why = FULL
+        if why == FULL:
+            why = ENOUGH if used else OTHER
+            break
+        if why in (NEED_MORE, OTHER):
+            break
+        count_cut(facts)
+        is_whole = why == WHOLE
+        if facts[3] >= stop_offset:
+            facts[23] = 1
+        if why == CUT and facts[12]:
+            work_bytes += DEFLATED_WEIGHT * size
+            position += size
+            break
+        work_bytes += size
+        if is_whole:
+            out[used : used + size] = buffer[position : position + size]
+        position += size
+        why = ENOUGH
+        if facts[6] > 0:
+            if not is_whole:
+                work_bytes += (CUT_WEIGHT - 1) * size
+                size = 61 + facts[13]
+            rows[3 * row] = size
+            rows[3 * row + 1] = facts[3]
+            rows[3 * row + 2] = facts[4]
+            row += 1
+            used += size
+        if facts[23]:
+            break
+    facts[1] = why
+    facts[14] = used
+    facts[15] = row
+    facts[22] = work_bytes
+    return position
+
+
+def count_cut(facts: array) -> int:  # type: ignore[type-arg]
+    """Add the counts of the last batch to those of the stride -> 0."""
+    facts[17] += facts[5]
+    facts[18] += facts[6]
+    facts[19] += facts[7]
+    if facts[11]:
+        facts[21] -= facts[7]
+    else:
+        facts[20] += facts[8]
+        facts[21] += facts[9]
+    return 0
 
 
 def cut_batch(
@@ -56,21 +190,22 @@ def cut_batch(
     columns: RecordColumns,
     kept: bytearray,
     counts: array,  # type: ignore[type-arg]
-    out: bytearray,
+    out: memoryview,
     out_view: memoryview,
-    records_view: memoryview,
+    start: int,
     facts: array,  # type: ignore[type-arg]
 ) -> int:
-    """Cut the batch at buffer[position] -> how many bytes of records lie in `records_view`; facts[WHY] says what came of it.
+    """Cut the batch at buffer[position] -> facts[RECORDS_BYTES]; facts[WHY] says what came of it.
 
-    A batch that is CUT lies in `out`, of which `out_view` is a memoryview and `records_view` what is behind HEADER_BYTES of
-    it; where it has a codec its records are still to be deflated, and its size and CRC told.
+    `view` and `out_view` are those of a stride. A batch that is CUT lies in `out` from byte `start` on, with
+    facts[RECORDS_BYTES] behind its header; where it has a codec its records are still to be deflated, and its size and CRC told.
 
     Bits of live offsets hold from offset `held_from` up to, not with, `held_to`, where `words` have them; a batch that reaches
     `stop_offset` is OTHER where nothing of it would stay. `kept` has room for as many records as `columns`, `counts` for
     COUNT_SLOTS of the map; records that have no room are OTHER.
     """
     facts[1] = NEED_MORE
+    facts[2] = 0
     if limit - position < 61:
         return 0
     size = read_int32(buffer, position + 8)
@@ -121,27 +256,28 @@ def cut_batch(
             return 0
         done = cut_records(
             payload, 0, len(payload), base_offset, keeps_tombstones, attributes & 64, stop_offset, words, first_held, offsets,
-            columns, kept, counts, records_view, facts,
+            columns, kept, counts, out[start + 61 :], facts,
         )  # fmt: skip
     else:
         done = cut_records(
             buffer, position + 61, end, base_offset, keeps_tombstones, attributes & 64, stop_offset, words, first_held,
-            offsets, columns, kept, counts, records_view, facts,
+            offsets, columns, kept, counts, out[start + 61 :], facts,
         )  # fmt: skip
     if facts[1] != CUT:
         return 0
-    out[:61] = buffer[position : position + 61]
-    put_integer(out, 27, 8, facts[10])
-    put_integer(out, 35, 8, facts[4])
-    put_integer(out, 57, 4, facts[6])
+    facts[13] = done
+    out[start : start + 61] = buffer[position : position + 61]
+    put_integer(out, start + 27, 8, facts[10])
+    put_integer(out, start + 35, 8, facts[4])
+    put_integer(out, start + 57, 4, facts[6])
     if not attributes & 7:
-        put_integer(out, 8, 4, 49 + done)
-        computed = crc32c(out_view[21 : 61 + done])
-        put_integer(out, 17, 4, computed)
+        put_integer(out, start + 8, 4, 49 + done)
+        computed = crc32c(out_view[start + 21 : start + 61 + done])
+        put_integer(out, start + 17, 4, computed)
     return done
 
 
-def put_integer(out: bytearray, position: int, size: int, value: int) -> int:
+def put_integer(out: memoryview, position: int, size: int, value: int) -> int:
     """Write a big-endian integer of so many bytes at out[position] -> the position behind it."""
     index = position + size
     while index > position:
@@ -245,7 +381,10 @@ def cut_records(
                 smallest = timestamps[index]
         index += 1
     # Deltas near the bounds of 64 bits are left to whoever tells of them.
-    if len(out) < limit - position + count * 13 or largest > 4611686018427387904 or smallest < -4611686018427387904:
+    if largest > 4611686018427387904 or smallest < -4611686018427387904:
+        return 0
+    if len(out) < limit - position + count * 13:
+        facts[1] = FULL
         return 0
     facts[1] = CUT
     facts[4] = largest

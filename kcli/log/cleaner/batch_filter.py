@@ -51,8 +51,8 @@ from kcli.format.record_copy import copy_records
 from kcli.format.records import Record, encode_records
 from kcli.log.batch_walk import read_marker
 from kcli.log.cleaner import batch_cut
-from kcli.log.cleaner.batch_cut import FACT_SLOTS, cut_batch
-from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, RECORDS, SCRATCH_SLOTS, pass_dead
+from kcli.log.cleaner.batch_cut import FACT_SLOTS, ROW_SLOTS, STRIDE_ROWS, clean_batches
+from kcli.log.cleaner.batch_strides import SCRATCH_SLOTS
 from kcli.log.cleaner.live_offsets import LiveOffsets
 from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
@@ -132,7 +132,6 @@ class BatchFilter:
     def __init__(self, offsets: OffsetMap, transactions: CleanedTransactions, facts: RoundFacts, live: LiveOffsets) -> None:
         self.counts = FilterCounts()
         self.live = live
-        self.scratch = array("q", bytes(8 * SCRATCH_SLOTS))
         self._offsets = offsets
         self._transactions = transactions
         self._facts = facts
@@ -140,49 +139,29 @@ class BatchFilter:
         self._marker_scanner = RecordScanner(_MARKER_RECORDS)
         self._kept = bytearray(self._scanner.columns.capacity)
         self._record_counts = array("q", bytes(8 * COUNT_SLOTS))
-        self.facts = array("q", bytes(8 * FACT_SLOTS))  # of `cut`
-        self._out = bytearray(limits.READ_CHUNK_BYTES)
-        self._out_view = memoryview(self._out)
-        self._records_view = self._out_view[HEADER_BYTES:]
+        # Of `clean_usual`.
+        self.facts = array("q", bytes(8 * FACT_SLOTS))
+        self.rows = array("q", bytes(8 * ROW_SLOTS * STRIDE_ROWS))
+        self._scratch = array("q", bytes(8 * SCRATCH_SLOTS))
+        self._out = memoryview(bytearray(limits.READ_CHUNK_BYTES))
         # Batches with these offsets may have to stay without a record.
         ends = {last.last_data_offset for last in facts.last_records.values() if last.last_data_offset is not None}
         self._stop_offsets = sorted(ends | {facts.upper_bound_offset - 1, INT64_MAX})
         self._next_stop = 0
 
-    def pass_dead(self, buffer: memoryview, index: int, limit: int, file_limit: int) -> int:
-        """Pass over batches of buffer[index:limit] of which nothing stays -> the index behind them; `scratch` says why there.
+    def clean_usual(self, buffer: memoryview, index: int, limit: int, file_limit: int) -> int:
+        """Clean usual batches of buffer[index:limit] -> the index behind them, maybe behind `limit`; `facts` say why there.
 
-        It may lie behind `limit`. The segment ends at `file_limit`, counted as the others are.
+        The segment ends at `file_limit`, counted as the others are. What is left of them lies in `left`, with `rows`.
         """
-        live, scratch = self.live, self.scratch
-        behind = pass_dead(
+        facts, live, stop_offset = self.facts, self.live, self._stop_offsets[self._next_stop]
+        behind = clean_batches(
+            buffer,
             buffer,
             index,
             limit,
             file_limit,
-            live.start_offset,
-            min(live.end_offset, self._stop_offsets[self._next_stop]),
-            live.words,
-            live.first_offset,
-            scratch,
-        )
-        self.counts.bytes_read += behind - index
-        self.counts.records_read += scratch[RECORDS]
-        live.passed(scratch[RECORDS])
-        return behind
-
-    def cut(self, buffer: memoryview, index: int, limit: int) -> Buffer | None:
-        """What is left of the usual batch at buffer[index], None for nothing, or where it is not usual: `facts` say which.
-
-        What is left is valid until the buffer is filled anew.
-        """
-        facts, live = self.facts, self.live
-        stop_offset = self._stop_offsets[self._next_stop]
-        records_bytes = cut_batch(
-            buffer,
-            buffer,
-            index,
-            limit,
+            1 if live.is_worth_it else 0,
             crc32c,
             inflate_at_once,
             self._facts.now_ms,
@@ -195,42 +174,38 @@ class BatchFilter:
             self._scanner.columns,
             self._kept,
             self._record_counts,
+            self._scratch,
             self._out,
-            self._out_view,
-            self._records_view,
+            self._out,
+            self.rows,
             facts,
         )
-        why = facts[batch_cut.WHY]
-        if why in (NEED_MORE, OTHER):
-            return None
-        self._count_cut(facts)
-        if facts[batch_cut.LAST_OFFSET] >= stop_offset:
-            self._pass_stops(facts[batch_cut.LAST_OFFSET])
-        if why == batch_cut.GONE:
-            return None
-        if why == batch_cut.WHOLE:
-            left: Buffer = buffer[index : index + facts[batch_cut.SIZE_BYTES]]
-        elif facts[batch_cut.CODEC]:
-            header = read_header(self._out_view)
-            records = deflate(header.codec, self._records_view[:records_bytes])
-            left = _cut_batch(header, header.base_timestamp, header.max_timestamp, header.record_count, records).encode()
-        else:
-            left = self._out_view[: HEADER_BYTES + records_bytes]
-        self.counts.bytes_kept += len(left)
-        return left
-
-    def _count_cut(self, facts: array) -> None:  # type: ignore[type-arg]
-        """Count what a cut has met."""
+        live.passed(facts[batch_cut.DEAD_RECORDS])
         counts = self.counts
-        counts.bytes_read += facts[batch_cut.SIZE_BYTES]
-        counts.records_read += facts[batch_cut.RECORDS]
-        counts.records_kept += facts[batch_cut.STAY]
-        counts.tombstones_kept += facts[batch_cut.TOMBSTONES]
-        if facts[batch_cut.HELD]:
-            counts.tombstones_dropped -= facts[batch_cut.TOMBSTONES]
-        else:
-            counts.without_key += facts[batch_cut.KEYLESS]
-            counts.tombstones_dropped += facts[batch_cut.DROPPED_TOMBSTONES]
+        counts.bytes_read += behind - index
+        counts.bytes_kept += facts[batch_cut.USED_BYTES]
+        counts.records_read += facts[batch_cut.DEAD_RECORDS] + facts[batch_cut.ALL_RECORDS]
+        counts.records_kept += facts[batch_cut.ALL_STAY]
+        counts.tombstones_kept += facts[batch_cut.ALL_TOMBSTONES]
+        counts.without_key += facts[batch_cut.ALL_KEYLESS]
+        counts.tombstones_dropped += facts[batch_cut.ALL_DROPPED_TOMBSTONES]
+        if facts[batch_cut.IS_AT_STOP]:
+            self._pass_stops(facts[batch_cut.LAST_OFFSET])
+        return behind
+
+    @property
+    def left(self) -> memoryview:
+        """What the last `clean_usual` left, without what `deflate_cut` gives."""
+        return self._out[: self.facts[batch_cut.USED_BYTES]]
+
+    def deflate_cut(self) -> bytes:
+        """The batch that `clean_usual` ended with, where facts[WHY] is CUT."""
+        start, records_bytes = self.facts[batch_cut.USED_BYTES], self.facts[batch_cut.RECORDS_BYTES]
+        header = read_header(self._out, start)
+        records = deflate(header.codec, self._out[start + HEADER_BYTES : start + HEADER_BYTES + records_bytes])
+        made = _cut_batch(header, header.base_timestamp, header.max_timestamp, header.record_count, records).encode()
+        self.counts.bytes_kept += len(made)
+        return made
 
     def _pass_stops(self, offset: int) -> None:
         while self._stop_offsets[self._next_stop] <= offset < INT64_MAX:

@@ -41,7 +41,7 @@ SCRATCH_SLOTS = 7
 
 HEADER_BYTES = 61
 # A stride ends behind so many bytes that it has looked at.
-STRIDE_BYTES = 256 * 1024
+STRIDE_BYTES = 512 * 1024
 
 
 def note_batches(

@@ -12,9 +12,12 @@ A crash leaves `*.cleaned` files, which every start of a broker removes, or `*.s
 
 from __future__ import annotations
 
+from array import array
+
 from kcli.format.file_names import FileKind, FileState, segment_file_name
 from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, OffsetIndex, TimeIndex
 from kcli.format.primitives import INT32_MAX, Buffer
+from kcli.log.cleaner.batch_cut import ROW_SLOTS
 from kcli.log.disk import LogDisk
 from kcli.log.indexes import IndexAppender
 from kcli.log.log_directory import join_path
@@ -60,8 +63,20 @@ class CleanedSegment:
         """Add a batch; its bytes are copied."""
         self._indexes.add(self.size_bytes, len(batch), last_offset, max_timestamp)
         self.size_bytes += len(batch)
-        self._gathered.append(bytes(batch))
-        self._gathered_bytes += len(batch)
+        self._gather(batch)
+
+    def append_rows(self, batches: Buffer, rows: array, count: int) -> None:  # type: ignore[type-arg]
+        """Add batches that lie one behind the other, as `count` rows of kcli.log.cleaner.batch_cut tell of them."""
+        add, position = self._indexes.add, self.size_bytes
+        for row in range(0, ROW_SLOTS * count, ROW_SLOTS):
+            add(position, rows[row], rows[row + 1], rows[row + 2])
+            position += rows[row]
+        self.size_bytes = position
+        self._gather(batches)
+
+    def _gather(self, batches: Buffer) -> None:
+        self._gathered.append(bytes(batches))
+        self._gathered_bytes += len(batches)
         if self._gathered_bytes >= WRITE_BYTES:
             self._write()
 

@@ -22,6 +22,7 @@ a truncation) the round is given up: CleaningAbortedError; what it has put in pl
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Generator
 from typing import NamedTuple, TypeVar
 
@@ -29,8 +30,9 @@ from kcli.format.file_names import FileKind
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import read_header
 from kcli.log.cleaner import batch_cut
+from kcli.log.cleaner.batch_cut import ROW_SLOTS
 from kcli.log.cleaner.batch_filter import BatchFilter, FilterCounts, RoundFacts
-from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, WHY, WINDOW
+from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, WINDOW
 from kcli.log.cleaner.cleanable import LogToClean
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.live_offsets import LiveOffsets
@@ -192,22 +194,17 @@ class CleaningRound:
         self, reader: SegmentReader, position: int, size_bytes: int, batches: BatchFilter, olds: list[LiveSegment]
     ) -> CleaningSteps[int]:
         """Clean the usual batches from byte `position` on -> where one begins that is to be looked at, or the end."""
-        live, is_fresh = batches.live, False
+        live, facts, is_fresh = batches.live, batches.facts, False
         while position < size_bytes:
             buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
-            passed, why, left = 0, OTHER, None
-            if live.is_worth_it:
-                passed = batches.pass_dead(buffer, index, filled, index + size_bytes - position) - index
-                why = batches.scratch[WHY]
-            if why == OTHER:
-                left = batches.cut(buffer, index + passed, filled)
-                why = batches.facts[batch_cut.WHY]
-                if why not in (OTHER, NEED_MORE):
-                    passed += batches.facts[batch_cut.SIZE_BYTES]
-                if left is not None:
-                    self._append(left, batches.facts[batch_cut.LAST_OFFSET], batches.facts[batch_cut.MAX_TIMESTAMP])
+            passed = batches.clean_usual(buffer, index, filled, index + size_bytes - position) - index
+            why = facts[batch_cut.WHY]
+            if facts[batch_cut.ROWS]:
+                self._append_rows(batches.left, batches.rows, facts[batch_cut.ROWS])
+            if why == batch_cut.CUT:
+                self._append(batches.deflate_cut(), facts[batch_cut.LAST_OFFSET], facts[batch_cut.MAX_TIMESTAMP])
             position += passed
-            if self._pace.pause_due(passed, REWRITTEN * passed if why == batch_cut.CUT else 0):
+            if self._pace.pause_due(passed, facts[batch_cut.ALL_WORK_BYTES]):
                 yield ()
                 self._check(olds)
             if why == WINDOW:
@@ -224,6 +221,19 @@ class CleaningRound:
         """Where the offsets of a segment of a group end."""
         segments = self._local.segments
         return segments[segments.index(olds[slot]) + 1].base_offset
+
+    def _append_rows(self, left: memoryview, rows: array, count: int) -> None:  # type: ignore[type-arg]
+        """Add batches that lie one behind the other, as `count` rows of kcli.log.cleaner.batch_cut tell of them."""
+        last_offset = rows[ROW_SLOTS * (count - 1) + 1]
+        if self._being_written[-1].fits(len(left), last_offset):
+            self._being_written[-1].append_rows(left, rows, count)
+            self._pace.moved_bytes += len(left)
+            return
+        position = 0
+        for row in range(0, ROW_SLOTS * count, ROW_SLOTS):
+            size_bytes, last_offset, max_timestamp = rows[row : row + ROW_SLOTS]
+            self._append(left[position : position + size_bytes], last_offset, max_timestamp)
+            position += size_bytes
 
     def _append(self, left: Buffer, last_offset: int, max_timestamp: int) -> None:
         """Add a batch; where it does not fit the segment, a new one begins with it (Kafka 4.4: KAFKA-20036)."""

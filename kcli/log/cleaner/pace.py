@@ -1,9 +1,9 @@
 """How a round of the cleaner is cut into slices: by the bytes that were moved since the last pause."""
 
 # A slice ends behind so many bytes of a segment, read or written.
-SLICE_BYTES = 256 * 1024
+SLICE_BYTES = 512 * 1024
 # Bytes that are written anew, and maybe deflated, count for so many.
-REWRITTEN = 4
+REWRITTEN = 8
 
 
 class Pace:

@@ -22,14 +22,15 @@ SCANS = {"record_scan": interpreted(record_scan)}
 INTERPRETED_MAP = interpreted(offset_map)
 INTERPRETED_STRIDES = interpreted(batch_strides, offset_map=INTERPRETED_MAP, **SCANS)
 INTERPRETED_COPY = interpreted(record_copy)
-INTERPRETED_CUT = interpreted(batch_cut, offset_map=INTERPRETED_MAP, record_copy=INTERPRETED_COPY, **SCANS)
+INTERPRETED_CUT = interpreted(
+    batch_cut, batch_strides=INTERPRETED_STRIDES, offset_map=INTERPRETED_MAP, record_copy=INTERPRETED_COPY, **SCANS
+)
 STRIDES: dict[str, ModuleType] = {"as installed": batch_strides, "interpreted": INTERPRETED_STRIDES}
 
 
 def by_objects(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(map_builder, "note_batches", no_notes)
-    patch.setattr(batch_filter, "pass_dead", no_dead)
-    patch.setattr(batch_filter, "cut_batch", no_cut)
+    patch.setattr(batch_filter, "clean_batches", no_batches)
 
 
 def no_notes(*arguments: object) -> object:
@@ -41,18 +42,13 @@ def no_notes(*arguments: object) -> object:
     return arguments[2]
 
 
-def no_dead(*arguments: object) -> object:
-    scratch = arguments[-1]
-    assert isinstance(scratch, array)
-    scratch[batch_strides.WHY], scratch[batch_strides.RECORDS] = batch_strides.OTHER, 0
-    return arguments[1]
-
-
-def no_cut(*arguments: object) -> int:
+def no_batches(*arguments: object) -> object:
     facts = arguments[-1]
     assert isinstance(facts, array)
+    for slot in range(batch_cut.FACT_SLOTS):
+        facts[slot] = 0
     facts[batch_cut.WHY] = batch_strides.OTHER
-    return 0
+    return arguments[2]
 
 
 def by_keys(patch: pytest.MonkeyPatch) -> None:
@@ -71,8 +67,7 @@ def by_small_windows(patch: pytest.MonkeyPatch) -> None:
 def by_interpreted_code(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(map_builder, "note_batches", INTERPRETED_STRIDES.note_batches)
     patch.setattr(live_offsets, "mark_live", INTERPRETED_STRIDES.mark_live)
-    patch.setattr(batch_filter, "pass_dead", INTERPRETED_STRIDES.pass_dead)
-    patch.setattr(batch_filter, "cut_batch", INTERPRETED_CUT.cut_batch)
+    patch.setattr(batch_filter, "clean_batches", INTERPRETED_CUT.clean_batches)
 
 
 WAYS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (by_keys, by_small_windows, by_interpreted_code, by_objects)
