@@ -198,7 +198,7 @@ def cut_batch(
     """Cut the batch at buffer[position] -> facts[RECORDS_BYTES]; facts[WHY] says what came of it.
 
     `view` and `out_view` are those of a stride. A batch that is CUT lies in `out` from byte `start` on, with
-    facts[RECORDS_BYTES] behind its header; where it has a codec its records are still to be deflated, and its size and CRC told.
+    facts[RECORDS_BYTES] behind its header; where it has a codec its records are to be deflated yet, and its size and CRC told.
 
     Bits of live offsets hold from offset `held_from` up to, not with, `held_to`, where `words` have them; a batch that reaches
     `stop_offset` is OTHER where nothing of it would stay. `kept` has room for as many records as `columns`, `counts` for
