@@ -54,6 +54,7 @@ from kcli.log.cleaner import batch_cut
 from kcli.log.cleaner.batch_cut import FACT_SLOTS, ROW_SLOTS, STRIDE_ROWS, clean_batches
 from kcli.log.cleaner.batch_strides import SCRATCH_SLOTS
 from kcli.log.cleaner.live_offsets import LiveOffsets
+from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
 from kcli.log.log_reader import LogBatch
@@ -148,6 +149,18 @@ class BatchFilter:
         ends = {last.last_data_offset for last in facts.last_records.values() if last.last_data_offset is not None}
         self._stop_offsets = sorted(ends | {facts.upper_bound_offset - 1, INT64_MAX})
         self._next_stop = 0
+
+    def pass_runs(self, runs: NotedRuns, segment: int, position: int) -> tuple[int, int]:
+        """Pass over the dead runs from a byte of a segment on -> the byte behind them, and where one begins or ends next."""
+        while (start := runs.seek(segment, position)) == position:
+            first, last = runs.offsets
+            if last >= self._stop_offsets[self._next_stop] or not self.live.has_none(first, last):
+                return position, runs.end
+            self.counts.bytes_read += runs.end - position
+            self.counts.records_read += runs.records
+            self.live.passed(runs.records)
+            position = runs.end
+        return position, INT64_MAX if start is None else start
 
     def clean_usual(self, buffer: memoryview, index: int, limit: int, file_limit: int) -> int:
         """Clean usual batches of buffer[index:limit] -> the index behind them, maybe behind `limit`; `facts` say why there.

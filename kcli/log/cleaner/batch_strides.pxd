@@ -9,7 +9,7 @@ from kcli.log.cleaner cimport offset_map
     key_sizes=cython.longlong[::1], value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
     header_positions=cython.longlong[::1], header_counts=cython.longlong[::1], record_positions=cython.longlong[::1],
     work_bytes=Py_ssize_t, records=cython.longlong, keyless=cython.longlong, tombstones=cython.longlong,
-    why=cython.int, size=cython.longlong,
+    is_plain=cython.int, why=cython.int, size=cython.longlong,
     attributes=cython.longlong, end=Py_ssize_t, stored=cython.longlong, computed=cython.longlong, base_offset=cython.longlong,
     delta=cython.longlong, count=cython.longlong, base_timestamp=cython.longlong, noted=Py_ssize_t,
 )

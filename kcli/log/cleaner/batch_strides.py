@@ -37,7 +37,8 @@ KEYLESS = 3  # how many of them had no key, of no transaction, in batches that b
 TOMBSTONES = 4  # and how many of them had no value
 LAST_OFFSET = 5  # the last offset of the last batch, as it was where there was none
 WORK_BYTES = 6  # how many bytes were looked at, inflated ones where that is more
-SCRATCH_SLOTS = 7
+IS_PLAIN = 7  # 1 where no batch was of a transaction
+SCRATCH_SLOTS = 8
 
 HEADER_BYTES = 61
 # A stride ends behind so many bytes that it has looked at.
@@ -80,6 +81,7 @@ def note_batches(
     records = 0
     keyless = 0
     tombstones = 0
+    is_plain = 1
     why = NEED_MORE
     while True:
         if limit - position < 61:
@@ -130,6 +132,8 @@ def note_batches(
             break
         why = NEED_MORE
         records += count
+        if attributes & 16:
+            is_plain = 0
         if base_offset >= start_offset and not attributes & 16:
             keyless += scratch[3]
             tombstones += scratch[4]
@@ -140,6 +144,7 @@ def note_batches(
     scratch[3] = keyless
     scratch[4] = tombstones
     scratch[6] = work_bytes
+    scratch[7] = is_plain
     return position
 
 

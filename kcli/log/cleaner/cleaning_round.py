@@ -37,6 +37,7 @@ from kcli.log.cleaner.cleanable import LogToClean
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.live_offsets import LiveOffsets
 from kcli.log.cleaner.map_builder import MapBuilder, located, sound_batch
+from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.cleaner.pace import REWRITTEN, Pace
 from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
@@ -73,6 +74,7 @@ class CleaningRound:
         self._now_ms = now_ms
         self._pace = Pace()
         self._being_written: list[CleanedSegment] = []
+        self._runs = NotedRuns()
         self._removed: list[str] = []
 
     @property
@@ -125,6 +127,7 @@ class CleaningRound:
             self._cleanable.first_uncleanable_offset,
             last_records_of(self._log),
         )
+        self._runs = builder.runs
         transactions = CleanedTransactions()
         live = LiveOffsets(self._offsets, self._cleanable.first_dirty_offset)
         batches = BatchFilter(self._offsets, transactions, facts, live)
@@ -176,7 +179,7 @@ class CleaningRound:
             transactions.add_aborted(self._log.aborted_transactions(old.base_offset, following))
             keeps_legacy_tombstones = disk.mtime_ms(old.log_path) > legacy_horizon_ms
             with SegmentReader(disk, old.log_path, end=old.size_bytes) as reader:
-                position = yield from self._clean_usual(reader, 0, old.size_bytes, batches, olds)
+                position = yield from self._clean_usual(reader, 0, old, batches, olds)
                 while position < old.size_bytes:
                     batch = sound_batch(reader, position)
                     with located(reader, batch):
@@ -188,16 +191,22 @@ class CleaningRound:
                     if self._pace.pause_due(batch.header.size_bytes, REWRITTEN * batch.header.size_bytes):
                         yield ()
                         self._check(olds)
-                    position = yield from self._clean_usual(reader, batch.end_position, old.size_bytes, batches, olds)
+                    position = yield from self._clean_usual(reader, batch.end_position, old, batches, olds)
 
     def _clean_usual(
-        self, reader: SegmentReader, position: int, size_bytes: int, batches: BatchFilter, olds: list[LiveSegment]
+        self, reader: SegmentReader, position: int, old: LiveSegment, batches: BatchFilter, olds: list[LiveSegment]
     ) -> CleaningSteps[int]:
         """Clean the usual batches from byte `position` on -> where one begins that is to be looked at, or the end."""
-        live, facts, is_fresh = batches.live, batches.facts, False
-        while position < size_bytes:
+        live, facts, size_bytes, is_fresh = batches.live, batches.facts, old.size_bytes, False
+        while True:
+            behind, end = batches.pass_runs(self._runs, old.base_offset, position)
+            self._pace.moved_bytes += behind - position
+            position = behind
+            if position >= size_bytes:
+                break
             buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
-            passed = batches.clean_usual(buffer, index, filled, index + size_bytes - position) - index
+            limit = min(filled, index + end - position)
+            passed = batches.clean_usual(buffer, index, limit, index + size_bytes - position) - index
             why = facts[batch_cut.WHY]
             if facts[batch_cut.ROWS]:
                 self._append_rows(batches.left, batches.rows, facts[batch_cut.ROWS])

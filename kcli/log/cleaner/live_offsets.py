@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 
 from kcli.format.record_batch import MAGIC, RecordBatch
-from kcli.log.cleaner.batch_strides import mark_live
+from kcli.log.cleaner.batch_strides import any_live, mark_live
 from kcli.log.cleaner.offset_map import ABSENT, OffsetMap
 
 WINDOW_OFFSETS = 1 << 23
@@ -42,6 +42,13 @@ class LiveOffsets:
             and not header.is_transactional
             and not header.is_control
         )
+
+    def has_none(self, first: int, last: int) -> bool:
+        """Whether it is known that of the offsets from `first` to `last`, of batches that it holds for, none is live."""
+        start = self.first_offset
+        if not start <= first <= last < min(self.end_offset, start + 64 * len(self.words)):
+            return False
+        return not any_live(self.words, first - start, last - start)
 
     def passed(self, records: int) -> None:
         """So many records went unread thanks to the window."""

@@ -16,21 +16,25 @@ from array import array
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
+from kcli.format.batch_scan import read_int64
 from kcli.format.compression import inflate_at_once
 from kcli.format.primitives import CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import CONTROL_FLAG, MAGIC, TRANSACTIONAL_FLAG, RecordBatch
 from kcli.log.batch_walk import read_marker, walk_batches
 from kcli.log.cleaner.batch_strides import (
+    IS_PLAIN,
     KEYLESS,
     LAST_OFFSET,
     NEED_MORE,
     NO_ROOM,
+    RECORDS,
     SCRATCH_SLOTS,
     TOMBSTONES,
     WHY,
     WORK_BYTES,
     note_batches,
 )
+from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import DISORDER, OffsetMap
 from kcli.log.cleaner.pace import Pace
 from kcli.log.cleaner.transactions import CleanedTransactions
@@ -72,11 +76,12 @@ class MapBuilder:
     """Fills `offsets` from the batches of `log`; `check(segments)` raises where these are no longer part of it.
 
     `keyless` and `tombstones` are how many records without a key, and without a value, it has met in batches that
-    kcli.log.cleaner.live_offsets holds.
+    kcli.log.cleaner.live_offsets holds. `runs` are where whole strides of such lie.
     """
 
     def __init__(self, log: UnifiedLog, offsets: OffsetMap, pace: Pace, check: Callable[[list[LiveSegment]], None]) -> None:
         self.keyless = self.tombstones = 0
+        self.runs = NotedRuns()
         self._log = log
         self._local = log.local_log()
         self._offsets = offsets
@@ -106,6 +111,10 @@ class MapBuilder:
             while position < segment.size_bytes:
                 buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
                 passed = self._stride(buffer, index, filled, start, odd_attributes) - index
+                first_offset = read_int64(buffer, index) if passed else start - 1
+                if first_offset >= start and self._scratch[IS_PLAIN]:
+                    last_offset, records = self._scratch[LAST_OFFSET], self._scratch[RECORDS]
+                    self.runs.add(segment.base_offset, position, position + passed, first_offset, last_offset, records)
                 position += passed
                 if self._pace.pause_due(passed, self._scratch[WORK_BYTES]):
                     yield ()

@@ -64,13 +64,31 @@ def by_small_windows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(live_offsets, "GATHERED_SLOTS", 5)
 
 
+def by_short_strides(patch: pytest.MonkeyPatch) -> None:
+    """Runs of a batch or two each, dead and live ones in turn."""
+    for module in (batch_strides, batch_cut):
+        patch.setattr(module, "STRIDE_BYTES", 150)
+
+
+def by_short_strides_and_small_windows(patch: pytest.MonkeyPatch) -> None:
+    by_small_windows(patch)
+    by_short_strides(patch)
+
+
 def by_interpreted_code(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(map_builder, "note_batches", INTERPRETED_STRIDES.note_batches)
     patch.setattr(live_offsets, "mark_live", INTERPRETED_STRIDES.mark_live)
     patch.setattr(batch_filter, "clean_batches", INTERPRETED_CUT.clean_batches)
 
 
-WAYS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (by_keys, by_small_windows, by_interpreted_code, by_objects)
+WAYS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
+    by_keys,
+    by_small_windows,
+    by_short_strides,
+    by_short_strides_and_small_windows,
+    by_interpreted_code,
+    by_objects,
+)
 
 
 def rounds_of(seed: int, directory: Path) -> list[object]:
