@@ -1,15 +1,17 @@
 """How long one client's request keeps the others of `kcli serve` waiting: each call of its event loop is timed inside it.
 
-    python -m benchmarks.bench_holds [--partitions 1000] [--rounds 3] [--tables holds,bombs] [--work DIR]
+    python -m benchmarks.bench_holds [--partitions 1000] [--rounds 3] [--tables holds,bombs,cleaning] [--work DIR]
 
-    table   what is done
-    ------  ------------------------------------------------------------------------------------------------------------
-    holds   everything that goes by the number of partitions in a request, one request after the other, with a topic of so
-            many; its starts and its stop. Of each the longest call of the event loop, with all that followed of it
-    bombs   a batch of one record of BOMB_BYTES zeros, compressed, while another client sends small produces one after the
-            other: how long those took; and without any batch for BASELINE_S, to compare
+    table     what is done
+    --------  ----------------------------------------------------------------------------------------------------------
+    holds     everything that goes by the number of partitions in a request, one request after the other, with a topic of
+              so many; its starts and its stop. Of each the longest call of the event loop, with all that followed of it
+    bombs     a batch of one record of BOMB_BYTES zeros, compressed, while another client sends small produces one after
+              the other: how long those took; and without any batch for BASELINE_S, to compare
+    cleaning  a log of DIRTY_MB that no round has cleaned becomes one of a compacted topic, while another client sends
+              small produces as beside a bomb, until it is clean; records and keys are those of benchmarks.bench_cleaner
 
-Two markdown tables on stdout; medians of the rounds, in brackets the least and the most. The server is benchmarks.held_server,
+Markdown tables on stdout; medians of the rounds, in brackets the least and the most. The server is benchmarks.held_server,
 whose clocks cost each of its calls some microseconds. Every answer is looked through for errors, which end the run.
 """
 
@@ -41,11 +43,14 @@ from kcli.protocol.message import Message
 BOMB_BYTES = 120_000_000
 BOMB_CODECS = ("gzip", "zstd")
 BASELINE_S = 1.0
+DIRTY_MB = 200
+DIRTY_SEGMENT_BYTES = 50_000_000
+CLEANED_ROWS = ("100b-none", "100b-zstd", "1kb-none")
 # What a request leaves to be done (slices, publishing, flushes) is done so soon after its answer.
 SETTLE_S = 0.5
 LIMIT_S = 120.0
 SHOWN_MS = 1.0  # parts below it are left out
-BROKER_RESOURCE = 4
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 LATEST_TIMESTAMP = HIGH_WATERMARK = -1
 TIMEOUT_MS = 60_000
 
@@ -62,7 +67,7 @@ class HeldBroker(Broker):
     """A kcli that notes how long its loop is held. Files of deleted topics go a second later instead of a minute."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__("kcli", directory, ("log.segment.delete.delay.ms=1000",))
+        super().__init__("kcli", directory, ("log.segment.delete.delay.ms=1000", "log.cleaner.backoff.ms=100"))
         self.reports = directory / "reports"
         self.program = ("benchmarks.held_server", str(self.reports))
         self._seen = 0
@@ -343,10 +348,16 @@ def measure_bombs(options: argparse.Namespace) -> None:
             found["none"].append(beside(broker, lambda: time.sleep(BASELINE_S)))
             for codec, records in bombs.items():
                 found[codec].append(beside(broker, partial(client.send, client.produce_frame("t", 0, records))))
+    names = {name: f"{name}, {len(bombs[name]):,} bytes" if name in bombs else name for name in found}
+    print_beside(f"a batch that inflates to {BOMB_BYTES / 1e6:.0f} MB", "answered in, s", names, found)
+
+
+def print_beside(what: str, until: str, names: dict[str, str], found: dict[str, list[Bombed]]) -> None:
+    """A row for each."""
     rows = []
     for name, results in found.items():
         rows.append([
-            f"{name}, {len(bombs[name]):,} bytes" if name in bombs else name,
+            names[name],
             in_words([result.seconds for result in results]),
             f"{sum(len(result.latencies_ms) for result in results):,}",
             in_words([statistics.median(result.latencies_ms) for result in results]),
@@ -354,11 +365,49 @@ def measure_bombs(options: argparse.Namespace) -> None:
             in_words([max(result.latencies_ms) for result in results]),
             in_words([result.longest_ms for result in results]),
         ])  # fmt: skip
-    head = [f"a batch that inflates to {BOMB_BYTES / 1e6:.0f} MB", "answered in, s", "small produces meanwhile"]
-    print(markdown_table([*head, "p50, ms", "p99, ms", "maximum, ms", "longest hold, ms"], rows), end="\n\n", flush=True)
+    head = [what, until, "small produces meanwhile", "p50, ms", "p99, ms", "maximum, ms", "longest hold, ms"]
+    print(markdown_table(head, rows), end="\n\n", flush=True)
 
 
-TABLES = {"holds": measure_holds, "bombs": measure_bombs}
+# ----------------------------------------------------------------------------------------------------------- the cleaner
+
+
+def cleaned(broker: HeldBroker, topic: str) -> None:
+    """Have a topic compacted, and wait until it is clean."""
+    client, api = Client(broker.port), API_KEYS[apis.INCREMENTAL_ALTER_CONFIGS]
+    classes = api.request.classes
+    config = classes["AlterableConfig"](name="cleanup.policy", config_operation=0, value="compact")
+    resource = classes["AlterConfigsResource"](resource_type=TOPIC_RESOURCE, resource_name=topic, configs=[config])
+    answer = client.ask(api.key, api.highest_version, api.request.new(resources=[resource]))
+    if answer.responses[0].error_code:
+        raise RuntimeError(f"IncrementalAlterConfigs: error {answer.responses[0].error_code}")
+    checkpoint = broker.directory / "data" / "cleaner-offset-checkpoint"
+    wait_until(lambda: checkpoint.exists() and f"{topic} 0 " in checkpoint.read_text(), f"the cleaning of {topic}")
+    client.close()
+
+
+def measure_cleaning(options: argparse.Namespace) -> None:
+    """Print the table."""
+    from benchmarks.bench_cleaner import ROWS, batches
+
+    found: dict[str, list[Bombed]] = {name: [] for name in ("none", *CLEANED_ROWS)}
+    with held_broker(options.work) as broker:
+        client = Client(broker.port)
+        client.create_topic("t", 2)
+        client.send_until_taken(client.produce_frame("t", 0, batch(1, 10)))
+        for number in range(options.rounds):
+            found["none"].append(beside(broker, lambda: time.sleep(BASELINE_S)))
+            for row in CLEANED_ROWS:
+                topic = f"{row}-{number}"
+                client.create_topic(topic, 1, segment_bytes=str(DIRTY_SEGMENT_BYTES))
+                for made in batches(ROWS[row], DIRTY_MB):
+                    client.send_until_taken(client.produce_frame(topic, 0, bytes(made)))
+                time.sleep(SETTLE_S)
+                found[row].append(beside(broker, partial(cleaned, broker, topic)))
+    print_beside(f"a log of {DIRTY_MB} MB", "clean in, s", {name: name for name in found}, found)
+
+
+TABLES = {"holds": measure_holds, "bombs": measure_bombs, "cleaning": measure_cleaning}
 
 
 def main() -> None:
