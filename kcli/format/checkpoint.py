@@ -7,6 +7,7 @@
     3 ...      <topic> <partition> <offset>      recovery-point-, log-start-, replication- and cleaner-offset-checkpoint
                <epoch> <start offset>            leader-epoch-checkpoint
 
+kcli's own table of uncleanable partitions (kcli.format.uncleanable_partitions) has the same head.
 Each line ends with a newline. An empty file, and one with the first line only, have no entries: Kafka creates the file
 before it first writes it. Read as Kafka reads: UTF-8, any white space between the words, the last of several entries for
 one partition counts. A fault names its line.
@@ -64,22 +65,22 @@ class LeaderEpochCheckpoint(NamedTuple):
 
 def decode_offset_checkpoint(data: Buffer) -> OffsetCheckpoint:
     """Decode the bytes of an offset checkpoint. Raises CorruptCheckpointError, which names the line."""
-    return OffsetCheckpoint(*_decode(data, _partition_offset))
+    return OffsetCheckpoint(*decode_table(data, _partition_offset))
 
 
 def encode_offset_checkpoint(entries: Iterable[PartitionOffset], head_lines: int = 2) -> bytes:
     """The bytes of an offset checkpoint."""
-    return _encode((f"{topic} {partition} {offset}" for topic, partition, offset in entries), head_lines)
+    return encode_table((f"{topic} {partition} {offset}" for topic, partition, offset in entries), head_lines)
 
 
 def decode_leader_epochs(data: Buffer) -> LeaderEpochCheckpoint:
     """Decode the bytes of a leader-epoch-checkpoint. Raises CorruptCheckpointError, which names the line."""
-    return LeaderEpochCheckpoint(*_decode(data, _epoch_start))
+    return LeaderEpochCheckpoint(*decode_table(data, _epoch_start))
 
 
 def encode_leader_epochs(entries: Iterable[EpochStart], head_lines: int = 2) -> bytes:
     """The bytes of a leader-epoch-checkpoint."""
-    return _encode((f"{epoch} {start_offset}" for epoch, start_offset in entries), head_lines)
+    return encode_table((f"{epoch} {start_offset}" for epoch, start_offset in entries), head_lines)
 
 
 def text_lines(data: Buffer) -> list[str]:
@@ -101,7 +102,11 @@ def malformed_line(number: int, line: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(f"line {number} is malformed: {line[:200]!r}")
 
 
-def _decode(data: Buffer, parse: Callable[[list[str]], _Entry | None]) -> tuple[tuple[_Entry, ...], int]:
+def decode_table(data: Buffer, parse: Callable[[str], _Entry | None]) -> tuple[tuple[_Entry, ...], int]:
+    """Decode a file with this head -> its entries, and how many lines of the head there are.
+
+    `parse` makes an entry of a line, None of one that is malformed. Raises CorruptCheckpointError, which names the line.
+    """
     lines = text_lines(data)
     head = [parse_integer(line, 32) for line in lines[:2]]
     for number, value in enumerate(head, 1):
@@ -113,10 +118,7 @@ def _decode(data: Buffer, parse: Callable[[list[str]], _Entry | None]) -> tuple[
         return (), len(head)
     entries: list[_Entry] = []
     for number, line in enumerate(lines[2:], 3):
-        words = _WHITE_SPACE.split(line)
-        while words and not words[-1]:
-            words.pop()
-        entry = parse(words)
+        entry = parse(line)
         if entry is None:
             raise malformed_line(number, line)
         entries.append(entry)
@@ -125,20 +127,30 @@ def _decode(data: Buffer, parse: Callable[[list[str]], _Entry | None]) -> tuple[
     return tuple(entries), 2
 
 
-def _encode(lines: Iterable[str], head_lines: int) -> bytes:
+def encode_table(lines: Iterable[str], head_lines: int = 2) -> bytes:
+    """The bytes of a file of such lines, behind the head."""
     entries = list(lines)
     head = [str(VERSION), str(len(entries))]
     return "".join(f"{line}\n" for line in head[: 2 if entries else head_lines] + entries).encode()
 
 
-def _partition_offset(words: list[str]) -> PartitionOffset | None:
+def _words(line: str) -> list[str]:
+    words = _WHITE_SPACE.split(line)
+    while words and not words[-1]:
+        words.pop()
+    return words
+
+
+def _partition_offset(line: str) -> PartitionOffset | None:
+    words = _words(line)
     if len(words) != 3:
         return None
     partition, offset = parse_integer(words[1], 32), parse_integer(words[2], 64)
     return None if partition is None or offset is None else PartitionOffset(words[0], partition, offset)
 
 
-def _epoch_start(words: list[str]) -> EpochStart | None:
+def _epoch_start(line: str) -> EpochStart | None:
+    words = _words(line)
     if len(words) != 2:
         return None
     epoch, start_offset = parse_integer(words[0], 32), parse_integer(words[1], 64)

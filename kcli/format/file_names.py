@@ -8,6 +8,7 @@
     leader-epoch-checkpoint, partition.metadata  partition
     quorum-state                                 metadata
     meta.properties, .lock, .kafka_cleanshutdown, *-offset-checkpoint, bootstrap.checkpoint        log directory
+    kcli-uncleanable-partitions                                                                    log directory, kcli's
     <start offset>_<id>.index ...                remote-log-index-cache
 
     behind it   state of the file
@@ -65,6 +66,7 @@ class FileKind(StrEnum):
     LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
     REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
     CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+    UNCLEANABLE_PARTITIONS = "kcli-uncleanable-partitions"
     UNKNOWN = "unknown"
 
 
@@ -165,6 +167,7 @@ _SENTENCES = {
     FileKind.LOG_START_OFFSET_CHECKPOINT: "the log start offsets of partitions whose first records were deleted",
     FileKind.REPLICATION_CHECKPOINT: "the high watermarks of the partitions",
     FileKind.CLEANER_CHECKPOINT: "the offsets up to which the log cleaner has cleaned",
+    FileKind.UNCLEANABLE_PARTITIONS: "the compacted partitions that a broker of kcli has given up cleaning, and why",
     FileKind.UNKNOWN: "not a file that Kafka writes",
 }
 _STATE_SENTENCES = {

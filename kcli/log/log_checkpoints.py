@@ -7,14 +7,17 @@
     replication-offset-checkpoint      its high watermark
     cleaner-offset-checkpoint          up to where it is cleaned, where it was
 
+    kcli-uncleanable-partitions        when and why the cleaner gave it up, where it did
+
 A log and the future log that is to replace it lie in different directories, so each has a line of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kcli.format.file_names import FileKind
+from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import parent_path
 from kcli.log.log_registry import LogRegistry
@@ -52,6 +55,15 @@ class LogCheckpoints:
     def write_all(self, log_dir: LogDir, kind: FileKind) -> None:
         """Write one checkpoint of a log directory, of all its logs."""
         self.write(log_dir, kind, self.offsets_in(log_dir, kind))
+
+    def write_uncleanable(self, log_dir: LogDir, partitions: Iterable[UncleanablePartition]) -> None:
+        """Write which logs of a log directory are not cleaned any more; an error takes it offline."""
+        registry = self._registry
+        if log_dir.is_online:
+            try:
+                registry.queue_flush(log_dir.uncleanable.write(partitions, registry.failing(log_dir.path)))
+            except OSError as error:
+                registry.take_offline(log_dir.path, error)
 
     def write(self, log_dir: LogDir, kind: FileKind, offsets: Mapping[TopicPartition, int]) -> None:
         """Write these offsets as one checkpoint of a log directory; an error takes it offline."""

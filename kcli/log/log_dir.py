@@ -5,7 +5,7 @@
     open                 made where it is missing; `.lock` is taken, a POSIX record lock as Kafka's, so that neither takes
                          what the other has; `.kafka_cleanshutdown` is read: which broker epoch stopped here cleanly
     begin_loading        `.kafka_cleanshutdown` goes first, so that a crash while loading counts as one; then the offset
-                         checkpoints are read
+                         checkpoints are read; what was uncleanable is tried again, and the file that said so goes
     finish               at a clean stop: the checkpoints, then `.kafka_cleanshutdown`, if all logs of it were loaded; the
                          lock is given back
     fail                 the directory is offline until the broker starts anew; the lock is given back
@@ -26,6 +26,7 @@ from kcli.log.disk import Disk
 from kcli.log.log_directory import join_path
 from kcli.log.offset_checkpoint_file import OffsetCheckpointFile, TopicPartition
 from kcli.log.storage_errors import LogDirLockedError
+from kcli.log.uncleanable_file import UncleanableFile
 
 CLEAN_SHUTDOWN_VERSION = 0
 CHECKPOINT_KINDS = (
@@ -54,6 +55,7 @@ class LogDir:
         "is_loaded",
         "offline_reason",
         "path",
+        "uncleanable",
     )
 
     def __init__(self, disk: Disk, path: str, directory_id: Uuid | None) -> None:
@@ -64,6 +66,7 @@ class LogDir:
         self.clean_broker_epoch: int | None = None
         self.is_loaded = False
         self.checkpoints = {kind: OffsetCheckpointFile(disk, path, kind) for kind in CHECKPOINT_KINDS}
+        self.uncleanable = UncleanableFile(disk, path)
         self._disk = disk
         self._clean_path = join_path(path, FileKind.CLEAN_SHUTDOWN.value)
         self._unlock: Callable[[], None] | None = None
@@ -99,6 +102,7 @@ class LogDir:
         if self.had_clean_shutdown:
             self._disk.remove(self._clean_path)
             self._disk.flush_directory(self.path)
+        self.uncleanable.forget()
         return {kind: checkpoint.read(report) for kind, checkpoint in self.checkpoints.items()}
 
     def finish(self, broker_epoch: int, offsets: Mapping[FileKind, Mapping[TopicPartition, int]]) -> None:
@@ -106,6 +110,7 @@ class LogDir:
         try:
             for kind, checkpoint in self.checkpoints.items():
                 checkpoint.write_now(offsets[kind])
+            self.uncleanable.finish()
             if self.had_clean_shutdown or self.is_loaded:
                 mark = encode_clean_shutdown(CleanShutdown(CLEAN_SHUTDOWN_VERSION, broker_epoch))
                 self._disk.write_file(self._clean_path, mark)

@@ -57,6 +57,7 @@ class LogManager(LogRegistry):
         from kcli.log.cleaner.log_cleaner import LogCleaner
 
         made = LogCleaner(self, lambda at_ms: None if self._cleaning is None else self._cleaning.wake(at_ms))
+        made.on_uncleanable = lambda path: self.checkpoints.write_uncleanable(self.dirs[path], made.uncleanable_in(path))
         made.on_cleaned = lambda log: self.checkpoints.write_all(self.log_dir_of(log), FileKind.CLEANER_CHECKPOINT)
         return made
 
@@ -188,6 +189,8 @@ class LogManager(LogRegistry):
             self.checkpoints.write_all(log_dir, FileKind.RECOVERY_POINT_CHECKPOINT)
             self.checkpoints.write_all(log_dir, FileKind.LOG_START_OFFSET_CHECKPOINT)
             self.checkpoints.write_all(log_dir, FileKind.CLEANER_CHECKPOINT)
+        if with_checkpoints and self._cleaning is not None:
+            self.cleaner.forget_the_gone()
         if offline:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in offline)
             raise KafkaStorageError(f"{names} cannot be deleted while the log directory is offline")
@@ -201,4 +204,5 @@ class LogManager(LogRegistry):
         self._is_closing = True
         if self._cleaning is not None:
             self.cleaner.give_up_round()
+            self.cleaner.forget_the_gone()
         return close_logs(self, self.checkpoints, broker_epoch)

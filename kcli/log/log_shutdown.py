@@ -4,7 +4,7 @@
     ---------------------------------------------------------------------------------------------
     its logs are closed, one a step: indexes are cut to their entries, the producers are saved
     what of them is not on the device is flushed
-    the three offset checkpoints
+    the offset checkpoints, and what the cleaner has given up
     `.kafka_cleanshutdown`, with the broker epoch, if all logs of the directory had been loaded
     the lock is given back
 

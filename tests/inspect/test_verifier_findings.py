@@ -418,6 +418,13 @@ def checkpoints_behind_the_end(root: Path) -> None:
     root_files(root, recovery_point=far, replication=far, log_start=far, cleaner=far)
 
 
+@case("uncleanable-partitions-corrupt")
+def a_list_of_uncleanable_partitions_that_is_torn(root: Path) -> None:
+    one_segment(root, batch(0))
+    root_files(root)
+    (root / "kcli-uncleanable-partitions").write_text("0\n2\nt 0 1 2 damaged\n")
+
+
 @case("partition-missing")
 def a_partition_that_is_gone(root: Path) -> None:
     one_segment(root, batch(0))

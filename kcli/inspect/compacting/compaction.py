@@ -6,8 +6,8 @@
     a broker's directory must have been stopped cleanly       the same
     what a crash left in a partition is finished first        the source is read only
     each partition comes true at once (placing)               its files are copied, new ones take the place of old ones
-    cleaner-offset-checkpoint says how far each is cleaned    the log directory's own files and the metadata log are
-                                                              copied, the checkpoints of what is there, and of a whole
+    cleaner-offset-checkpoint says how far each is cleaned,   the log directory's own files and the metadata log are
+      and kcli-uncleanable-partitions no more why it was not  copied, the checkpoints of what is there, and of a whole
                                                               log directory all other partitions; the mark of a clean
                                                               stop last
 
@@ -25,6 +25,7 @@ from kcli.format import limits
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.primitives import FormatError
+from kcli.format.uncleanable_partitions import encode_uncleanable_partitions
 from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, PartitionOutcome
 from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
 from kcli.inspect.compacting.selection import Asked, LeftOut, Selected, select
@@ -38,6 +39,7 @@ from kcli.log.log_directory import (
     log_bytes,
     read_checkpoints,
     read_log_directory,
+    read_uncleanable_partitions,
 )
 
 _CHECKPOINTS = (
@@ -264,6 +266,7 @@ class Compaction:
         for directory, cleaned in self._cleaned.items():
             if any(self._has(directory, kind) for kind in _ROOT_FILES):
                 self._write_checkpoint(directory, directory, FileKind.CLEANER_CHECKPOINT, cleaned)
+                self._write_uncleanable(directory, directory)
 
     def _write_checkpoint(
         self,
@@ -285,6 +288,21 @@ class Compaction:
         data = encode_offset_checkpoint(PartitionOffset(*key, offset) for key, offset in kept.items())
         self.disk.write_file(self._root(target, kind), data)
 
+    def _write_uncleanable(self, source: str, target: str, only: frozenset[tuple[str, int]] | None = None) -> None:
+        """Write to `target` what a broker gave up in `source` and was not cleaned here; `only` of these partitions."""
+        try:
+            found = read_uncleanable_partitions(self.disk, source)
+        except FormatError:
+            return  # it says nothing to anybody: repair or the next start takes it away
+        cleaned, path = self._cleaned.get(source, {}), self._root(target, FileKind.UNCLEANABLE_PARTITIONS)
+        kept = {key: one for key, one in found.items() if key not in cleaned and (only is None or key in only)}
+        if source == target and kept == found:
+            return
+        if kept:
+            self.disk.write_file(path, encode_uncleanable_partitions(kept.values()))
+        elif self.disk.exists(path):
+            self.disk.remove(path)
+
     def finish_target(self) -> None:
         """Bring the other directory to its end, behind the last partition. Raises OSError."""
         target = self.options.target
@@ -302,6 +320,7 @@ class Compaction:
         keys = frozenset((one.topic, one.partition) for one in everything.partitions if one.path in here)
         for kind in _CHECKPOINTS:
             self._write_checkpoint(source, target, kind, self._changed(source, kind), keys)
+        self._write_uncleanable(source, target, keys)
         # The mark of a clean stop last: without it nobody takes a part for the whole. A lock that is opened and closed again
         # would be given back.
         for file in sorted(everything.files, key=lambda file: file.kind is FileKind.CLEAN_SHUTDOWN):

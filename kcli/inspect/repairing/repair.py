@@ -7,6 +7,7 @@
     log-start-offset-checkpoint               one that cannot be read is taken away: records deleted before reappear
     .kafka_cleanshutdown                      aside while files change; back where no records were lost, else it stays in
                                               the quarantine: its broker epoch vouches that all records are there
+    kcli-uncleanable-partitions               one that cannot be read is taken away; else it stays until a broker starts
     .lock                                     held while files change, as a broker holds it
 
 The directory is treated as unclean from its start, whatever .kafka_cleanshutdown and the recovery points say. A plan is made
@@ -37,6 +38,7 @@ from kcli.log.log_directory import (
     parent_path,
     read_checkpoints,
     read_partition,
+    read_uncleanable_partitions,
 )
 from kcli.log.planned_disk import REMOVE, REWRITE, WRITE, Change, PlannedDisk
 
@@ -139,6 +141,10 @@ class LogDirectoryRepair:
         planned = PlannedDisk(self.disk)
         remarks: list[Remark] = []
         unreadable = dict(self.checkpoints.problems)
+        try:
+            read_uncleanable_partitions(self.disk, self.directory)
+        except FormatError as error:
+            unreadable[self._root(FileKind.UNCLEANABLE_PARTITIONS)] = error.message
         for path, message in unreadable.items():
             planned.explain(path, message)
             planned.remove(path)

@@ -407,6 +407,7 @@ _TABLE = (
         "A KRaft snapshot lacks its header or its footer.",
         "It reads it as far as it goes; the metadata are wrong or it does not start.",
     ),
+    ("uncleanable-partitions-corrupt", INFO, "The file kcli-uncleanable-partitions cannot be read.", "It leaves it alone."),
     ("clean-shutdown-corrupt", INFO, ".kafka_cleanshutdown has no readable broker epoch.", "It counts as clean all the same."),
     (
         "unclean-shutdown",

@@ -4,6 +4,7 @@ file                                     must be
 ---------------------------------------  ---------------------------------------------------------------------------
 *-offset-checkpoint, meta.properties,    readable as Kafka reads it
   leader-epoch-checkpoint, quorum-state
+kcli-uncleanable-partitions              readable as kcli reads it; Kafka does not
 partition.metadata                       the same; other code than the rest, since Kafka treats it otherwise
 N-E.checkpoint, bootstrap.checkpoint     sound batches, a snapshot header in front, a footer behind
 """
@@ -23,6 +24,7 @@ from kcli.format.metadata_files import (
     decode_quorum_state,
 )
 from kcli.format.primitives import FormatError
+from kcli.format.uncleanable_partitions import decode_uncleanable_partitions
 from kcli.inspect.verification.facts import SegmentFacts, SegmentOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.segments import SegmentVerifier
@@ -43,6 +45,7 @@ _DECODERS: dict[FileKind, tuple[Callable[[bytes], Any], str]] = {
     FileKind.PARTITION_METADATA: (decode_partition_metadata, "partition-metadata-corrupt"),
     FileKind.META_PROPERTIES: (decode_meta_properties, "meta-properties-corrupt"),
     FileKind.CLEAN_SHUTDOWN: (decode_clean_shutdown, "clean-shutdown-corrupt"),
+    FileKind.UNCLEANABLE_PARTITIONS: (decode_uncleanable_partitions, "uncleanable-partitions-corrupt"),
 }
 
 

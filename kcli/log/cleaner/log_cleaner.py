@@ -11,6 +11,7 @@ The filthiest log is cleaned first: the largest dirty ratio of those that are ab
 (max.compaction.lag.ms). Where none needs it, it is looked again log.cleaner.backoff.ms later. One round is under way at a
 time. What a round reads and writes is held to log.cleaner.io.max.bytes.per.second.
 
+`kcli-uncleanable-partitions` of each log directory tells which of its logs were given up, for `kcli describe`.
 `cleaner-offset-checkpoint` of each log directory tells up to where its logs are cleaned. It is written behind each round and
 when logs are deleted or moved; a line that is lost, or is that of an earlier topic of the name, costs a round and no record.
 """
@@ -23,11 +24,13 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
+from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.cleaner.cleanable import LogToClean, dirty_bytes, first_dirty_offset, log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningAbortedError, CleaningRound, CleaningSteps
 from kcli.log.cleaner.offset_map import SECRET_BYTES, SLOT_BYTES, OffsetMap
 from kcli.log.deletion_queue import NEVER_MS
 from kcli.log.flush_request import FlushRequest
+from kcli.log.log_directory import parent_path
 from kcli.log.log_registry import LogRegistry
 from kcli.log.report_line import Line
 from kcli.log.unified_log import UnifiedLog
@@ -71,11 +74,19 @@ class Uncleanable(NamedTuple):
     size_bytes: int
 
 
+class GivenUp(NamedTuple):
+    """When and why a log was given up, and from where on it is not cleaned."""
+
+    at_ms: int
+    dirty_offset: int
+    reason: str
+
+
 class LogCleaner:
     """Cleans the compacted logs of a registry, a slice a call of `run`, which `wake(at_ms)` has called.
 
-    `uncleanable` are logs that it gave up, each with the reason; `on_cleaned(log)` is called when it is known anew up to where
-    a log is cleaned.
+    `uncleanable` are logs that it gave up; `on_cleaned(log)` is called when it is known anew up to where a log is cleaned, and
+    `on_uncleanable(path)` when it is known anew which logs of a log directory are given up.
     """
 
     def __init__(self, registry: LogRegistry, wake: Callable[[int], None]) -> None:
@@ -83,8 +94,9 @@ class LogCleaner:
         self.last_round = LastRound()
         self.last_look: LastLook | None = None
         self.round_delay_ms = 0  # of the look before the last round
-        self.uncleanable: dict[UnifiedLog, str] = {}
+        self.uncleanable: dict[UnifiedLog, GivenUp] = {}
         self.on_cleaned: Callable[[UnifiedLog], None] = lambda log: None
+        self.on_uncleanable: Callable[[str], None] = lambda path: None
         self._registry = registry
         self._wake = wake
         self._candidates: list[UnifiedLog] | None = None
@@ -116,13 +128,29 @@ class LogCleaner:
                 found[path] = Uncleanable(before.logs + 1, before.size_bytes + dirty_bytes(log, now_ms))
         return found
 
+    def uncleanable_in(self, path: str) -> list[UncleanablePartition]:
+        """The logs of a log directory that are given up."""
+        return [
+            UncleanablePartition(log.topic, log.partition, *given_up)
+            for log, given_up in self.uncleanable.items()
+            if self._registry.is_live(log) and parent_path(log.directory) == path
+        ]
+
+    def forget_the_gone(self) -> None:
+        """Drop the logs that are out of service of those that were given up."""
+        gone = [log for log in self.uncleanable if not self._registry.is_live(log)]
+        for log in gone:
+            del self.uncleanable[log]
+        for path in {parent_path(log.directory): None for log in gone}:
+            self.on_uncleanable(path)
+
     # ------------------------------------------------------------------------------------------------------- choosing
 
     def _look(self, now_ms: int) -> bool:
         """Look at some of the compacted logs -> whether there are more to look at."""
         registry = self._registry
         if self._candidates is None:
-            self.uncleanable = {log: why for log, why in self.uncleanable.items() if registry.is_live(log)}
+            self.forget_the_gone()
             logs = registry.logs.values()
             self._candidates = [log for log in logs if log.config.is_compacted and log not in self.uncleanable]
             self._filthiest, self._look_now = None, LastLook(now_ms)
@@ -134,7 +162,7 @@ class LogCleaner:
             try:
                 found = log_to_clean(log, log.cleaned_offset, now_ms)
             except FormatError as error:
-                self._tell_uncleanable(log, error.message)
+                self._tell_uncleanable(log, error.message, now_ms)
                 continue
             except OSError as error:
                 registry.take_offline(log.directory, error)
@@ -194,7 +222,7 @@ class LogCleaner:
             self.give_up_round()
             return now_ms
         except FormatError as error:
-            self._give_up(log, error)
+            self._give_up(log, error, now_ms)
             return now_ms
         except OSError as error:
             self._fail(log, error)
@@ -203,7 +231,7 @@ class LogCleaner:
             where = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{where.filename.rpartition('/')[2]}:{where.lineno}"
             self.give_up_round()
-            self._tell_uncleanable(log, f"a fault of kcli at {at}: {error!r}; please report it")
+            self._tell_uncleanable(log, f"a fault of kcli at {at}: {error!r}; please report it", now_ms)
             return now_ms
         self._put_aside(log, under_way, now_ms)
         if paths:
@@ -240,16 +268,17 @@ class LogCleaner:
         self.last_round = LastRound(done.counts.bytes_read, done.counts.bytes_kept, took_ms, done.keys / most_keys)
         self.on_cleaned(log)
 
-    def _give_up(self, log: UnifiedLog, error: FormatError) -> None:
+    def _give_up(self, log: UnifiedLog, error: FormatError, now_ms: int) -> None:
         """Leave a log alone whose bytes cannot be read."""
         self.give_up_round()
-        self._tell_uncleanable(log, error.message)
+        self._tell_uncleanable(log, error.message, now_ms)
 
-    def _tell_uncleanable(self, log: UnifiedLog, why: str) -> None:
+    def _tell_uncleanable(self, log: UnifiedLog, why: str, now_ms: int) -> None:
         """Have no round look at a log again until the broker starts anew."""
-        self.uncleanable[log] = why
+        self.uncleanable[log] = GivenUp(now_ms, first_dirty_offset(log, log.cleaned_offset), why)
         text = f"{log.directory}: it is not cleaned any more: {why}; `kcli verify {log.directory}` tells what is wrong"
         self._registry.report(Line(text, path=log.directory, topic=log.topic, partition=log.partition, error=why))
+        self.on_uncleanable(parent_path(log.directory))
 
     def _fail(self, log: UnifiedLog, error: OSError) -> None:
         """A disk that refuses the cleaner refuses the broker; a log that was deleted meanwhile is no matter."""

@@ -12,6 +12,7 @@ import pytest
 from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.log.cleaner.cleanable import first_dirty_offset, log_to_clean
 from kcli.log.cleaner.cleaning_round import CleaningAbortedError
+from kcli.log.cleaner.log_cleaner import GivenUp
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.logs import COMPACTED, CompactedLog, PretendedMap
 from tests.log.cleaner.test_log_cleaner import Running, cleaned_offsets
@@ -70,7 +71,7 @@ def test_grab_filthiest_compacted_log_returns_log_with_dirtiest_ratio(running: R
 def test_grab_filthiest_compacted_log_ignores_uncleanable_partitions(running: Running) -> None:
     """A log that was given up is not looked at, however filthy it is."""
     logs = [filthy(running, partition, batches, 20) for partition, batches in enumerate((20, 25, 30))]
-    running.manager.cleaner.uncleanable[logs[2]] = "damaged"
+    running.manager.cleaner.uncleanable[logs[2]] = GivenUp(NOW_MS, 0, "damaged")
     order = cleaned(running)
     running.until(NOW_MS + 500)
     assert order == [1]

@@ -139,8 +139,8 @@ def test_a_damaged_batch_makes_a_log_uncleanable_and_is_told_once(node: Node) ->
     data[70] ^= 1
     path.write_bytes(data)
     running.until(NOW_MS + 1000)
-    (why,) = running.manager.cleaner.uncleanable.values()
-    assert "wrong CRC" in why
+    (given_up,) = running.manager.cleaner.uncleanable.values()
+    assert "wrong CRC" in given_up.reason
     assert [line for line in node.reports if "not cleaned any more" in line] == node.reports
     assert len(node.reports) == 1
     assert other.cleaned_offset is not None and log.cleaned_offset is None
