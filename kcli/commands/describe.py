@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, tell, use_colour, write_out
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     asked = _asked_sections(args.show)
     if not asked and args.output == "json":
         asked = frozenset(SECTIONS)
-    options = DescribeOptions(asked or None, tuple(args.topic), tuple(args.group), args.deep)
+    options = DescribeOptions(asked or None, tuple(args.topic), tuple(args.group), args.deep, time.time_ns() // 1_000_000)
     try:
         description = describe(OsDisk(), distinct_paths(args.paths), options)
     except SourceError as error:

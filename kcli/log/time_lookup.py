@@ -12,14 +12,16 @@ Timestamps need not rise with offsets, and the answers are Kafka's all the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import NO_TIMESTAMP, RecordBatch
-from kcli.log.live_segment import LiveSegment
-from kcli.log.local_log import LocalLog
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
+
+if TYPE_CHECKING:
+    from kcli.log.live_segment import LiveSegment
+    from kcli.log.local_log import LocalLog
 
 
 class TimestampAndOffset(NamedTuple):

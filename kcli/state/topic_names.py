@@ -16,6 +16,8 @@ import re
 from collections.abc import Iterable
 
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+# Compacted whatever is known of their settings: their coordinators make them so.
+COMPACTED_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 MAX_TOPIC_NAME_LENGTH = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 

@@ -28,9 +28,9 @@ from kcli.format.file_names import METADATA_TOPIC, DirectoryState
 from kcli.inspect.description.cluster_topics import ClusterTopics
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import PartitionDirectory, Target, parent_path
+from kcli.state.topic_names import COMPACTED_INTERNAL_TOPICS
 
 WAIVER = "--any-policy"
-COMPACTED_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 
 
 class Asked(NamedTuple):

@@ -4,6 +4,7 @@
     ------------------------------------  ------------------------------------------------------------------------------
     every section                         names; of __cluster_metadata-0 the newest snapshot and the log behind it
     topics, partitions, segments          batch headers, within a budget
+    compaction                            the checkpoints, kcli-uncleanable-partitions, sizes; time indexes at times
     partitions, producers, transactions   each partition's newest producer snapshot, and headers behind it
     groups, members                       __consumer_offsets (and __share_group_state), the ends of the logs they name
     transactions                          __transaction_state
@@ -38,6 +39,7 @@ from kcli.inspect.description.topic_sections import (
     segment_rows,
     topic_rows,
 )
+from kcli.inspect.instants import format_instant
 from kcli.log.disk import Disk
 from kcli.log.log_directory import PartitionDirectory
 
@@ -104,6 +106,7 @@ class _Describer:
     def report(self) -> Row:
         show, report = self.show, Row()
         self._tell_of_directories()
+        self._tell_of_the_uncleanable()
         if "cluster" in show:
             from kcli.inspect.description.cluster_sections import cluster_row
 
@@ -120,6 +123,10 @@ class _Describer:
             report["leaderEpochs"] = epoch_rows(self.surveyed)
         if "producers" in show:
             report["producers"] = producer_rows(self.surveyed)
+        if "compaction" in show:
+            from kcli.inspect.description.compaction_sections import compaction_rows
+
+            report["compaction"] = compaction_rows(self.surveyed, self.image, self.options.now_ms)
         if "groups" in show:
             report["groups"] = None if self.groups is None else self.groups.rows()
         if "members" in show:
@@ -198,6 +205,15 @@ class _Describer:
                 self.remarks.unknown(
                     f"{source.path} was not stopped cleanly: high watermarks are those of the last checkpoint, and the ends "
                     "of logs may still be cut when a broker starts."
+                )
+
+    def _tell_of_the_uncleanable(self) -> None:
+        for replica in self.sources.replicas:
+            given_up = self.logs.of(replica).given_up if replica.source.uncleanable else None
+            if given_up is not None and self.options.wants_topic(given_up.topic):
+                self.remarks.problem(
+                    replica.directory.path,
+                    f"the cleaner gave it up at {format_instant(given_up.time_ms)}: {given_up.reason}; kcli verify tells more",
                 )
 
     # ---------------------------------------------------------------------------------------------- internal topics

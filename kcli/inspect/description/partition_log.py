@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
-from kcli.format.file_names import FileKind
+from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
@@ -31,6 +31,7 @@ from kcli.inspect.description.segment_survey import (
     HeaderBudget,
     SegmentSurvey,
     header_cost,
+    indexed_max_timestamp,
     survey_segment,
     unreadable_segment,
 )
@@ -47,6 +48,7 @@ from kcli.log.segment_seek import SegmentSeeker
 if TYPE_CHECKING:
     from kcli.format.kafka_uuid import Uuid
     from kcli.format.legacy_message_set import LegacyBatch
+    from kcli.format.uncleanable_partitions import UncleanablePartition
 
 # What the headers behind producer snapshots may cost a run without --deep (see segment_survey), all partitions together.
 PRODUCER_COST_PER_RUN = 16_384
@@ -57,6 +59,14 @@ class OpenTransaction(NamedTuple):
 
     producer: ProducerStateEntry
     first_offset: int
+
+
+class SizedSegment(NamedTuple):
+    """A segment as the cleaner counts it."""
+
+    base_offset: int
+    size_bytes: int
+    segment: Segment
 
 
 class Logs:
@@ -120,6 +130,14 @@ class PartitionLog:
     def cleaned_offset(self) -> int | None:
         """Up to where the log cleaner has cleaned."""
         return self.replica.source.checkpoints.cleaner_offsets.get(self._key)
+
+    @property
+    def given_up(self) -> UncleanablePartition | None:
+        """When and why a broker of kcli gave up cleaning it; None where none did, or where it was cleaned since."""
+        found = self.replica.source.uncleanable.get(self._key)
+        if found is None or self.directory.state is not DirectoryState.CURRENT:
+            return None
+        return None if (self.cleaned_offset or 0) > found.dirty_offset else found
 
     @cached_property
     def end_offset(self) -> int | None:
@@ -205,6 +223,17 @@ class PartitionLog:
         """The bytes of all `.log` files."""
         return sum(self.segment_sizes)
 
+    def largest_timestamp(self, sized: SizedSegment) -> int:
+        """The largest timestamp of a closed segment, as a broker tells it that goes by times. Raises OSError, FormatError."""
+        largest = indexed_max_timestamp(self._disk, sized.segment, is_last=False)
+        return largest if largest >= 0 else self._disk.mtime_ms(sized.segment.log)
+
+    @cached_property
+    def sized_segments(self) -> list[SizedSegment]:
+        """The segments with the bytes of their `.log`."""
+        sizes = zip(self.directory.segments, self.segment_sizes, strict=True)
+        return [SizedSegment(segment.base_offset, size, segment) for segment, size in sizes]
+
     def survey(self, slot: int, budget: HeaderBudget) -> SegmentSurvey:
         """What segment number `slot` holds; one that cannot be read is a problem."""
         segments = self.directory.segments
@@ -217,10 +246,15 @@ class PartitionLog:
             return unreadable_segment(segment, end_offset)
 
     def _unreadable(self, segment: Segment, error: OSError | FormatError) -> None:
+        self.tell_unreadable(error, segment.log)
+
+    def tell_unreadable(self, error: OSError | FormatError, path: str = "") -> None:
+        """Note that a file of the log, the one at `path`, cannot be read."""
+        path = path or self.directory.path
         if isinstance(error, OSError):
-            self._remarks.unreadable(error.filename or segment.log, error)
+            self._remarks.unreadable(error.filename or path, error)
         else:
-            self._remarks.problem(segment.log, error.message)
+            self._remarks.problem(path, error.message)
 
     # --------------------------------------------------------------------------------------------------- producers
 

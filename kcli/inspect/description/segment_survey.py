@@ -138,7 +138,7 @@ def survey_segment(
     budget.spend(counts.cost)
     max_timestamp = counts.max_timestamp
     if not is_complete:
-        max_timestamp = max(max_timestamp, _indexed_max_timestamp(disk, segment, is_last))
+        max_timestamp = max(max_timestamp, indexed_max_timestamp(disk, segment, is_last))
     return SegmentSurvey(
         segment.base_offset,
         end_offset,
@@ -267,8 +267,8 @@ def _places(disk: Disk, segment: Segment, start: int, end: int, count: int) -> I
         file.close()
 
 
-def _indexed_max_timestamp(disk: Disk, segment: Segment, is_last: bool) -> int:
-    """The largest timestamp by the `.timeindex`, and by the headers behind its last entry in a segment that is not closed."""
+def indexed_max_timestamp(disk: Disk, segment: Segment, is_last: bool) -> int:
+    """The largest timestamp, -1 for none: by the `.timeindex`, and in a segment not closed by the headers behind it, too."""
     if not is_last and segment.time_index is not None:
         size = TIME_INDEX_ENTRY.size
         file = disk.open_file(segment.time_index)

@@ -13,7 +13,7 @@ and where one answer is wanted (the offsets of a group, a topic's end) the repli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kcli.format import limits
 from kcli.format.file_names import DirectoryState, FileKind
@@ -33,8 +33,12 @@ from kcli.log.log_directory import (
     is_live,
     join_path,
     read_checkpoints,
+    read_uncleanable_partitions,
     resolve_paths,
 )
+
+if TYPE_CHECKING:
+    from kcli.format.uncleanable_partitions import UncleanablePartition
 
 _Decoded = TypeVar("_Decoded")
 
@@ -46,7 +50,8 @@ class SourceError(Exception):
 class SourceDirectory(NamedTuple):
     """A log directory: all of it (`listing`), or, with `listing` None, some partitions of it.
 
-    `clean_shutdown` is None where the mark of a clean stop is missing or cannot be read.
+    `clean_shutdown` is None where the mark of a clean stop is missing or cannot be read. `uncleanable` is what a broker of kcli
+    has given up cleaning there.
     """
 
     path: str
@@ -56,6 +61,7 @@ class SourceDirectory(NamedTuple):
     clean_shutdown: CleanShutdown | None
     is_live: bool
     checkpoints: Checkpoints
+    uncleanable: dict[tuple[str, int], UncleanablePartition]
 
 
 class Replica(NamedTuple):
@@ -147,7 +153,19 @@ def _read_source(
         read_small(disk, join_path(path, FileKind.CLEAN_SHUTDOWN.value), decode_clean_shutdown, remarks),
         is_live(disk, path),
         checkpoints,
+        _read_uncleanable(disk, path, remarks),
     )
+
+
+def _read_uncleanable(disk: Disk, path: str, remarks: Remarks) -> dict[tuple[str, int], UncleanablePartition]:
+    file = join_path(path, FileKind.UNCLEANABLE_PARTITIONS.value)
+    try:
+        return read_uncleanable_partitions(disk, path)
+    except FormatError as error:
+        remarks.problem(file, error.message)
+    except OSError as error:
+        remarks.unreadable(file, error)
+    return {}
 
 
 def read_small(disk: Disk, path: str | None, decode: Callable[[bytes], _Decoded], remarks: Remarks) -> _Decoded | None:

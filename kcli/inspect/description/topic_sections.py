@@ -111,7 +111,7 @@ def _partition_row(log: PartitionLog, surveys: list[SegmentSurvey], image: Metad
     partition = None if topic is None else topic.partitions.get(log.directory.partition)
     epochs = log.leader_epochs
     return {
-        **_place(log),
+        **place(log),
         "path": log.directory.path,
         "state": log.directory.state.name.lower(),
         "topicId": None if log.topic_id is None else str(log.topic_id),
@@ -149,7 +149,7 @@ def segment_rows(surveyed: Surveyed) -> list[Row]:
     """A row a segment."""
     return [
         {
-            **_place(log),
+            **place(log),
             "file": base_name(segment.log),
             "baseOffset": survey.base_offset,
             "endOffset": survey.end_offset,
@@ -175,7 +175,7 @@ def _matched(log: PartitionLog, surveys: list[SegmentSurvey]) -> Iterable[tuple[
 def epoch_rows(surveyed: Surveyed) -> list[Row]:
     """A row a leader epoch of each replica."""
     return [
-        {**_place(log), "epoch": entry.epoch, "startOffset": entry.start_offset}
+        {**place(log), "epoch": entry.epoch, "startOffset": entry.start_offset}
         for log in surveyed.logs
         for entry in log.leader_epochs
     ]
@@ -189,7 +189,7 @@ def producer_rows(surveyed: Surveyed) -> list[Row]:
             batch = entry.batches[-1] if entry.batches else None
             rows.append(
                 {
-                    **_place(log),
+                    **place(log),
                     "producerId": producer_id,
                     "producerEpoch": entry.producer_epoch,
                     "lastSequence": None if batch is None or batch.last_sequence < 0 else batch.last_sequence,
@@ -207,7 +207,8 @@ def known_time(timestamp_ms: int) -> int | None:
     return timestamp_ms if timestamp_ms >= 0 else None
 
 
-def _place(log: PartitionLog) -> Row:
+def place(log: PartitionLog) -> Row:
+    """The members that say which partition a row is about."""
     return {"topic": log.directory.topic, "partition": log.directory.partition}
 
 

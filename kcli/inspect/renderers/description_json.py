@@ -25,6 +25,7 @@ ROW_TYPES = {
     "segments": "segment",
     "leaderEpochs": "leaderEpoch",
     "producers": "producer",
+    "compaction": "compaction",
     "groups": "group",
     "members": "member",
     "transactions": "transaction",

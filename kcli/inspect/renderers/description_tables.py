@@ -70,6 +70,14 @@ def _size(row: Row) -> str:
     return format_bytes(row["sizeInBytes"])
 
 
+def _bytes(name: str) -> Cell:
+    return lambda row: "-" if row[name] is None else format_bytes(row[name])
+
+
+def _percent(name: str) -> Cell:
+    return lambda row: "-" if row[name] is None else f"{row[name]:.0%}"
+
+
 def _codecs(row: Row) -> str:
     return " ".join(escape(codec["name"]) for codec in row["codecs"])
 
@@ -167,6 +175,11 @@ def _section(name: str) -> Callable[[dict[str, Any]], list[Row] | None]:
     return lambda report: report.get(name)
 
 
+def _uncleanable_rows(report: dict[str, Any]) -> list[Row] | None:
+    """The rows of the section on compaction that say so; None where there is none."""
+    return [row for row in report.get("compaction") or () if row["isUncleanable"]] or None
+
+
 def _offsets_of(*, share: bool) -> Callable[[dict[str, Any]], list[Row] | None]:
     """A row an offset of a group, with the group's id; None where there is none of that kind."""
 
@@ -186,6 +199,7 @@ _SURVEY: tuple[Column, ...] = (
     ("first record", _time("firstTimestamp")),
     ("largest time", _time("maxTimestamp")),
 )
+_UNCLEANABLE: tuple[Column, ...] = (("given up", _time("uncleanableSince")), ("reason", _text("uncleanableReason")))
 DIRECTORIES: tuple[Column, ...] = (
     (LOG_DIRECTORY, _text("path")),
     ("node", _text("nodeId")),
@@ -276,6 +290,29 @@ TABLES = (
             ("coordinator epoch", _text("coordinatorEpoch")),
             ("open since offset", _text("currentTxnFirstOffset")),
         ),
+    ),
+    Table(
+        "compaction",
+        "compaction",
+        _section("compaction"),
+        (
+            ("partition", _partition),
+            (LOG_DIRECTORY, _log_directory),
+            ("cleaned to", _known(_text("cleanedOffset"))),
+            ("dirty to", _known(_text("firstUncleanableOffset"))),
+            ("clean", _bytes("cleanBytes")),
+            ("dirty", _bytes("dirtyBytes")),
+            ("ratio", _percent("dirtyRatio")),
+            ("cleaned above", _percent("minCleanableDirtyRatio")),
+            *_UNCLEANABLE,
+        ),
+        False,
+    ),
+    Table(
+        "not cleaned any more",
+        "compaction",
+        _uncleanable_rows,
+        (("partition", _partition), (LOG_DIRECTORY, _log_directory), ("dirty", _bytes("dirtyBytes")), *_UNCLEANABLE),
     ),
     Table(
         "groups",
@@ -426,6 +463,6 @@ LEFT_COLUMNS = frozenset(
         *("partition", "state", "on nodes", "in sync", "codecs", "beside it", "group", "kind", "metadata", "member"),
         *("instance", "client", "host", "assigned", "transactional id", "partitions written to", "hanging", "resource"),
         *("name", "value", "principal", "permission", "operation", "pattern", "user", "mechanism", "entity", "quota"),
-        *("token", "owner", "requester", "renewers"),
+        *("token", "owner", "requester", "renewers", "reason"),
     )
 )

@@ -14,14 +14,18 @@ A log is cleaned when its ratio is above min.cleanable.dirty.ratio, or when it i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.record_batch import NO_TIMESTAMP
 from kcli.log.header_walk import HeaderWalk
-from kcli.log.live_segment import LiveSegment
 from kcli.log.time_lookup import largest_timestamp
-from kcli.log.unified_log import UnifiedLog
+
+if TYPE_CHECKING:
+    from kcli.log.live_segment import LiveSegment
+    from kcli.log.unified_log import UnifiedLog
 
 
 class LogToClean(NamedTuple):
@@ -47,45 +51,86 @@ class LogToClean(NamedTuple):
         return self.cleanable_bytes > 0 and (self.dirty_ratio > min_dirty_ratio or self.delay_ms > 0)
 
 
+class Segment(Protocol):
+    """What is asked of a segment."""
+
+    @property
+    def base_offset(self) -> int:
+        """The first offset that it may hold."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its `.log`."""
+
+
+_Segment = TypeVar("_Segment", bound=Segment)
+
+
+# ------------------------------------------------------------------------------------- of any log whose segments are known
+
+
+def dirty_from(log_start_offset: int, log_end_offset: int, checkpoint: int | None) -> int:
+    """Where the part begins that no round has seen, in a log from one offset to another."""
+    if checkpoint is None or not log_start_offset <= checkpoint <= log_end_offset:
+        return log_start_offset
+    return checkpoint
+
+
+def uncleanable_from(
+    segments: Sequence[_Segment],
+    first_dirty: int,
+    last_stable_offset: int,
+    now_ms: int,
+    lag_ms: int,
+    largest_timestamp_of: Callable[[_Segment], int],
+) -> int:
+    """Where a round must stop; the last of the segments is the active one, the lag is min.compaction.lag.ms."""
+    least = min(last_stable_offset, segments[-1].base_offset)
+    if lag_ms > 0:
+        for segment in closed_from(segments, first_dirty):
+            if largest_timestamp_of(segment) > now_ms - lag_ms:
+                return min(least, segment.base_offset)
+    return least
+
+
+def measure(segments: Sequence[Segment], first_dirty: int, first_uncleanable: int, delay_ms: int = 0) -> LogToClean:
+    """How much lies between these offsets, in whole segments, and how much before them."""
+    end = next((one.base_offset for one in closed_from(segments, first_uncleanable)), segments[-1].base_offset)
+    return LogToClean(
+        first_dirty,
+        end,
+        sum(one.size_bytes for one in segments if one.base_offset < first_dirty),
+        sum(one.size_bytes for one in closed_from(segments, first_dirty) if one.base_offset < end),
+        delay_ms,
+    )
+
+
+def closed_from(segments: Sequence[_Segment], offset: int) -> Sequence[_Segment]:
+    """The segments from the one on that holds an offset, without the active one."""
+    return segments[max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0) : -1]
+
+
+# ------------------------------------------------------------------------------------------------------- of a broker's log
+
+
 def first_dirty_offset(log: UnifiedLog, checkpoint: int | None) -> int:
     """Where the part begins that no round has seen."""
-    if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
-        return log.log_start_offset
-    return checkpoint
+    return dirty_from(log.log_start_offset, log.log_end_offset, checkpoint)
 
 
 def log_to_clean(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToClean:
     """What a round may clean now, given the offset that the last one has reached. Raises OSError."""
     first_dirty = first_dirty_offset(log, checkpoint)
     first_uncleanable = first_uncleanable_offset(log, first_dirty, now_ms)
-    local = log.local_log()
-    end = next((one.base_offset for one in _closed_from(log, first_uncleanable)), log.active_base_offset)
-    cleanable = [one for one in _closed_from(log, first_dirty) if one.base_offset < end]
-    return LogToClean(
-        first_dirty,
-        end,
-        sum(one.size_bytes for one in local.segments if one.base_offset < first_dirty),
-        sum(one.size_bytes for one in cleanable),
-        _delay_ms(log, first_dirty, now_ms),
-    )
+    return measure(log.local_log().segments, first_dirty, first_uncleanable, _delay_ms(log, first_dirty, now_ms))
 
 
 def first_uncleanable_offset(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
     """Where a round must stop. Raises OSError."""
-    least = min(log.last_stable_offset, log.active_base_offset)
-    lag_ms = log.config.min_compaction_lag_ms
-    if lag_ms > 0:
-        local = log.local_log()
-        for segment in _closed_from(log, first_dirty):
-            if largest_timestamp(local, segment) > now_ms - lag_ms:
-                return min(least, segment.base_offset)
-    return least
-
-
-def _closed_from(log: UnifiedLog, offset: int) -> list[LiveSegment]:
-    """The segments from the one on that holds an offset, without the active one."""
-    local = log.local_log()
-    return local.segments[local.floor(offset) : -1]
+    local, lag_ms = log.local_log(), log.config.min_compaction_lag_ms
+    return uncleanable_from(
+        local.segments, first_dirty, log.last_stable_offset, now_ms, lag_ms, lambda segment: largest_timestamp(local, segment)
+    )
 
 
 def _delay_ms(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
@@ -93,7 +138,7 @@ def _delay_ms(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
     lag_ms = log.config.max_compaction_lag_ms
     if lag_ms == INT64_MAX:
         return 0
-    stamps = [_first_timestamp(log, segment) for segment in _closed_from(log, first_dirty)]
+    stamps = [_first_timestamp(log, segment) for segment in closed_from(log.local_log().segments, first_dirty)]
     oldest = min((stamp for stamp in stamps if stamp > NO_TIMESTAMP), default=None)
     return 0 if oldest is None else max(0, now_ms - lag_ms - oldest)
 
@@ -114,4 +159,4 @@ def dirty_bytes(log: UnifiedLog, now_ms: int) -> int:
     except (FormatError, OSError):
         first_dirty = first_dirty_offset(log, log.cleaned_offset)
         end = min(log.last_stable_offset, log.active_base_offset)
-        return sum(one.size_bytes for one in _closed_from(log, first_dirty) if one.base_offset < end)
+        return measure(log.local_log().segments, first_dirty, end).cleanable_bytes

@@ -1,0 +1,92 @@
+"""The section on compaction: how far the cleaner has come in each partition of a compacted topic, and what it gave up.
+
+    figure                  is
+    ----------------------  --------------------------------------------------------------------------------------------
+    cleaned to              what cleaner-offset-checkpoint says
+    dirty bytes and ratio   what a cleaner would count that looks now (kcli.log.cleaner.cleanable); not known where the
+                            last stable offset is not, or with min.compaction.lag.ms what time it is
+    given up                what kcli-uncleanable-partitions says, unless the partition was cleaned since
+
+Settings are the topic's own, else Kafka's defaults: what server.properties sets for all topics lies in no log directory. So a
+partition has a row, too, where the cleaner has been though its topic is not known to be compacted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kcli.format.file_names import METADATA_TOPIC, DirectoryState
+from kcli.format.primitives import FormatError
+from kcli.inspect.description.partition_log import PartitionLog
+from kcli.inspect.description.topic_sections import Row, Surveyed, place
+from kcli.log.cleaner.cleanable import LogToClean, dirty_from, measure, uncleanable_from
+from kcli.log.log_config import LogConfig
+from kcli.state.metadata_values import ConfigResource
+from kcli.state.topic_names import COMPACTED_INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from kcli.state.metadata_image import MetadataImage
+
+
+def compaction_rows(surveyed: Surveyed, image: MetadataImage | None, now_ms: int | None) -> list[Row]:
+    """A row a partition that lies here and is compacted, or that the cleaner has been to."""
+    rows = []
+    for log in surveyed.logs:
+        directory = log.directory
+        if directory.state is not DirectoryState.CURRENT or not directory.is_named or directory.topic == METADATA_TOPIC:
+            continue
+        config = _config(directory.topic, image)
+        is_compacted = directory.topic in COMPACTED_INTERNAL_TOPICS or (config is not None and config.is_compacted)
+        if is_compacted or log.cleaned_offset is not None or log.given_up is not None:
+            rows.append(_row(log, config, now_ms))
+    return rows
+
+
+def _config(topic: str, image: MetadataImage | None) -> LogConfig | None:
+    """A topic's settings; None where the metadata does not know it, or has a setting that is none."""
+    if image is None or image.topic(topic) is None:
+        return None
+    try:
+        return LogConfig.of(image.configs.get(ConfigResource("TOPIC", topic), {}))
+    except ValueError:
+        return None
+
+
+def _row(log: PartitionLog, config: LogConfig | None, now_ms: int | None) -> Row:
+    found = _measured(log, config or LogConfig(), now_ms)
+    given_up = log.given_up
+    return {
+        **place(log),
+        "path": log.directory.path,
+        "cleanupPolicy": None if config is None else sorted(config.cleanup_policy),
+        "cleanedOffset": log.cleaned_offset,
+        "firstDirtyOffset": None if found is None else found.first_dirty_offset,
+        "firstUncleanableOffset": None if found is None else found.first_uncleanable_offset,
+        "cleanBytes": None if found is None else found.clean_bytes,
+        "dirtyBytes": None if found is None else found.cleanable_bytes,
+        "dirtyRatio": None if found is None else round(found.dirty_ratio, 4),
+        "minCleanableDirtyRatio": None if config is None else config.min_cleanable_dirty_ratio,
+        "isUncleanable": given_up is not None,
+        "uncleanableSince": None if given_up is None else given_up.time_ms,
+        "uncleanableReason": None if given_up is None else given_up.reason,
+    }
+
+
+def _measured(log: PartitionLog, config: LogConfig, now_ms: int | None) -> LogToClean | None:
+    """What a cleaner would find that looks now; None where it cannot be told."""
+    start_offset, end_offset, last_stable_offset = log.start_offset, log.end_offset, log.last_stable_offset
+    if start_offset is None or end_offset is None or last_stable_offset is None:
+        return None
+    lag_ms = config.min_compaction_lag_ms
+    if now_ms is None and lag_ms > 0:
+        return None
+    if log.high_watermark is not None:
+        last_stable_offset = min(last_stable_offset, log.high_watermark)
+    segments = log.sized_segments
+    first_dirty = dirty_from(start_offset, end_offset, log.cleaned_offset)
+    try:
+        bound = uncleanable_from(segments, first_dirty, last_stable_offset, now_ms or 0, lag_ms, log.largest_timestamp)
+    except (OSError, FormatError) as error:
+        log.tell_unreadable(error)
+        return None
+    return measure(segments, first_dirty, bound)
