@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import Uuid
@@ -31,12 +31,17 @@ from kcli.log.log_registry import LogRegistry
 from kcli.log.log_tasks import Cancellable, Schedule, Task, begin_tasks
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.replica_mover import ReplicaMover
+from kcli.log.report_line import Line
 from kcli.log.storage_errors import InconsistentTopicIdError, KafkaStorageError
 from kcli.log.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
     from kcli.log.cleaner.log_cleaner import LogCleaner
 
+NO_CLEANER = (
+    "log.cleaner.enable=false: topics with cleanup.policy=compact are neither cleaned nor cut by retention, and grow; "
+    "Kafka 5.0 is to ignore the setting"
+)
 # Directory ids that name no directory (Kafka: DirectoryId.UNASSIGNED, LOST, MIGRATING).
 _RESERVED_DIRECTORY_IDS = frozenset(Uuid(number.to_bytes(16, "big")) for number in range(100))
 
@@ -93,6 +98,14 @@ class LogManager(LogRegistry):
         if self.settings.cleaner_enable:
             self._cleaning = Task(lambda now_ms: self.cleaner.run(now_ms), until_shutdown, after)
             self._cleaning.wake(now_ms + self.settings.cleaner_backoff_ms)
+        else:
+            self.report(Line(NO_CLEANER, key="log.cleaner.enable"))
+
+    def change_settings(self, **settings: Any) -> None:
+        """Go by these from now on. The cleaner looks at once, as Kafka's does, which begins anew with them."""
+        self.settings = self.settings._replace(**settings)
+        if self._cleaning is not None:
+            self._cleaning.wake(0)
 
     def clean_broker_epoch(self) -> int:
         """The broker epoch that all log directories were cleanly stopped with; -1 where they were not, or differ."""

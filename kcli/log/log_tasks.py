@@ -122,7 +122,12 @@ class LogSweeps:
         self._registry = registry
 
     def apply_retention(self, log: UnifiedLog, now_ms: int) -> bool:
-        """Take out some of the segments that retention wants gone -> whether there were any."""
+        """Take out some of the segments that retention wants gone -> whether there were any.
+
+        Of compacted logs, whatever else their policy says, only where there is a cleaner: in Kafka it is the one to do it.
+        """
+        if log.config.is_compacted and not self._registry.settings.cleaner_enable:
+            return False
         try:
             renamed = log.delete_old_segments(now_ms, SEGMENTS_PER_VISIT)
         except OSError as error:

@@ -9,7 +9,8 @@
 
 The filthiest log is cleaned first: the largest dirty ratio of those that are above their min.cleanable.dirty.ratio or overdue
 (max.compaction.lag.ms). Where none needs it, it is looked again log.cleaner.backoff.ms later. One round is under way at a
-time. What a round reads and writes is held to log.cleaner.io.max.bytes.per.second.
+time; one whose log is not compacted any more is given up. What rounds read and write is held to
+log.cleaner.io.max.bytes.per.second.
 
 `kcli-uncleanable-partitions` of each log directory tells which of its logs were given up, for `kcli describe`.
 `cleaner-offset-checkpoint` of each log directory tells up to where its logs are cleaned. It is written behind each round and
@@ -28,6 +29,7 @@ from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.cleaner.cleanable import LogToClean, dirty_bytes, first_dirty_offset, log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningAbortedError, CleaningRound, CleaningSteps
 from kcli.log.cleaner.offset_map import SECRET_BYTES, SLOT_BYTES, OffsetMap
+from kcli.log.cleaner.pace import Throttle
 from kcli.log.deletion_queue import NEVER_MS
 from kcli.log.flush_request import FlushRequest
 from kcli.log.log_directory import parent_path
@@ -106,6 +108,7 @@ class LogCleaner:
         self._round: CleaningRound | None = None
         self._steps: CleaningSteps[CleanedLog] | None = None
         self._began_ms = 0
+        self._throttle = Throttle()
         self._is_flushing = False
 
     def run(self, now_ms: int) -> int:
@@ -113,7 +116,8 @@ class LogCleaner:
         if self._is_flushing:
             return NEVER_MS
         if self._steps is not None:
-            return self._step(now_ms)
+            due_ms = self._throttle.due_ms(now_ms, self._registry.settings.cleaner_max_bytes_per_second)
+            return due_ms if due_ms > now_ms else self._step(now_ms)
         if self._look(now_ms):
             return now_ms
         return now_ms if self._begin(now_ms) else now_ms + max(LEAST_BACKOFF_MS, self._registry.settings.cleaner_backoff_ms)
@@ -209,11 +213,10 @@ class LogCleaner:
         """Go on with the round -> when to come again."""
         log, steps, under_way = self._log, self._steps, self._round
         assert log is not None and steps is not None and under_way is not None
-        moved_before = under_way.moved_bytes
         try:
-            if not self._registry.is_live(log):
-                raise CleaningAbortedError(f"{log} is out of service")
-            paths = next(steps)
+            if not self._registry.is_live(log) or not log.config.is_compacted:
+                raise CleaningAbortedError(f"{log} is out of service, or not compacted any more")
+            paths = self._next_step(steps, under_way, now_ms)
         except StopIteration as end:
             self._put_aside(log, under_way, now_ms)
             self._finish(log, end.value, now_ms)
@@ -238,8 +241,16 @@ class LogCleaner:
             self._is_flushing = True
             self._registry.queue_flush(FlushRequest(paths, self._flushed))
             return NEVER_MS
-        waiting_ms = (under_way.moved_bytes - moved_before) * 1000 / self._registry.settings.cleaner_max_bytes_per_second
-        return now_ms + int(waiting_ms)
+        return now_ms
+
+    def _next_step(self, steps: CleaningSteps[CleanedLog], under_way: CleaningRound, now_ms: int) -> tuple[str, ...]:
+        """A step of the round -> what it wants flushed; its bytes are held to the rate."""
+        moved_before = under_way.moved_bytes
+        try:
+            return next(steps)
+        finally:
+            moved = under_way.moved_bytes - moved_before
+            self._throttle.add(moved, now_ms, self._registry.settings.cleaner_max_bytes_per_second)
 
     def _flushed(self, error: OSError | None) -> None:
         """What the round wanted on the device is there, or not."""

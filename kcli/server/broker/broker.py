@@ -197,7 +197,7 @@ class Broker:
         self._default_topic_config = None
         self.fetch_max_bytes = self.config["fetch.max.bytes"]
         self.fetch_sessions.max_sessions = self.config["max.incremental.fetch.session.cache.slots"]
-        self.log_manager.settings = self.log_manager.settings._replace(
+        self.log_manager.change_settings(
             file_delete_delay_ms=self.config["log.segment.delete.delay.ms"],
             producer_id_expiration_ms=self.config["producer.id.expiration.ms"],
             **cleaner_settings(self.config),
