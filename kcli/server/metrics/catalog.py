@@ -82,7 +82,7 @@ kafka_log_logcleaner_max_compaction_delay_secs | gauge |  | How overdue (max.com
 kafka_log_logcleaner_deadthreadcount | gauge |  | 0: an error costs a log its cleaning, see uncleanable-partitions-count
 kafka_log_logcleanermanager_max_dirty_percent | gauge |  | The largest dirty ratio of a compacted log when all were looked at
 kafka_log_logcleanermanager_time_since_last_run_ms | gauge |  | Milliseconds since then
-kafka_log_logcleanermanager_uncleanable_partitions_count | gauge | logDirectory | Compacted logs given up; kcli's log says why
+kafka_log_logcleanermanager_uncleanable_partitions_count | gauge | logDirectory | Compacted logs given up; describe says why
 kafka_log_logcleanermanager_uncleanable_bytes | gauge | logDirectory | Their bytes that should be cleaned
 kafka_server_kafkaserver_brokerstate | gauge |  | 0 not running, 1 starting, 2 recovery, 3 running, 6 and 7 leaving
 kafka_server_delayedoperationpurgatory_purgatorysize | gauge | delayedOperation | Requests that wait, by kind
