@@ -64,7 +64,8 @@ class PartitionPlan(NamedTuple):
     """What goes from a partition and what is left, of the segments that are rewritten; sizes in bytes.
 
     `keys` are those of the part that was cleaned for the first time; where that took several rounds, a key counts once in each.
-    `batches` are those that get another codec, `legacy_batches` those of format 0 and 1, which keep theirs.
+    `batches` are those that get another codec, `converted_batches` how many of these were of format 0 or 1 and become format 2;
+    `legacy_batches` are those of format 0 and 1 in the whole log that have the codec already, and stay.
     """
 
     records: int = 0
@@ -81,6 +82,7 @@ class PartitionPlan(NamedTuple):
     log_bytes_left: int = 0
     rounds: int = 0
     batches: int = 0
+    converted_batches: int = 0
     legacy_batches: int = 0
 
     @property

@@ -1,28 +1,24 @@
-"""Re-compression: the data batches of a partition get another codec; nothing else of them changes.
+"""Re-compression: the data batches of a partition get another codec (conversion); what their records say stays.
 
-    batch                                     what becomes of it
-    ----------------------------------------  --------------------------------------------------------------------------
-    data, format 2, of another codec          its records, the same bytes, under the new codec: length, CRC and the
-                                              codec in the attributes change, all else of the header stays
-    data, format 2, of the same codec         its bytes; where a level is asked for, as above
-    markers, and batches without records      its bytes
-    format 0 and 1                            its bytes: there the offsets themselves lie under the codec
-
-All segments are rewritten from the first to the last that has such a batch, the active one too: a crash while they are put in
-place is mended by removing what lies between (kcli.log.leftovers), so nothing may lie between. Where a segment would grow
-beyond segment.bytes, another begins. Every CRC is checked on the way; a batch that is not sound leaves the partition alone.
+All segments are rewritten from the first to the last that has a batch to be converted, the active one too: a crash while they
+are put in place is mended by removing what lies between (kcli.log.leftovers), so nothing may lie between. Where a segment
+would grow beyond segment.bytes, another begins. Every CRC is checked on the way; a batch that is not sound leaves the
+partition alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from kcli.format import limits
-from kcli.format.compression import CODECS, codec_id, deflate, inflate
-from kcli.format.file_names import FileState
+from kcli.format.checkpoint import decode_leader_epochs
+from kcli.format.compression import CODECS, codec_id
+from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn, TransactionIndex
-from kcli.format.primitives import Buffer, CorruptRecordError
-from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NewRecordBatch, RecordBatch
+from kcli.format.legacy_message_set import LegacyBatch
+from kcli.format.primitives import CorruptCheckpointError, CorruptRecordError
+from kcli.inspect.compacting.conversion import Converted, Converter
 from kcli.inspect.compacting.jobs import PartitionJob, PartitionPlan, Recompression
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
@@ -31,8 +27,8 @@ from kcli.log.header_walk import HeaderWalk
 from kcli.log.indexes import IndexSettings
 from kcli.log.leftovers import finish_leftovers
 from kcli.log.load_disk import LiveDisk
-from kcli.log.log_directory import Segment, read_partition
-from kcli.log.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.log_directory import Segment, join_path, read_partition
+from kcli.log.log_reader import Damage, SegmentReader
 
 # The levels that Kafka allows, by codec; the others have none.
 LEVELS = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131072, 22)}
@@ -65,15 +61,16 @@ def recompress(disk: StagedDisk, job: PartitionJob, target: Recompression, on_mo
         work.rewrite(segment)
     left_bytes = sum(sizes.values()) - work.size_bytes + work.size_bytes_left
     return PartitionPlan(
-        records=work.records,
-        records_left=work.records,
+        records=work.converter.records,
+        records_left=work.converter.records,
         size_bytes=work.size_bytes,
         size_bytes_left=work.size_bytes_left,
         segments=len(segments),
         segments_left=len(segments) + work.segments_more,
         log_bytes=sum(sizes.values()),
         log_bytes_left=left_bytes,
-        batches=work.batches,
+        batches=work.converter.batches,
+        converted_batches=work.converter.converted_batches,
         legacy_batches=work.legacy_batches,
     )
 
@@ -84,9 +81,11 @@ class _Recompressing:
     def __init__(self, disk: StagedDisk, job: PartitionJob, target: Recompression, on_moved: Callable[[int], None]) -> None:
         self._disk = disk
         self._job = job
-        self._target = target
         self._on_moved = on_moved
-        self.batches = self.legacy_batches = self.records = 0
+        self._news: list[CleanedSegment] = []
+        self._waiting: list[AbortedTxn] = []
+        self.converter = Converter(target, _cuts(disk, job))
+        self.legacy_batches = 0
         self.size_bytes = self.size_bytes_left = self.segments_more = 0
 
     def has_work(self, segment: Segment) -> bool:
@@ -95,46 +94,46 @@ class _Recompressing:
         try:
             found = False
             for header in HeaderWalk(file, 0, file.size()).headers():
-                if not isinstance(header, RecordBatch):
-                    self.legacy_batches += 1
-                elif self._is_asked(header):
+                if self.converter.is_asked(header):
                     found = True
+                elif isinstance(header, LegacyBatch):
+                    self.legacy_batches += 1
             return found
         finally:
             file.close()
 
-    def _is_asked(self, header: RecordBatch) -> bool:
-        if header.is_control or not header.record_count:
-            return False
-        return header.codec != self._target.codec or self._target.level is not None
-
     def rewrite(self, segment: Segment) -> None:
         """Write a segment anew, and put it in its place on the staged disk."""
         mtime_ms = self._disk.mtime_ms(segment.log)
-        waiting = self._aborted_in(segment)
-        news = [self._begin(segment.base_offset)]
+        self._waiting = self._aborted_in(segment)
+        self._news = [self._begin(segment.base_offset)]
         with SegmentReader(self._disk, segment.log) as reader:
             for batch in reader.batches(resynchronise=False):
                 if isinstance(batch, Damage) or not batch.is_valid:
                     position = batch.position
                     raise CorruptRecordError(f"{reader.path}: the batch at byte {position} is damaged", position)
-                header = batch.header
                 with located(reader, batch):
-                    data = self._converted(batch)
-                if not self._fits(news[-1], len(data), header.last_offset):
-                    news.append(self._begin(header.base_offset))
-                news[-1].append(data, header.last_offset, header.max_timestamp)
-                # A transaction's entry lies in the segment of its marker.
-                while waiting and waiting[0].last_offset <= header.last_offset:
-                    news[-1].add_aborted([waiting.pop(0)])
-                self.size_bytes += header.size_bytes
-                self.size_bytes_left += len(data)
-                self._on_moved(2 * header.size_bytes)
-        news[-1].add_aborted(waiting)
-        for new in news:
+                    for converted in self.converter.convert(batch):
+                        self._append(converted)
+                self.size_bytes += batch.header.size_bytes
+                self._on_moved(2 * batch.header.size_bytes)
+        for converted in self.converter.take_gathered():
+            self._append(converted)
+        self._news[-1].add_aborted(self._waiting)
+        for new in self._news:
             new.finish(mtime_ms)
-        self._put(segment, news)
-        self.segments_more += len(news) - 1
+        self._put(segment, self._news)
+        self.segments_more += len(self._news) - 1
+
+    def _append(self, batch: Converted) -> None:
+        """Add a batch to the new segment, or to another one behind it."""
+        if not self._fits(self._news[-1], len(batch.data), batch.last_offset):
+            self._news.append(self._begin(batch.base_offset))
+        self._news[-1].append(batch.data, batch.last_offset, batch.max_timestamp)
+        # A transaction's entry lies in the segment of its marker.
+        while self._waiting and self._waiting[0].last_offset <= batch.last_offset:
+            self._news[-1].add_aborted([self._waiting.pop(0)])
+        self.size_bytes_left += len(batch.data)
 
     def _begin(self, base_offset: int) -> CleanedSegment:
         return CleanedSegment(self._disk, self._job.path, base_offset, self._job.config.index_interval_bytes)
@@ -158,27 +157,13 @@ class _Recompressing:
             for path in new.paths:
                 self._disk.rename(path, path.removesuffix(FileState.CLEANED.value))
 
-    def _converted(self, batch: LogBatch) -> Buffer:
-        """A batch under the codec asked for."""
-        header = batch.header
-        data: Buffer = batch.read_whole() if batch.data is None else batch.data
-        if not isinstance(header, RecordBatch):
-            return data
-        self.records += header.record_count
-        if not self._is_asked(header):
-            return data
-        self.batches += 1
-        records = inflate(header.codec, memoryview(data)[HEADER_BYTES:], limit=limits.MAX_INFLATED_BATCH_BYTES)
-        return NewRecordBatch(
-            base_offset=header.base_offset,
-            last_offset_delta=header.last_offset_delta,
-            base_timestamp=header.base_timestamp,
-            max_timestamp=header.max_timestamp,
-            record_count=header.record_count,
-            records=deflate(self._target.codec, records, level=self._target.level),
-            attributes=header.attributes & ~CODEC_MASK | self._target.codec,
-            partition_leader_epoch=header.partition_leader_epoch,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-        ).encode()
+
+def _cuts(disk: StagedDisk, job: PartitionJob) -> set[int]:
+    """The offsets where a log may be cut or begin; an epoch file that cannot be read is a start's business."""
+    cuts = {job.log_start_offset, job.log_start_offset if job.high_watermark is None else job.high_watermark}
+    path = join_path(job.path, FileKind.LEADER_EPOCH_CHECKPOINT.value)
+    if disk.exists(path):
+        with suppress(CorruptCheckpointError):
+            epochs = decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
+            cuts.update(epoch.start_offset for epoch in epochs)
+    return cuts

@@ -25,7 +25,7 @@ SCHEMA_NAME = "kcli.compact"
 SCHEMA_VERSION = 1
 
 CLEAN_COLUMNS = ("partition", "records go", "of", "tombstones", "of", "keys", "bytes go", "of", "segments", "rounds")
-RECOMPRESS_COLUMNS = ("partition", "batches", "records", "bytes", "become", "segments", "of format 0, 1")
+RECOMPRESS_COLUMNS = ("partition", "batches", "records", "bytes", "become", "segments", "from format 0, 1")
 
 
 class RunSummary(NamedTuple):
@@ -126,7 +126,7 @@ def _recompress_row(outcome: PartitionOutcome) -> tuple[str, ...]:
         format_bytes(plan.size_bytes),
         format_bytes(plan.size_bytes_left),
         _segments(plan),
-        f"{plan.legacy_batches:,}",
+        f"{plan.converted_batches:,}",
     )
 
 
@@ -203,6 +203,7 @@ def _fields(outcome: PartitionOutcome) -> dict[str, object]:
         "logBytesLeft": plan.log_bytes_left,
         "rounds": plan.rounds,
         "batches": plan.batches,
+        "convertedBatches": plan.converted_batches,
         "legacyBatches": plan.legacy_batches,
         "cleanedOffset": outcome.cleaned_offset,
     }

@@ -35,12 +35,11 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.compression import deflate, inflate_at_once
 from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
+from kcli.format.legacy_upgrade import UpgradedBatch
 from kcli.format.primitives import INT64_MAX, Buffer, CorruptRecordError, crc32c
 from kcli.format.record_batch import (
     DELETE_HORIZON_FLAG,
     HEADER_BYTES,
-    LOG_APPEND_TIME_FLAG,
-    NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     NewRecordBatch,
     RecordBatch,
@@ -48,7 +47,6 @@ from kcli.format.record_batch import (
     read_header,
 )
 from kcli.format.record_copy import copy_records
-from kcli.format.records import Record, encode_records
 from kcli.log.batch_walk import read_marker
 from kcli.log.cleaner import batch_cut
 from kcli.log.cleaner.batch_cut import FACT_SLOTS, ROW_SLOTS, STRIDE_ROWS, clean_batches
@@ -361,19 +359,12 @@ class BatchFilter:
             self.counts.without_key += without_key
         if not stay:
             return None
-        attributes = header.codec | (LOG_APPEND_TIME_FLAG if header.is_log_append_time else 0)
-        base_offset, base_timestamp = stay[0].offset, stay[0].timestamp
-        if any(one.value is None for one in stay):
-            attributes |= DELETE_HORIZON_FLAG
-            base_timestamp = self._facts.now_ms + self._facts.delete_retention_ms
-        records = [Record(one.offset - base_offset, one.timestamp - base_timestamp, one.key, one.value) for one in stay]
-        return NewRecordBatch(
-            base_offset=base_offset,
-            last_offset_delta=stay[-1].offset - base_offset,
-            base_timestamp=base_timestamp,
-            max_timestamp=max(one.timestamp for one in stay),
-            record_count=len(stay),
-            records=deflate(header.codec, encode_records(records)),
-            attributes=attributes,
-            partition_leader_epoch=NO_LEADER_EPOCH,
-        ).encode()
+        has_tombstones = any(one.value is None for one in stay)
+        upgraded = UpgradedBatch(
+            is_log_append_time=header.is_log_append_time,
+            flags=DELETE_HORIZON_FLAG if has_tombstones else 0,
+            base_timestamp=self._facts.now_ms + self._facts.delete_retention_ms if has_tombstones else None,
+        )
+        for one in stay:
+            upgraded.add(one)
+        return upgraded.encode(header.codec)

@@ -1,0 +1,155 @@
+"""A batch under another codec: what re-compression makes of each, one after the other.
+
+    batch                                     what becomes of it
+    ----------------------------------------  --------------------------------------------------------------------------
+    of the codec asked for, with no level     its bytes
+    markers, and batches without records      its bytes
+    data, format 2                            its records, the same bytes, under the new codec: length, CRC and the
+                                              codec in the attributes change, all else of the header stays
+    a compressed set of format 0 or 1         a batch of format 2 with its messages (kcli.format.legacy_upgrade)
+    messages of format 0 or 1 that stand      batches of format 2, neighbours together: alone they do not compress
+      one by one
+
+Neighbours go into one batch of up to GATHERED_BYTES. They are of one format and of one timestamp type, of LogAppendTime with
+one timestamp; their offsets rise; and no batch reaches over an offset where a log may be cut or begin: the start of a
+leader's epoch, the log start, the high watermark.
+
+Every CRC counts, those inside compressed sets too: what is rewritten gets a new one, which must not make damage sound.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kcli.format import limits
+from kcli.format.compression import deflate, inflate
+from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord, iter_records
+from kcli.format.legacy_upgrade import UpgradedBatch
+from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError
+from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NewRecordBatch, RecordBatch
+from kcli.inspect.compacting.jobs import Recompression
+from kcli.log.log_reader import LogBatch
+
+# As large as a producer makes a batch (batch.size).
+GATHERED_BYTES = 16384
+
+
+class Converted(NamedTuple):
+    """A batch to be written; the bytes may be those of the reader's buffer."""
+
+    data: Buffer
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class Converter:
+    """Converts the batches of a log front to back, and counts them and their records as a PartitionPlan tells them."""
+
+    def __init__(self, target: Recompression, cuts: Iterable[int]) -> None:
+        self.batches = self.converted_batches = self.records = 0
+        self._target = target
+        self._cuts = sorted(cuts)
+        self._gathered: UpgradedBatch | None = None
+        self._kind: tuple[int, int | None] = (0, None)  # of the messages gathered: format, time of LogAppendTime
+
+    def is_asked(self, header: RecordBatch | LegacyBatch) -> bool:
+        """Whether a batch is to get another codec."""
+        if isinstance(header, RecordBatch) and (header.is_control or not header.record_count):
+            return False
+        return header.codec != self._target.codec or self._target.level is not None
+
+    def convert(self, batch: LogBatch) -> Iterator[Converted]:
+        """What is to be written now that a sound batch was met. Raises FormatError for one whose records are not."""
+        header = batch.header
+        if isinstance(header, LegacyBatch):
+            yield from self._convert_legacy(batch, header)
+            return
+        yield from self.take_gathered()
+        data: Buffer = batch.read_whole() if batch.data is None else batch.data
+        self.records += header.record_count
+        if self.is_asked(header):
+            self.batches += 1
+            data = self._recompressed(header, data)
+        yield Converted(data, header.base_offset, header.last_offset, header.max_timestamp)
+
+    def take_gathered(self) -> Iterator[Converted]:
+        """What waits for neighbours, at a segment's end: none may come."""
+        gathered, self._gathered = self._gathered, None
+        if gathered is not None:
+            yield self._finished(gathered)
+
+    def _recompressed(self, header: RecordBatch, data: Buffer) -> bytes:
+        records = inflate(header.codec, memoryview(data)[HEADER_BYTES:], limit=limits.MAX_INFLATED_BATCH_BYTES)
+        return NewRecordBatch(
+            base_offset=header.base_offset,
+            last_offset_delta=header.last_offset_delta,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp,
+            record_count=header.record_count,
+            records=deflate(self._target.codec, records, level=self._target.level),
+            attributes=header.attributes & ~CODEC_MASK | self._target.codec,
+            partition_leader_epoch=header.partition_leader_epoch,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+        ).encode()
+
+    # ------------------------------------------------------------------------------------------------- format 0 and 1
+
+    def _convert_legacy(self, batch: LogBatch, header: LegacyBatch) -> Iterator[Converted]:
+        data = batch.read_whole()
+        if not self.is_asked(header):
+            yield from self.take_gathered()
+            offsets = [record.offset for record in _sound_records(header, data)]
+            self.records += len(offsets)
+            yield Converted(data, offsets[0], header.last_offset, header.max_timestamp)
+            return
+        self.batches += 1
+        self.converted_batches += 1
+        if not header.codec:
+            (record,) = _sound_records(header, data)
+            yield from self._gather(header, record)
+            return
+        yield from self.take_gathered()
+        upgraded = UpgradedBatch(is_log_append_time=header.is_log_append_time)
+        for record in _sound_records(header, data):
+            if not upgraded.holds(record.timestamp):
+                yield self._finished(upgraded)
+                upgraded = UpgradedBatch(is_log_append_time=header.is_log_append_time)
+            upgraded.add(record)
+            self.records += 1
+        upgraded.end_at(header.offset)
+        yield self._finished(upgraded)
+
+    def _gather(self, header: LegacyBatch, record: LegacyRecord) -> Iterator[Converted]:
+        """Put a message that stands alone to its neighbours, if it may."""
+        kind = header.magic, header.timestamp if header.is_log_append_time else None
+        if self._gathered is None or kind != self._kind or not self._may_follow(self._gathered, record):
+            yield from self.take_gathered()
+            self._gathered = UpgradedBatch(is_log_append_time=header.is_log_append_time)
+            self._kind = kind
+        self._gathered.add(record)
+        self.records += 1
+
+    def _may_follow(self, gathered: UpgradedBatch, record: LegacyRecord) -> bool:
+        if not gathered.holds(record.timestamp):
+            return False
+        size_bytes = gathered.size_bytes + len(record.key or b"") + len(record.value or b"")
+        if size_bytes > GATHERED_BYTES or not gathered.last_offset < record.offset <= gathered.base_offset + INT32_MAX:
+            return False
+        return bisect_right(self._cuts, gathered.last_offset) == bisect_right(self._cuts, record.offset)
+
+    def _finished(self, upgraded: UpgradedBatch) -> Converted:
+        data = upgraded.encode(self._target.codec, self._target.level)
+        return Converted(data, upgraded.base_offset, upgraded.last_offset, upgraded.max_timestamp)
+
+
+def _sound_records(header: LegacyBatch, data: Buffer) -> Iterator[LegacyRecord]:
+    """The messages of a batch. Raises FormatError, for a message inside it with a wrong CRC as well."""
+    for record in iter_records(header, data):
+        if not record.is_valid:
+            raise CorruptRecordError(f"the message of offset {record.offset} inside it has a wrong CRC")
+        yield record
