@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kcli.commands.node_configuration import node_defaults
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell
 from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import ProgressBar, progress_bar
@@ -42,6 +43,7 @@ cleanly, is refused. Killed at any moment, each partition is what it was or what
 # option -> the topic's setting that it overrides.
 _OVERRIDES = {
     "min_compaction_lag_ms": "min.compaction.lag.ms",
+    "max_compaction_lag_ms": "max.compaction.lag.ms",
     "delete_retention_ms": "delete.retention.ms",
     "segment_bytes": "segment.bytes",
 }
@@ -61,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="clean nothing, but give data batches the codec zstd, lz4, snappy, gzip or none",
     )
     parser.add_argument(
+        "--config", metavar="FILE", help="the broker's server.properties: what it sets for all topics and for the cleaner"
+    )
+    parser.add_argument(
         "--any-policy", action="store_true", help="compact what is named though its cleanup.policy is not compact, or not known"
     )
     parser.add_argument("--unclean", action="store_true", help="take a directory without the mark of a clean stop, as repaired")
@@ -71,7 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-compaction-lag-ms", type=int, metavar="MS", help="leave what is younger (the topic's min.compaction.lag.ms)"
     )
     cleaning.add_argument(
-        "--max-compaction-lag-ms", type=int, metavar="MS", help="roll and clean active segments that began longer ago"
+        "--max-compaction-lag-ms",
+        type=int,
+        metavar="MS",
+        help="roll and clean active segments that began longer ago (the topic's max.compaction.lag.ms)",
     )
     cleaning.add_argument(
         "--delete-retention-ms", type=int, metavar="MS", help="how long tombstones stay (the topic's delete.retention.ms)"
@@ -80,7 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--segment-bytes", type=int, metavar="BYTES", help="how large segments may become (the topic's segment.bytes)"
     )
     cleaning.add_argument(
-        "--memory", type=int, metavar="BYTES", help="for the keys of a partition, 24 bytes each (134217728); more take rounds"
+        "--memory",
+        type=int,
+        metavar="BYTES",
+        help="for the keys of a partition, 24 bytes each (the broker's log.cleaner.dedupe.buffer.size); more take rounds",
     )
     parser.add_argument("--processes", type=int, metavar="N", help="how many cores to use (all of them)")
     parser.add_argument("--output", choices=["text", "json"], default="text", help="a table, or one JSON object a line")
@@ -131,9 +142,9 @@ def _check_outside(target: str | None, asked: list[Asked]) -> None:
 
 def _options(args: argparse.Namespace, scratch: str) -> RunOptions:
     from kcli.inspect.compacting.compaction import RunOptions
-    from kcli.inspect.compacting.jobs import MEMORY_BYTES, CompactOptions
+    from kcli.inspect.compacting.jobs import CompactOptions
 
-    for name in (*_OVERRIDES, "max_compaction_lag_ms", "memory", "processes"):
+    for name in (*_OVERRIDES, "memory", "processes"):
         value, least = getattr(args, name), 0 if name.endswith("_ms") else 1
         if value is not None and value < least:
             raise CannotRun(f"--{name.replace('_', '-')} takes a number, {least} or more")
@@ -143,16 +154,16 @@ def _options(args: argparse.Namespace, scratch: str) -> RunOptions:
     compact = CompactOptions(
         now_ms=time.time_ns() // 1_000_000,
         random_bytes=os.urandom,
-        memory_bytes=args.memory or MEMORY_BYTES,
+        memory_bytes=args.memory or 0,
         with_active=args.active,
-        max_compaction_lag_ms=args.max_compaction_lag_ms,
         from_start=args.from_start,
         recompression=recompression,
     )
     given = {key: getattr(args, name) for name, key in _OVERRIDES.items()}
     overrides = {key: str(value) for key, value in given.items() if value is not None}
     target = args.to.rstrip("/") if args.to else None
-    return RunOptions(compact, overrides, args.any_policy, args.unclean, args.dry_run, target, scratch)
+    defaults_of = node_defaults(args.config)
+    return RunOptions(compact, overrides, args.any_policy, args.unclean, args.dry_run, target, scratch, defaults_of)
 
 
 def _recompression(args: argparse.Namespace) -> Recompression | None:

@@ -24,9 +24,16 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.file_names import FileKind, FileState
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import CorruptCheckpointError, FormatError
 from kcli.format.uncleanable_partitions import encode_uncleanable_partitions
 from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, PartitionOutcome
+from kcli.inspect.compacting.node_defaults import (
+    DefaultsOf,
+    NodeDefaults,
+    NodeLayers,
+    kafkas_defaults,
+    read_node_id,
+)
 from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
 from kcli.inspect.compacting.selection import Asked, LeftOut, Selected, select
 from kcli.inspect.compacting.workers import work_on_all
@@ -59,7 +66,7 @@ class RefusedError(Exception):
 class RunOptions(NamedTuple):
     """How a run goes. `overrides` are settings of topics by Kafka's keys; `target` is the other directory, None in place.
 
-    A dry run keeps what it needs in `scratch`.
+    A dry run keeps what it needs in `scratch`. `defaults_of` tells what a node's configuration says for all topics.
     """
 
     compact: CompactOptions
@@ -69,6 +76,7 @@ class RunOptions(NamedTuple):
     is_dry_run: bool = False
     target: str | None = None
     scratch: str = ""
+    defaults_of: DefaultsOf = kafkas_defaults
 
 
 class Placed(NamedTuple):
@@ -153,10 +161,16 @@ class Compaction:
 
     def _add(self, asked: Asked, topics: ClusterTopics | None) -> None:
         options, directory = self.options, asked.log_directory
+        defaults = self._defaults(directory, topics)
         recompresses = options.compact.recompression is not None
         try:
             selected, left_out = select(
-                asked, topics, options.overrides, any_policy=options.any_policy, recompresses=recompresses
+                asked,
+                topics,
+                defaults.topic_config,
+                options.overrides,
+                any_policy=options.any_policy,
+                recompresses=recompresses,
             )
         except ValueError as error:
             raise RefusedError(f"{directory}: a topic's configuration is none: {error}") from None
@@ -164,7 +178,11 @@ class Compaction:
         checkpoints = read_checkpoints(self.disk, directory)
         for path, message in checkpoints.problems:
             raise RefusedError(f"{path}: {message}; `kcli verify --repair {directory}` tells what can be done")
-        compact = options.compact._replace(is_unclean=self._is_unclean(directory))
+        compact = options.compact._replace(
+            is_unclean=self._is_unclean(directory),
+            memory_bytes=options.compact.memory_bytes or defaults.memory_bytes,
+            load_factor=defaults.load_factor,
+        )
         for one in selected:
             key = (one.partition.topic, one.partition.partition)
             self.jobs.append(
@@ -181,6 +199,15 @@ class Compaction:
                     checkpoints.high_watermarks.get(key),
                 )
             )
+
+    def _defaults(self, directory: str, topics: ClusterTopics | None) -> NodeDefaults:
+        try:
+            layers = NodeLayers(directory, read_node_id(self.disk, directory), {} if topics is None else topics.brokers)
+            return self.options.defaults_of(layers)
+        except CorruptCheckpointError as error:
+            raise RefusedError(f"{error.message}; `kcli verify --repair {directory}` tells what can be done") from None
+        except ValueError as error:
+            raise RefusedError(str(error)) from None
 
     def _store(self, one: Selected) -> str:
         """Where new files of a partition go."""

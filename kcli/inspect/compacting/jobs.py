@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kcli.inspect.compacting.staged_disk import Outcome
+from kcli.log.cleaner.offset_map import LOAD_FACTOR
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import PartitionDirectory
 
@@ -23,15 +24,16 @@ class Recompression(NamedTuple):
 class CompactOptions(NamedTuple):
     """How partitions are compacted; times in ms. With `recompression` they are re-compressed instead, and nothing else.
 
-    `max_compaction_lag_ms` has active segments rolled, and so cleaned, whose first records are older; `with_active` all.
+    `memory_bytes` is what keys may take, 0 for as much as the node's configuration says, filled up to `load_factor`. Active
+    segments are rolled, and so cleaned, `with_active`, or whose first records are older than the topic's max.compaction.lag.ms.
     `from_start` cleans anew what was cleaned before. `random_bytes(n)` gives n bytes that nobody can guess.
     """
 
     now_ms: int
     random_bytes: Callable[[int], bytes]
-    memory_bytes: int = MEMORY_BYTES
+    memory_bytes: int = 0
+    load_factor: float = LOAD_FACTOR
     with_active: bool = False
-    max_compaction_lag_ms: int | None = None
     from_start: bool = False
     recompression: Recompression | None = None
     is_unclean: bool = False

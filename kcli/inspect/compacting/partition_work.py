@@ -192,14 +192,17 @@ class PartitionCleaning:
         options, active = self._job.options, log.local_log().segments[-1]
         if not active.size_bytes:
             return False
-        if options.with_active or options.max_compaction_lag_ms is None:
-            return options.with_active
+        if options.with_active:
+            return True
+        oldest_ms = options.now_ms - self._job.config.max_compaction_lag_ms
+        if oldest_ms < 0:
+            return False
         file = self.disk.open_file(active.log_path)
         try:
             first = next(HeaderWalk(file, 0, active.size_bytes).headers(), None)
         finally:
             file.close()
-        return first is not None and 0 <= first.max_timestamp < options.now_ms - options.max_compaction_lag_ms
+        return first is not None and 0 <= first.max_timestamp < oldest_ms
 
     def _rounds(self, log: UnifiedLog, checkpoint: int | None) -> list[CleanedLog]:
         """Rounds from where the cleaner was on until all is clean that may be. Raises NotSoundError, FormatError, OSError."""
@@ -217,7 +220,7 @@ class PartitionCleaning:
     def _clean(self, log: UnifiedLog, cleanable: LogToClean) -> CleanedLog:
         """One round; what it replaced is gone then."""
         options = self._job.options
-        self._offsets = OffsetMap(options.memory_bytes, options.random_bytes(SECRET_BYTES))
+        self._offsets = OffsetMap(options.memory_bytes, options.random_bytes(SECRET_BYTES), options.load_factor)
         self._end_offset = cleanable.first_uncleanable_offset
         under_way = CleaningRound(log, cleanable, self._offsets, options.now_ms)
         steps = under_way.run()

@@ -13,7 +13,8 @@
       in another one that was named
     its name                                           __consumer_offsets and __transaction_state are compacted,
                                                        whatever is known
-    Kafka's defaults                                   for all that the topic does not set
+    its node's configuration (node_defaults)           for all that the topic does not set, but a cleanup.policy
+                                                       only where it is known that the topic has none
 
 Options go above all of these. `__cluster_metadata` has snapshots instead of cleaning. Re-compression takes any other topic.
 """
@@ -31,6 +32,7 @@ from kcli.log.log_directory import PartitionDirectory, Target, parent_path
 from kcli.state.topic_names import COMPACTED_INTERNAL_TOPICS
 
 WAIVER = "--any-policy"
+_POLICY = "cleanup.policy"
 
 
 class Asked(NamedTuple):
@@ -101,6 +103,7 @@ def _joined(one: Asked, other: Asked) -> Asked:
 def select(
     asked: Asked,
     cluster: ClusterTopics | None,
+    defaults: Mapping[str, str],
     overrides: Mapping[str, str],
     *,
     any_policy: bool,
@@ -112,10 +115,13 @@ def select(
     for partition in asked.partitions:
         is_named = partition.path in asked.named
         own = None if cluster is None else cluster.configs.get(partition.topic, {} if partition.topic in cluster.ids else None)
-        config = LogConfig.of({**(own or {}), **overrides})
+        is_known = own is not None or _POLICY in overrides
+        config = LogConfig.of({**defaults, **(own or {}), **overrides})
+        if not is_known:
+            config = config._replace(cleanup_policy=LogConfig().cleanup_policy)
         if partition.topic in COMPACTED_INTERNAL_TOPICS:
             config = config._replace(cleanup_policy=config.cleanup_policy | {"compact"})
-        why = _why_not(partition, config, is_known=own is not None, any_policy=any_policy and is_named, any_topic=recompresses)
+        why = _why_not(partition, config, is_known=is_known, any_policy=any_policy and is_named, any_topic=recompresses)
         if why is None:
             selected.append(Selected(partition, config))
         else:

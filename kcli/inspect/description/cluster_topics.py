@@ -21,13 +21,18 @@ METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 _INTERVAL = "index.interval.bytes"
 _INDEX_BYTES = "segment.index.bytes"
 _TOPIC = "TOPIC"
+_BROKER = "BROKER"
 
 
 class ClusterTopics(NamedTuple):
-    """Topic ids by name, and the settings that a topic has of its own, by topic and setting."""
+    """Topic ids by name, and the settings that a topic has of its own, by topic and setting.
+
+    `brokers` are the settings that brokers were given while they ran, by id; those of all of them have the id "".
+    """
 
     ids: dict[str, Uuid]
     configs: dict[str, dict[str, str]]
+    brokers: dict[str, dict[str, str]]
 
     def index_settings(self, topic: str) -> IndexSettings:
         """The settings that the topic's indexes depend on: its own, else Kafka's defaults."""
@@ -46,5 +51,5 @@ def read_cluster_topics(disk: Disk, log_directory: str) -> ClusterTopics | None:
     if not disk.is_directory(directory):
         return None
     image = read_metadata_log(disk, read_partition(disk, directory), None, Remarks()).image
-    configs = {resource.name: own for resource, own in image.configs.items() if resource.type == _TOPIC}
-    return ClusterTopics(dict(image.topic_ids), configs)
+    topics, brokers = ({at.name: own for at, own in image.configs.items() if at.type == type} for type in (_TOPIC, _BROKER))
+    return ClusterTopics(dict(image.topic_ids), topics, brokers)

@@ -10,7 +10,7 @@ an unknown key in an override                           a fault with the nearest
 a key of an older Kafka (REMOVED_KEYS)                  a warning that says so
 a key of a plugin (PLUGIN_PREFIXES), a client's key     nothing: Kafka hands it on
 the same key twice in the file                          a warning; the last one counts, as in Kafka
-keys without meaning here, or not served yet            one line each (serving), in `config.warnings`
+keys without meaning here, or not served yet            one line each (serving) in `config.warnings`, where it is served
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def configure(
     faults = faults or cross_faults(config)
     if faults:
         raise ConfigError(*faults)
-    config.warnings = warnings + _taken_for_granted(config, name) + serving_lines(config)
+    config.warnings = warnings
+    if serving:
+        config.warnings = warnings + _taken_for_granted(config, name) + serving_lines(config)
     return config
 
 

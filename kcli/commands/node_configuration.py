@@ -1,0 +1,61 @@
+"""A broker's configuration for commands that work without it: server.properties, and what the metadata log has above that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kcli.commands.output import CannotRun, tell
+
+if TYPE_CHECKING:
+    from kcli.inspect.compacting.node_defaults import DefaultsOf, NodeDefaults, NodeLayers
+    from kcli.server.config.server_config import ServerConfig
+
+
+def node_defaults(path: str | None) -> DefaultsOf:
+    """What the configuration of nodes says for all topics; `path` is a server.properties. Raises CannotRun for a bad one."""
+    static = None if path is None else _load(path)
+
+    def of(layers: NodeLayers) -> NodeDefaults:
+        from kcli.inspect.compacting.node_defaults import kafkas_defaults
+
+        # Most clusters have none, and reading all that Kafka may be told takes its time.
+        if static is None and not any(layers.brokers.values()):
+            return kafkas_defaults(layers)
+        return _defaults(static, layers)
+
+    return of
+
+
+def _load(path: str) -> ServerConfig:
+    from kcli.server.config import ConfigError, load_config
+
+    try:
+        config = load_config(path, serving=False)
+    except ConfigError as error:
+        raise CannotRun(str(error)) from None
+    for warning in config.warnings:
+        tell(warning)
+    return config
+
+
+def _defaults(static: ServerConfig | None, layers: NodeLayers) -> NodeDefaults:
+    from kcli.inspect.compacting.node_defaults import NodeDefaults
+    from kcli.server.config.cleaner_config import cleaner_settings
+    from kcli.server.config.dynamic_config import DynamicConfig
+    from kcli.server.config.server_config import ServerConfig
+    from kcli.server.config.topic_config import topic_defaults
+
+    node_id = layers.node_id
+    if static is not None and (static.text("node.id") or static.text("broker.id")):
+        if node_id not in (None, static.node_id):
+            where = static.where("node.id") or static.where("broker.id")
+            raise ValueError(
+                f"node.id is {static.node_id}{where}, and {node_id} in meta.properties of {layers.directory}: "
+                f"that is another node's configuration; name this one's"
+            )
+        node_id = static.node_id
+    config = DynamicConfig(static or ServerConfig({}), lambda line: tell(f"{layers.directory}: {line}"))
+    config.node_id = -1 if node_id is None else node_id
+    config.update(layers.brokers.get("", {}), layers.brokers.get(str(config.node_id), {}))
+    cleaner = cleaner_settings(config)
+    return NodeDefaults(topic_defaults(config), cleaner["cleaner_dedupe_buffer_bytes"], cleaner["cleaner_load_factor"])
