@@ -4,7 +4,7 @@ exit code  when
 ---------  ----------------------------------------------------------------------------------------------------
 0          all is done, or nothing is to do; of --dry-run: all could be planned
 1          a partition was left as it was (damage, a full disk) or refused, the others are done
-2          could not run: a locked or unclean directory, wrong options, nothing that may be compacted
+2          could not run, or not go on: a locked or unclean directory, wrong options, nothing to compact, a disk that fails
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcli.commands.node_configuration import node_defaults
-from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, ReaderGone, print_text, tell
 from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.log.disk import OsDisk
@@ -127,8 +127,11 @@ def run(args: argparse.Namespace) -> int:
                 work.problem(path, f"the partition's directory cannot be read: {why}")
             if not compaction.jobs:
                 raise CannotRun("there is nothing that may be compacted")
-            with compaction:
-                return work.run(compaction)
+            try:
+                with compaction:
+                    return work.run(compaction)
+            except (OSError, KeyboardInterrupt) as error:
+                raise work.broken_off(compaction, error) from None
         except (RefusedError, WorkerLostError) as error:
             raise CannotRun(str(error)) from None
 
@@ -196,7 +199,12 @@ class _Run:
         if text:
             if self.bar is not None:
                 self.bar.hide()
-            print_text(text)
+            try:
+                print_text(text)
+            except ReaderGone:
+                # The work is done all the same: half of it would serve nobody.
+                if self.args.dry_run:
+                    raise
 
     def problem(self, path: str, message: str) -> None:
         """Tell of what cannot be done."""
@@ -249,9 +257,27 @@ class _Run:
             if outcome.problem is None:
                 self.print(self.report.placed(placed))
 
+    def broken_off(self, compaction: Compaction, error: OSError | KeyboardInterrupt) -> BaseException:
+        """Tell what it came to that did not come to its end -> what is to be raised."""
+        from kcli.inspect.quantities import format_count
+
+        left = f"{compaction.placed} of {format_count(len(compaction.jobs), 'partition')} done, the next run does the others"
+        if self.args.to:
+            left = "nothing was made"
+        if self.args.to and Path(self.args.to).exists():
+            left = f"--to {self.args.to} is a part of what it should be: remove it"
+        if isinstance(error, KeyboardInterrupt):
+            if not self.args.dry_run:
+                tell(f"interrupted: {left}")
+            return error
+        where = error.filename or self.args.to or compaction.under_way or self.args.paths[0]
+        return CannotRun(f"{where}: {error.strerror or error}; {left}")
+
     def _end(self) -> None:
         from kcli.inspect.renderers.compact_report import RunSummary
 
+        if not (self.problems or self.args.active or self.args.compression) and all(plan.is_nothing for plan in self.plans):
+            tell("active segments are left as they are; --active cleans them, too")
         summary = RunSummary(
             not self.args.dry_run, self.args.compression is not None, tuple(self.plans), self.left_out, self.problems
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -140,7 +141,9 @@ def test_of_each_key_the_last_record_stays(logs: Path, capfd: pytest.CaptureFixt
     assert_sound(logs)
     after = {path: path.read_bytes() for path in logs.rglob("*.log")}
     assert run(logs) == 0
-    assert capfd.readouterr().out == "nothing to clean in 2 partitions\n"
+    out, err = capfd.readouterr()
+    assert out == "nothing to clean in 2 partitions\n"
+    assert "kcli: active segments are left as they are; --active cleans them, too\n" in err
     assert after == {path: path.read_bytes() for path in logs.rglob("*.log")}
 
 
@@ -525,6 +528,82 @@ def test_without_room_for_all_each_partition_comes_true_before_the_next(
     types = [json.loads(line)["type"] for line in capfd.readouterr().out.splitlines()]
     assert types == ["schema", "skipped", "plan", "result", "plan", "result", "summary"]
     assert_sound(logs)
+
+
+def test_a_topic_that_is_not_there_is_told(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A pattern that matches none is a slip, also where another one matches."""
+    assert run("--topic", "nothing*", logs) == 2
+    assert "--topic nothing*: nothing that was named has a partition of such a topic" in capfd.readouterr().err
+    assert run("--topic", "nothing*", "--topic", "__consumer*", logs) == 1
+    out, err = capfd.readouterr()
+    assert "--topic nothing*: " in err and "of 2 partitions gone" in out
+
+
+def test_a_full_disk_behind_to_is_told_with_what_is_left(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A write names no file itself. What was begun lacks the mark of a clean stop."""
+    append = OsDisk.append
+
+    def full(self: OsDisk, path: str, data: bytes | memoryview) -> None:
+        if path.endswith("/00000000000000000000.log") and "orders-0" in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, path, data)
+
+    monkeypatch.setattr(OsDisk, "append", full)
+    target, before = tmp_path / "target", tree(logs)
+    assert run("--to", target, logs) == 2
+    assert f"kcli: {target}: No space left on device; --to {target} is a part of what it should be" in capfd.readouterr().err
+    assert not (target / ".kafka_cleanshutdown").exists() and tree(logs) == before
+
+
+def test_an_interruption_while_files_take_their_places(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C at any of the renames: each partition is what it was or should become, and what is left to do is told."""
+    rename, names = OsDisk.rename, ("__consumer_offsets-0", "__consumer_offsets-1")
+    before = {name: rows_in(logs / name) for name in names}
+    after = {name: last_of_each_key(rows, active_base(logs / name)) for name, rows in before.items()}
+    calls, interrupted = 0, True
+    seen = set()
+    while interrupted:
+        left, copy = calls, tmp_path / f"copy-{calls}"
+        shutil.copytree(logs, copy)
+
+        def interrupting(self: OsDisk, source: str, target: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+            rename(self, source, target)
+
+        monkeypatch.setattr(OsDisk, "rename", interrupting)
+        code = run(copy)
+        interrupted = code == 130
+        assert interrupted or code == 0
+        err = capfd.readouterr().err
+        assert not interrupted or "of 2 partitions done, the next run does the others" in err
+        for name in names:
+            rows = rows_in(copy / name)
+            assert rows in (before[name], after[name])
+            assert not [path for path in (copy / name).iterdir() if path.suffix in (".cleaned", ".swap")]
+            seen.add(rows == after[name])
+        calls += 5
+    assert seen == {True, False}
+
+
+def test_the_work_is_done_though_nobody_reads_of_it(logs: Path) -> None:
+    """As in `kcli compact ... | head -1`; a dry run ends."""
+    before = rows_in(logs / "__consumer_offsets-0")
+    for words, expected in (["--dry-run"], before), ([], last_of_each_key(before, active_base(logs / "__consumer_offsets-0"))):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-m", "kcli", "compact", *words, str(logs)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, check=False)
+        os.close(writer)
+        assert done.returncode == 0 and b"Traceback" not in done.stderr
+        assert rows_in(logs / "__consumer_offsets-0") == expected
 
 
 def test_all_cores_do_what_one_does(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from kcli.log.file_cache import FileCache
 from kcli.log.log_directory import read_partition, resolve_paths
 from kcli.log.log_opener import open_log
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.faults import SimulatedCrash
+from kcli.simulator.faults import Fault, SimulatedCrash
 from tests.log.cleaner.random_logs import SECRET, RandomLog
 
 ROOT = "/data"
@@ -167,6 +167,37 @@ def test_no_crash_at_any_call_leaves_anything_between(way: str, tmp_path: Path) 
 def test_no_crash_of_many_seeds_leaves_anything_between(first: int, way: str, tmp_path: Path) -> None:
     for seed in range(first, first + 10):
         check_seed(seed, tmp_path / str(seed), way, every=1)
+
+
+@pytest.mark.parametrize("call", ["rename", "flush"])
+@pytest.mark.parametrize("count", [1, -1])
+def test_a_call_that_fails_leaves_nothing_between(call: str, count: int, tmp_path: Path) -> None:
+    """One that fails once, or from then on: what is tidied up behind it must not make a part of the new files the log."""
+    log = RandomLog(tmp_path / "t-0", 6)
+    log.grow()
+    options = options_of(log, "recompress")._replace(recompression=Recompression(4, 1))
+    whole = Machine(log, 6, options)
+    before = whole.logs()
+    whole.compact()
+    after = whole.logs()
+    assert len(after) > 2 and sum(before[name] != data for name, data in after.items()) > 1
+    seen, skip, failed = set(), 0, True
+    while failed:
+        machine = Machine(log, 6, options)
+        machine.disk.faults.append(Fault(call, DIRECTORY, skip=skip, count=count))
+        try:
+            failed = machine.problems() != [None]
+        except OSError:
+            failed = True
+        machine.disk.faults.clear()
+        assert machine.start() == log.live.log.log_end_offset
+        left = machine.logs()
+        assert left in (before, after), skip
+        seen.add(left == after)
+        names = machine.disk.list_directory(DIRECTORY)
+        assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
+        skip += 1
+    assert seen == {True, False} and skip > 5
 
 
 @pytest.mark.parametrize("way", ["clean", "recompress"])

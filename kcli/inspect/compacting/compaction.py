@@ -99,6 +99,8 @@ class Compaction:
         self._asked = asked
         self._releases: list[Callable[[], None]] = []
         self._cleaned: dict[str, dict[tuple[str, int], int]] = {}
+        self.placed = 0
+        self.under_way: str | None = None  # the partition that takes its files, or the directory of the last ones
         if options.target is not None:
             self._check_target(options.target)
         for one in asked:
@@ -242,9 +244,8 @@ class Compaction:
     def _finish_leftovers(self, directory: str) -> None:
         for slot, job in enumerate(self.jobs):
             if job.partition.log_directory == directory:
-                indexes = IndexSettings(job.config.index_interval_bytes, job.config.segment_index_bytes)
                 try:
-                    finish_before(self.disk, job.path, indexes)
+                    finish_before(self.disk, job.path, _index_settings(job))
                 except FormatError as error:
                     raise RefusedError(f"{job.path}: {error.message}") from None
                 self.jobs[slot] = job._replace(size_bytes=log_bytes(self.disk, job.partition))
@@ -263,9 +264,15 @@ class Compaction:
         self._releases.clear()
 
     def _discard(self) -> None:
-        """Remove new files that never took their places; what cannot be removed is left for a broker's start."""
+        """Remove new files that never took their places; what cannot be removed is left for a broker's start.
+
+        Of a partition that was broken off in the midst, new files may be what tells a start that it stays what it was.
+        """
         for job in self.jobs:
-            with suppress(OSError):
+            with suppress(OSError, FormatError):
+                if job.path == self.under_way:
+                    finish_before(self.disk, job.path, _index_settings(job))
+                    continue
                 for name in self.disk.list_directory(job.path):
                     if name.endswith(FileState.CLEANED.value):
                         self.disk.remove(join_path(job.path, name))
@@ -277,7 +284,7 @@ class Compaction:
     def place(self, outcome: PartitionOutcome) -> Placed:
         """Let an outcome come true. Raises OSError."""
         job, target = outcome.job, self.options.target
-        path = job.path
+        path = self.under_way = job.path
         if target is not None:
             path = job.store_directory
             copy_into(self.disk, job.path, path, outcome.files)
@@ -286,6 +293,8 @@ class Compaction:
         if outcome.cleaned_offset is not None and outcome.problem is None:
             cleaned = self._cleaned.setdefault(job.partition.log_directory, {})
             cleaned[job.partition.topic, job.partition.partition] = outcome.cleaned_offset
+        self.under_way = None
+        self.placed += outcome.problem is None
         return Placed(outcome, path, _log_bytes_in(self.disk, path))
 
     def _write_cleaner_checkpoints(self) -> None:
@@ -357,6 +366,10 @@ class Compaction:
 
     def _changed(self, source: str, kind: FileKind) -> Mapping[tuple[str, int], int]:
         return self._cleaned.get(source, {}) if kind is FileKind.CLEANER_CHECKPOINT else {}
+
+
+def _index_settings(job: PartitionJob) -> IndexSettings:
+    return IndexSettings(job.config.index_interval_bytes, job.config.segment_index_bytes)
 
 
 def _log_bytes_in(disk: LogDisk, path: str) -> int:

@@ -65,7 +65,7 @@ class LeftOut(NamedTuple):
 
 
 def asked_for(targets: Iterable[Target], topics: tuple[str, ...]) -> tuple[list[Asked], list[str]]:
-    """What was named, by log directory, and a sentence for each path that is no partition nor log directory."""
+    """What was named, by log directory, and a sentence for each path or pattern that names nothing which can be taken."""
     found: dict[str, Asked] = {}
     problems: list[str] = []
     for target in targets:
@@ -82,6 +82,10 @@ def asked_for(targets: Iterable[Target], topics: tuple[str, ...]) -> tuple[list[
             problems.append(f"{target.path}: a file; compact takes log directories and partitions' directories")
             continue
         found[path] = _joined(found[path], new) if path in found else new
+    seen = {partition.topic for one in found.values() for partition in one.partitions}
+    for glob in topics if found else ():
+        if not any(fnmatchcase(topic, glob) for topic in seen):
+            problems.append(f"--topic {glob}: nothing that was named has a partition of such a topic")
     return list(found.values()), problems
 
 
