@@ -46,7 +46,8 @@ def cleaner_settings(seed: int) -> dict[str, float]:
     rng = Random(f"{seed} cleaner")
     settings: dict[str, float] = {"log.cleaner.backoff.ms": rng.choice((0, 20, 200, 1000))}
     if rng.random() < 0.3:
-        settings["log.cleaner.io.max.bytes.per.second"] = rng.choice((2000.0, 50_000.0))
+        # A round then takes a second, or seconds, of the some 15 that a node lives.
+        settings["log.cleaner.io.max.bytes.per.second"] = rng.choice((20_000.0, 200_000.0))
     if rng.random() < 0.3:
         # Of the smallest memory so few slots may be used that it takes several rounds to see all keys.
         settings["log.cleaner.dedupe.buffer.size"] = (1 << 20) + 1
