@@ -20,6 +20,7 @@ COMPILED_MODULES = [
     "kcli/log/cleaner/offset_map.py",
     "kcli/log/cleaner/batch_strides.py",
     "kcli/log/cleaner/batch_cut.py",
+    "kcli/log/cleaner/cut_strides.py",
     "kcli/inspect/dumping/record_lines.py",
     "kcli/inspect/dumping/batch_lines.py",
     "kcli/inspect/dumping/record_rows.py",

@@ -1,10 +1,8 @@
-"""Usual batches cut down to the records that stay, many a call: check, inflate, scan, choose, copy.
+"""A usual batch cut down to the records that stay: check, inflate, scan, choose, copy.
 
-Batches of which nothing stays are passed over unread where live offsets tell (kcli.log.cleaner.batch_strides.pass_dead). What
-stays of the others is gathered in one buffer with a row for each batch. Only to deflate a cut batch the caller is asked.
-
-Usual is a batch of format 2 that is data of no transaction, has sound records, and does not need a delete horizon set. What is
-not is OTHER, and looked at with objects (kcli.log.cleaner.batch_filter, which has the rules): both ways leave the same bytes.
+Usual is a batch of format 2 with sound records, data of no aborted transaction or a marker, that need not stay for its producer
+without a record. What is not is OTHER, and looked at with objects (kcli.log.cleaner.batch_filter, which has the rules): both
+ways leave the same bytes.
 
 Which records stay is told by the bits of live offsets (kcli.log.cleaner.live_offsets) where they hold, else the records' keys
 are looked up in the map. This one source runs two ways, as kcli.format.record_scan does; its C types stand in batch_cut.pxd.
@@ -17,9 +15,9 @@ from kcli.format import record_copy, record_scan
 from kcli.format.batch_scan import read_int32, read_int64
 from kcli.format.record_scan import Buffer, RecordColumns
 from kcli.log.cleaner import batch_strides, offset_map
-from kcli.log.cleaner.batch_strides import ENOUGH, NEED_MORE, OTHER
+from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER
 
-# What a cut came to, beside NEED_MORE and OTHER; a stride ends at a CUT that is to be deflated.
+# What a cut came to, beside NEED_MORE and OTHER.
 GONE = 5  # nothing stays
 WHOLE = 6  # all of it stays
 CUT = 7  # some records stay, and lie in `out`
@@ -39,7 +37,7 @@ BASE_TIMESTAMP = 10  # of what stays
 HELD = 11  # 1 where live offsets tell what stays, though maybe not in this window
 CODEC = 12
 RECORDS_BYTES = 13  # of what stays
-# Those of a stride.
+# Those of a stride (kcli.log.cleaner.cut_strides).
 USED_BYTES = 14  # of `out` by the batches of the rows
 ROWS = 15
 DEAD_RECORDS = 16  # that were passed over
@@ -50,127 +48,11 @@ ALL_KEYLESS = 20
 ALL_DROPPED_TOMBSTONES = 21  # that go and were not counted when the map was built, less those that stay and were
 ALL_WORK_BYTES = 22
 IS_AT_STOP = 23  # 1 where the last batch reaches `stop_offset`
-FACT_SLOTS = 24
-
-# What a stride tells of each batch that is left.
-ROW_SLOTS = 3  # its bytes, last offset and largest timestamp
-STRIDE_ROWS = 512
+DISCARDED = 24  # markers that go
+SETS_HORIZON = 25  # 1 where the last batch gets its delete horizon
+FACT_SLOTS = 26
 
 HEADER_BYTES = 61
-# A stride ends behind so much work; bytes of batches that are cut count for more, those that are to be deflated for most.
-STRIDE_BYTES = 512 * 1024
-CUT_WEIGHT = 2
-DEFLATED_WEIGHT = 8
-
-
-def clean_batches(
-    buffer: Buffer,
-    view: memoryview,
-    position: int,
-    limit: int,
-    file_limit: int,
-    passes_dead: int,
-    crc32c: Callable[..., int],
-    inflate: Callable[[int, memoryview], bytes | None],
-    now_ms: int,
-    stop_offset: int,
-    held_from: int,
-    held_to: int,
-    words: array,  # type: ignore[type-arg]
-    first_offset: int,
-    offsets: "offset_map.OffsetMap",
-    columns: RecordColumns,
-    kept: bytearray,
-    counts: array,  # type: ignore[type-arg]
-    scratch: array,  # type: ignore[type-arg]
-    out: memoryview,
-    out_view: memoryview,
-    rows: array,  # type: ignore[type-arg]
-    facts: array,  # type: ignore[type-arg]
-) -> int:
-    """Clean usual batches from buffer[position] on -> where it ended, maybe behind `limit`; facts[WHY] says why there.
-
-    `view` and `out_view` are memoryviews of `buffer` and `out`.
-
-    The segment ends at buffer[file_limit], were it so long; dead batches are passed over where `passes_dead` is not 0. What is
-    left lies in out[:facts[USED_BYTES]], with facts[ROWS] rows; behind that, where the stride ended at a CUT, that batch with
-    its records not deflated. The others are those of `cut_batch`, and `scratch` is that of `pass_dead`.
-    """
-    slot = USED_BYTES
-    while slot < FACT_SLOTS:
-        facts[slot] = 0
-        slot += 1
-    dead_stop = held_to if held_to < stop_offset else stop_offset
-    used = 0
-    row = 0
-    work_bytes = 0
-    why = ENOUGH
-    while work_bytes < STRIDE_BYTES and row < STRIDE_ROWS:
-        if passes_dead:
-            behind = batch_strides.pass_dead(
-                buffer, position, limit, file_limit, held_from, dead_stop, words, first_offset, scratch
-            )
-            facts[16] += scratch[2]
-            work_bytes += behind - position
-            position = behind
-            if scratch[1] != OTHER:
-                why = scratch[1]
-                break
-        cut_batch(
-            buffer, view, position, limit, crc32c, inflate, now_ms, stop_offset, held_from, held_to, words, first_offset,
-            offsets, columns, kept, counts, out, out_view, used, facts,
-        )  # fmt: skip
-        why = facts[1]
-        size = facts[2]
-        if why == WHOLE and size > len(out) - used:
-            why = FULL
-        if why == FULL:
-            why = ENOUGH if used else OTHER
-            break
-        if why in (NEED_MORE, OTHER):
-            break
-        count_cut(facts)
-        is_whole = why == WHOLE
-        if facts[3] >= stop_offset:
-            facts[23] = 1
-        if why == CUT and facts[12]:
-            work_bytes += DEFLATED_WEIGHT * size
-            position += size
-            break
-        work_bytes += size
-        if is_whole:
-            out[used : used + size] = buffer[position : position + size]
-        position += size
-        why = ENOUGH
-        if facts[6] > 0:
-            if not is_whole:
-                work_bytes += (CUT_WEIGHT - 1) * size
-                size = 61 + facts[13]
-            rows[3 * row] = size
-            rows[3 * row + 1] = facts[3]
-            rows[3 * row + 2] = facts[4]
-            row += 1
-            used += size
-        if facts[23]:
-            break
-    facts[1] = why
-    facts[14] = used
-    facts[15] = row
-    facts[22] = work_bytes
-    return position
-
-
-def count_cut(facts: array) -> int:  # type: ignore[type-arg]
-    """Add the counts of the last batch to those of the stride -> 0."""
-    facts[17] += facts[5]
-    facts[18] += facts[6]
-    facts[19] += facts[7]
-    if facts[11]:
-        facts[21] -= facts[7]
-    else:
-        facts[20] += facts[8]
-        facts[21] += facts[9]
-    return 0
 
 
 def cut_batch(
@@ -181,6 +63,7 @@ def cut_batch(
     crc32c: Callable[..., int],
     inflate: Callable[[int, memoryview], bytes | None],
     now_ms: int,
+    horizon_ms: int,
     stop_offset: int,
     held_from: int,
     held_to: int,
@@ -190,6 +73,10 @@ def cut_batch(
     columns: RecordColumns,
     kept: bytearray,
     counts: array,  # type: ignore[type-arg]
+    transactions: array,  # type: ignore[type-arg]
+    aborted: array,  # type: ignore[type-arg]
+    open_ids: array,  # type: ignore[type-arg]
+    marker_ids: array,  # type: ignore[type-arg]
     out: memoryview,
     out_view: memoryview,
     start: int,
@@ -202,7 +89,8 @@ def cut_batch(
 
     Bits of live offsets hold from offset `held_from` up to, not with, `held_to`, where `words` have them; a batch that reaches
     `stop_offset` is OTHER where nothing of it would stay. `kept` has room for as many records as `columns`, `counts` for
-    COUNT_SLOTS of the map; records that have no room are OTHER.
+    COUNT_SLOTS of the map; records that have no room are OTHER. A delete horizon that is to be set is `horizon_ms`.
+    Of transactions kcli.log.cleaner.transactions tells; `marker_ids` are producers whose last marker stays.
     """
     facts[1] = NEED_MORE
     facts[2] = 0
@@ -216,7 +104,7 @@ def cut_batch(
     if (
         buffer[position + 16] != 2
         or size < 49
-        or attributes & 0xFFB8  # LogAppendTime, transactional, control, of no meaning
+        or attributes & 0xFF80  # of no meaning
         or base_offset < 0
         or base_offset > 4611686018427387904
         or last_offset < base_offset
@@ -232,6 +120,9 @@ def cut_batch(
     stored = read_int32(buffer, position + 17)
     if stored < 0:
         stored += 4294967296
+    producer_id = read_int64(buffer, position + 43)
+    if attributes & 48 and batch_strides.is_aborted(transactions, aborted, producer_id, last_offset):
+        return 0
     computed = crc32c(view[position + 21 : end])
     if computed != stored:
         return 0
@@ -241,8 +132,15 @@ def cut_batch(
     facts[5] = count
     facts[10] = read_int64(buffer, position + 27)
     facts[12] = attributes & 7
-    first_held = -1
     facts[11] = 0
+    if attributes & 32:
+        return cut_marker(
+            buffer, position, end, base_offset, attributes, now_ms, horizon_ms, stop_offset, columns, kept, counts,
+            transactions, open_ids, marker_ids, crc32c, out, out_view, start, facts,
+        )  # fmt: skip
+    if attributes & 16 and not batch_strides.note_open(transactions, open_ids, producer_id):
+        return 0
+    first_held = -1
     if held_from <= base_offset and last_offset < held_to:
         facts[11] = 1
         if base_offset >= first_offset and last_offset - first_offset < 64 * len(words):
@@ -255,18 +153,35 @@ def cut_batch(
         if payload is None:
             return 0
         done = cut_records(
-            payload, 0, len(payload), base_offset, keeps_tombstones, attributes & 64, stop_offset, words, first_held, offsets,
-            columns, kept, counts, out[start + 61 :], facts,
+            payload, 0, len(payload), base_offset, keeps_tombstones, attributes, horizon_ms, stop_offset, words, first_held,
+            offsets, columns, kept, counts, out[start + 61 :], facts,
         )  # fmt: skip
     else:
         done = cut_records(
-            buffer, position + 61, end, base_offset, keeps_tombstones, attributes & 64, stop_offset, words, first_held,
+            buffer, position + 61, end, base_offset, keeps_tombstones, attributes, horizon_ms, stop_offset, words, first_held,
             offsets, columns, kept, counts, out[start + 61 :], facts,
         )  # fmt: skip
     if facts[1] != CUT:
         return 0
+    return write_cut(buffer, position, attributes, done, crc32c, out, out_view, start, facts)
+
+
+def write_cut(
+    buffer: Buffer,
+    position: int,
+    attributes: int,
+    done: int,
+    crc32c: Callable[..., int],
+    out: memoryview,
+    out_view: memoryview,
+    start: int,
+    facts: array,  # type: ignore[type-arg]
+) -> int:
+    """Write the header of a batch that is CUT before its `done` bytes of records -> these."""
     facts[13] = done
     out[start : start + 61] = buffer[position : position + 61]
+    if facts[25]:
+        out[start + 22] = attributes & 255 | 64
     put_integer(out, start + 27, 8, facts[10])
     put_integer(out, start + 35, 8, facts[4])
     put_integer(out, start + 57, 4, facts[6])
@@ -275,6 +190,74 @@ def cut_batch(
         computed = crc32c(out_view[start + 21 : start + 61 + done])
         put_integer(out, start + 17, 4, computed)
     return done
+
+
+def cut_marker(
+    buffer: Buffer,
+    position: int,
+    end: int,
+    base_offset: int,
+    attributes: int,
+    now_ms: int,
+    horizon_ms: int,
+    stop_offset: int,
+    columns: RecordColumns,
+    kept: bytearray,
+    counts: array,  # type: ignore[type-arg]
+    transactions: array,  # type: ignore[type-arg]
+    open_ids: array,  # type: ignore[type-arg]
+    marker_ids: array,  # type: ignore[type-arg]
+    crc32c: Callable[..., int],
+    out: memoryview,
+    out_view: memoryview,
+    start: int,
+    facts: array,  # type: ignore[type-arg]
+) -> int:
+    """The `cut_batch` of a marker of no aborted transaction, buffer[position:end]."""
+    if attributes & 7 or facts[5] != 1:
+        return 0
+    marker = batch_strides.read_marker(
+        buffer, position + 61, end, base_offset, facts[10], columns.offset, columns.timestamp, columns.key_position,
+        columns.key_size, columns.value_position, columns.value_size, columns.header_position, columns.header_count,
+        columns.record_position, counts,
+    )  # fmt: skip
+    if marker < 0:
+        return 0
+    facts[7] = 0
+    facts[8] = 0
+    facts[9] = 0
+    if end - position + 13 > len(out) - start:
+        facts[1] = FULL
+        return 0
+    producer_id = read_int64(buffer, position + 43)
+    if marker == 1 and batch_strides.close_open(transactions, open_ids, producer_id):
+        facts[1] = WHOLE
+        facts[6] = 1
+        return 0
+    # No data of its transaction was read before it.
+    if attributes & 64:
+        if facts[10] > now_ms:
+            facts[1] = WHOLE
+            facts[6] = 1
+            return 0
+        index = 0
+        while index < len(marker_ids) and marker_ids[index] != producer_id:
+            index += 1
+        if index == len(marker_ids) and facts[3] < stop_offset:
+            facts[1] = GONE
+            facts[5] = 0
+            facts[6] = 0
+            facts[24] += 1
+        return 0
+    facts[6] = 1
+    kept[0] = 1
+    done = rebase(
+        buffer, end, 1, attributes, 1, horizon_ms, columns.timestamp, columns.record_position, kept, out[start + 61 :], counts,
+        facts,
+    )  # fmt: skip
+    if facts[1] != CUT:
+        return 0
+    return write_cut(buffer, position, attributes, done, crc32c, out, out_view, start, facts)
 
 
 def put_integer(out: memoryview, position: int, size: int, value: int) -> int:
@@ -293,7 +276,8 @@ def cut_records(
     limit: int,
     base_offset: int,
     keeps_tombstones: int,
-    has_horizon: int,
+    attributes: int,
+    horizon_ms: int,
     stop_offset: int,
     words: array,  # type: ignore[type-arg]
     first_held: int,
@@ -311,13 +295,12 @@ def cut_records(
     value_sizes = columns.value_size
     positions = columns.record_position
     wanted = facts[5]
-    base_timestamp = facts[10]
     count = record_scan.scan_into(
         buffer,
         position,
         limit,
         base_offset,
-        base_timestamp,
+        facts[10],
         wanted,
         told,
         timestamps,
@@ -362,12 +345,39 @@ def cut_records(
         if facts[3] < stop_offset:
             facts[1] = GONE
         return 0
-    if counts[1] > 0 and not has_horizon:
-        return 0  # it gets one
-    if stay == count:
+    sets_horizon = 0
+    if counts[1] > 0 and not attributes & 64:
+        sets_horizon = 1
+    if stay == count and not sets_horizon:
         facts[1] = WHOLE
         return 0
+    return rebase(buffer, limit, count, attributes, sets_horizon, horizon_ms, timestamps, positions, kept, out, counts, facts)
+
+
+def rebase(
+    buffer: Buffer,
+    limit: int,
+    count: int,
+    attributes: int,
+    sets_horizon: int,
+    horizon_ms: int,
+    timestamps: array,  # type: ignore[type-arg]
+    positions: array,  # type: ignore[type-arg]
+    kept: bytearray,
+    out: memoryview,
+    counts: array,  # type: ignore[type-arg]
+    facts: array,  # type: ignore[type-arg]
+) -> int:
+    """Copy the kept ones of `count` records, up to buffer[limit], to `out` -> their bytes; facts[WHY] is CUT where that went.
+
+    Timestamps count from the delete horizon, where there is one, else from the time of the first one that stays.
+    """
     index = 0
+    if attributes & 8:
+        while index < count:
+            timestamps[index] = facts[4]
+            index += 1
+        index = 0
     while not kept[index]:
         index += 1
     first = timestamps[index]
@@ -380,17 +390,26 @@ def cut_records(
             if timestamps[index] < smallest:
                 smallest = timestamps[index]
         index += 1
+    base_timestamp = facts[10]
+    if sets_horizon:
+        first = horizon_ms
+    elif attributes & 64:
+        first = base_timestamp
     # Deltas near the bounds of 64 bits are left to whoever tells of them.
-    if largest > 4611686018427387904 or smallest < -4611686018427387904:
+    facts[1] = OTHER
+    if largest > 2305843009213693952 or smallest < -2305843009213693952:
         return 0
-    if len(out) < limit - position + count * 13:
+    if first > 2305843009213693952 or first < -2305843009213693952:
+        return 0
+    if len(out) < limit - positions[0] + count * 13:
         facts[1] = FULL
         return 0
     facts[1] = CUT
     facts[4] = largest
-    if has_horizon or first == base_timestamp:
-        return record_copy.copy_unchanged(buffer, positions, limit, count, kept, out)
     facts[10] = first
+    facts[25] = sets_horizon
+    if first == base_timestamp and not attributes & 8:
+        return record_copy.copy_unchanged(buffer, positions, limit, count, kept, out)
     return record_copy.copy_rebased(buffer, positions, timestamps, limit, count, kept, first, out, counts)
 
 

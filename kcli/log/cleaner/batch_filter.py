@@ -49,8 +49,9 @@ from kcli.format.record_batch import (
 from kcli.format.record_copy import copy_records
 from kcli.log.batch_walk import read_marker
 from kcli.log.cleaner import batch_cut
-from kcli.log.cleaner.batch_cut import FACT_SLOTS, ROW_SLOTS, STRIDE_ROWS, clean_batches
+from kcli.log.cleaner.batch_cut import FACT_SLOTS
 from kcli.log.cleaner.batch_strides import SCRATCH_SLOTS
+from kcli.log.cleaner.cut_strides import ROW_SLOTS, STRIDE_ROWS, clean_batches
 from kcli.log.cleaner.live_offsets import LiveOffsets
 from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
@@ -147,6 +148,10 @@ class BatchFilter:
         ends = {last.last_data_offset for last in facts.last_records.values() if last.last_data_offset is not None}
         self._stop_offsets = sorted(ends | {facts.upper_bound_offset - 1, INT64_MAX})
         self._next_stop = 0
+        # Producers of which a marker is the last that was written, and stays.
+        markers = [producer_id for producer_id, last in facts.last_records.items() if last.last_data_offset is None]
+        self._marker_ids = array("q", markers)
+        self._horizon_ms = facts.now_ms + facts.delete_retention_ms
 
     def pass_runs(self, runs: NotedRuns, segment: int, position: int) -> tuple[int, int]:
         """Pass over the dead runs from a byte of a segment on -> the byte behind them, and where one begins or ends next."""
@@ -165,7 +170,8 @@ class BatchFilter:
 
         The segment ends at `file_limit`, counted as the others are. What is left of them lies in `left`, with `rows`.
         """
-        facts, live, stop_offset = self.facts, self.live, self._stop_offsets[self._next_stop]
+        facts, live, transactions = self.facts, self.live, self._transactions
+        stop_offset = self._stop_offsets[self._next_stop]
         behind = clean_batches(
             buffer,
             buffer,
@@ -176,6 +182,7 @@ class BatchFilter:
             crc32c,
             inflate_at_once,
             self._facts.now_ms,
+            self._horizon_ms,
             stop_offset,
             live.start_offset,
             live.end_offset,
@@ -185,6 +192,10 @@ class BatchFilter:
             self._scanner.columns,
             self._kept,
             self._record_counts,
+            transactions.state,
+            transactions.aborted,
+            transactions.open,
+            self._marker_ids,
             self._scratch,
             self._out,
             self._out,
@@ -200,6 +211,7 @@ class BatchFilter:
         counts.tombstones_kept += facts[batch_cut.ALL_TOMBSTONES]
         counts.without_key += facts[batch_cut.ALL_KEYLESS]
         counts.tombstones_dropped += facts[batch_cut.ALL_DROPPED_TOMBSTONES]
+        counts.records_discarded += facts[batch_cut.DISCARDED]
         if facts[batch_cut.IS_AT_STOP]:
             self._pass_stops(facts[batch_cut.LAST_OFFSET])
         return behind
@@ -318,7 +330,7 @@ class BatchFilter:
         append_time_ms = header.log_append_time_ms
         base_timestamp: int | None = append_time_ms
         if sets_horizon:
-            base_timestamp = self._facts.now_ms + self._facts.delete_retention_ms
+            base_timestamp = self._horizon_ms
         elif header.delete_horizon_ms is not None:
             base_timestamp = header.delete_horizon_ms
         parts: list[bytearray] = []

@@ -2,15 +2,18 @@
 
     stride         takes                                              ends at
     -------------  -------------------------------------------------  ------------------------------------------------------
-    note_batches   batches of format 2 that are data of no            a batch that is not such a one, or has a wrong CRC, or
-                   transaction (or of any, where none was aborted)    whose records do not add up; no room in the map
-    pass_dead      such batches of the dirty part none of whose       a batch with a live record, or that is not such a one,
-                   records is the last of its key                     or may have to stay for its producer
+    note_batches   batches of format 2, data and markers, but of      a batch that is not such a one, or has a wrong CRC, or
+                   aborted transactions                               whose records do not add up; no room in the map
+    pass_dead      data of such batches of the dirty part none of     a batch with a live record, or that is not such a one,
+                   whose records is the last of its key               or may have to stay for its producer
 
 Whatever a stride ends at, the caller looks at with objects: what is odd is told of, or cleaned, there.
 
 Live offsets are those in the map: each is the last one of its key. As bits of a window of offsets they tell of a whole batch at
 once, with its records unread, whether anything of it may stay. The bits are gathered from the map, window by window.
+
+Of transactions strides know what kcli.log.cleaner.transactions tells: from which offset on one was aborted that has not
+begun yet, whose aborted ones are under way, and which producers had data since their last marker.
 
 This one source runs two ways, as kcli.format.record_scan does; its C types stand in batch_strides.pxd.
 """
@@ -33,12 +36,18 @@ ENOUGH = 4  # others should have their turn
 # The slots of `scratch`.
 WHY = 1
 RECORDS = 2  # how many records were passed over
-KEYLESS = 3  # how many of them had no key, of no transaction, in batches that begin at the start offset or behind
+KEYLESS = 3  # how many of them had no key, in batches that begin at the start offset or behind
 TOMBSTONES = 4  # and how many of them had no value
 LAST_OFFSET = 5  # the last offset of the last batch, as it was where there was none
 WORK_BYTES = 6  # how many bytes were looked at, inflated ones where that is more
 IS_PLAIN = 7  # 1 where no batch was of a transaction
 SCRATCH_SLOTS = 8
+
+# The slots of `transactions`.
+NEXT_ABORTED = 0  # the first offset of the next aborted transaction that has not begun yet
+ABORTED = 1  # how many producers `aborted` has
+OPEN = 2  # how many producers `open_ids` has: those with data since their last marker
+TRANSACTION_SLOTS = 3
 
 HEADER_BYTES = 61
 # A stride ends behind so many bytes that it has looked at.
@@ -53,7 +62,8 @@ def note_batches(
     crc32c: Callable[..., int],
     inflate: Callable[[int, memoryview], bytes | None],
     start_offset: int,
-    odd_attributes: int,
+    transactions: array,  # type: ignore[type-arg]
+    aborted: array,  # type: ignore[type-arg]
     columns: RecordColumns,
     table: memoryview,
     state: array,  # type: ignore[type-arg]
@@ -65,8 +75,7 @@ def note_batches(
 ) -> int:
     """Note the keys of the batches of buffer[position:limit] that stand at `start_offset` or behind -> where it ended.
 
-    `view` is a memoryview of the same buffer; a batch with a bit of `odd_attributes` is not taken. `inflate` gives None for
-    what it does not inflate.
+    `view` is a memoryview of the same buffer. `inflate` gives None for what it does not inflate.
     """
     offsets = columns.offset
     timestamps = columns.timestamp
@@ -88,7 +97,13 @@ def note_batches(
             break
         size = read_int32(buffer, position + 8)
         attributes = buffer[position + 21] << 8 | buffer[position + 22]
-        if buffer[position + 16] != 2 or size < 49 or attributes & odd_attributes:
+        base_offset = read_int64(buffer, position)
+        delta = read_int32(buffer, position + 23)
+        if (
+            buffer[position + 16] != 2
+            or size < 49
+            or (attributes & 48 and is_aborted(transactions, aborted, read_int64(buffer, position + 43), base_offset + delta))
+        ):
             why = OTHER
             break
         if size > limit - position - 12:
@@ -101,16 +116,30 @@ def note_batches(
         if stored < 0:
             stored += 4294967296
         computed = crc32c(view[position + 21 : end])
-        base_offset = read_int64(buffer, position)
-        delta = read_int32(buffer, position + 23)
         count = read_int32(buffer, position + 57)
         why = OTHER
         if computed != stored or base_offset < 0 or base_offset > 4611686018427387904 or delta < 0 or count <= 0:
             break
+        base_timestamp = read_int64(buffer, position + 27)
+        if attributes & 32:
+            if attributes & 7 or count != 1:
+                break
+            marker = read_marker(
+                buffer, position + 61, end, base_offset, base_timestamp,
+                offsets, timestamps, key_positions, key_sizes, value_positions, value_sizes, header_positions,
+                header_counts, record_positions, scratch,
+            )  # fmt: skip
+            if marker < 0:
+                break
+            why = NEED_MORE
+            work_bytes += size
+            is_plain = 0
+            scratch[5] = base_offset + delta
+            position = end
+            continue
         if state[1] + count > state[2]:
             why = NO_ROOM
             break
-        base_timestamp = read_int64(buffer, position + 27)
         if attributes & 7:
             payload = inflate(attributes & 7, view[position + 61 : end])
             if payload is None:
@@ -134,7 +163,7 @@ def note_batches(
         records += count
         if attributes & 16:
             is_plain = 0
-        if base_offset >= start_offset and not attributes & 16:
+        if base_offset >= start_offset:
             keyless += scratch[3]
             tombstones += scratch[4]
         scratch[5] = base_offset + delta
@@ -231,6 +260,90 @@ def note_batch(
     return count
 
 
+def read_marker(
+    buffer: Buffer,
+    position: int,
+    limit: int,
+    base_offset: int,
+    base_timestamp: int,
+    offsets: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    key_positions: array,  # type: ignore[type-arg]
+    key_sizes: array,  # type: ignore[type-arg]
+    value_positions: array,  # type: ignore[type-arg]
+    value_sizes: array,  # type: ignore[type-arg]
+    header_positions: array,  # type: ignore[type-arg]
+    header_counts: array,  # type: ignore[type-arg]
+    record_positions: array,  # type: ignore[type-arg]
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """The marker in the one record of a control batch, buffer[position:limit] -> 0 ABORT, 1 COMMIT, -1 where it is odd."""
+    count = record_scan.scan_into(
+        buffer,
+        position,
+        limit,
+        base_offset,
+        base_timestamp,
+        1,
+        offsets,
+        timestamps,
+        key_positions,
+        key_sizes,
+        value_positions,
+        value_sizes,
+        header_positions,
+        header_counts,
+        record_positions,
+        scratch,
+    )
+    if scratch[1] != 0 or count != 1 or scratch[0] != limit or key_sizes[0] != 4 or value_sizes[0] != 6:
+        return -1
+    key = read_int32(buffer, key_positions[0])
+    version = buffer[value_positions[0]]
+    return key if (key == 0 or key == 1) and version < 128 else -1
+
+
+def is_aborted(transactions: array, aborted: array, producer_id: int, last_offset: int) -> bool:  # type: ignore[type-arg]
+    """Whether a batch may be of an aborted transaction: one begins up to its last offset, or its producer's is under way."""
+    if last_offset >= transactions[0]:
+        return True
+    index = 0
+    while index < transactions[1]:
+        if aborted[index] == producer_id:
+            return True
+        index += 1
+    return False
+
+
+def find_open(transactions: array, open_ids: array, producer_id: int) -> int:  # type: ignore[type-arg]
+    """Where a producer stands among those with data since their last marker, -1 where it does not."""
+    index = transactions[2] - 1
+    while index >= 0 and open_ids[index] != producer_id:
+        index -= 1
+    return int(index)
+
+
+def note_open(transactions: array, open_ids: array, producer_id: int) -> bool:  # type: ignore[type-arg]
+    """Have a producer stand among those with data since their last marker -> False where there is no room."""
+    if find_open(transactions, open_ids, producer_id) >= 0:
+        return True
+    if transactions[2] >= len(open_ids):
+        return False
+    open_ids[transactions[2]] = producer_id
+    transactions[2] += 1
+    return True
+
+
+def close_open(transactions: array, open_ids: array, producer_id: int) -> bool:  # type: ignore[type-arg]
+    """Take a producer from those with data since their last marker -> whether it stood there."""
+    index = find_open(transactions, open_ids, producer_id)
+    if index < 0:
+        return False
+    transactions[2] -= 1
+    open_ids[index] = open_ids[transactions[2]]
+    return True
+
+
 def mark_live(table: memoryview, start: int, end: int, first_offset: int, words: array) -> int:  # type: ignore[type-arg]
     """Set the bits of the offsets that stand in words [start, end) of a map's table -> how many.
 
@@ -278,6 +391,9 @@ def pass_dead(
     stop_offset: int,
     words: array,  # type: ignore[type-arg]
     first_offset: int,
+    transactions: array,  # type: ignore[type-arg]
+    aborted: array,  # type: ignore[type-arg]
+    open_ids: array,  # type: ignore[type-arg]
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
     """Pass over the batches of buffer[position:limit] that have no live record -> where it ended, maybe behind `limit`.
@@ -298,7 +414,7 @@ def pass_dead(
             buffer[position + 16] != 2
             or size < 49
             or size > file_limit - position - 12
-            or buffer[position + 22] & 48
+            or buffer[position + 22] & 32
             or base_offset < first_mapped
             or last_offset < base_offset
             or last_offset >= stop_offset
@@ -311,6 +427,13 @@ def pass_dead(
         if any_live(words, base_offset - first_offset, last_offset - first_offset):
             why = OTHER
             break
+        if buffer[position + 22] & 16:
+            producer_id = read_int64(buffer, position + 43)
+            if is_aborted(transactions, aborted, producer_id, last_offset) or not note_open(
+                transactions, open_ids, producer_id
+            ):
+                why = OTHER
+                break
         records += read_int32(buffer, position + 57)
         position += 12 + size
     scratch[1] = why

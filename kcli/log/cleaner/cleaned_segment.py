@@ -17,7 +17,7 @@ from array import array
 from kcli.format.file_names import FileKind, FileState, segment_file_name
 from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, OffsetIndex, TimeIndex
 from kcli.format.primitives import INT32_MAX, Buffer
-from kcli.log.cleaner.batch_cut import ROW_SLOTS
+from kcli.log.cleaner.cut_strides import ROW_SLOTS
 from kcli.log.disk import LogDisk
 from kcli.log.indexes import IndexAppender
 from kcli.log.log_directory import join_path
@@ -66,7 +66,7 @@ class CleanedSegment:
         self._gather(batch)
 
     def append_rows(self, batches: Buffer, rows: array, count: int) -> None:  # type: ignore[type-arg]
-        """Add batches that lie one behind the other, as `count` rows of kcli.log.cleaner.batch_cut tell of them."""
+        """Add batches that lie one behind the other, as `count` rows of kcli.log.cleaner.cut_strides tell of them."""
         add, position = self._indexes.add, self.size_bytes
         for row in range(0, ROW_SLOTS * count, ROW_SLOTS):
             add(position, rows[row], rows[row + 1], rows[row + 2])

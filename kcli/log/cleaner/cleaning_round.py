@@ -30,11 +30,11 @@ from kcli.format.file_names import FileKind
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import read_header
 from kcli.log.cleaner import batch_cut
-from kcli.log.cleaner.batch_cut import ROW_SLOTS
 from kcli.log.cleaner.batch_filter import BatchFilter, FilterCounts, RoundFacts
 from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, WINDOW
 from kcli.log.cleaner.cleanable import LogToClean
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
+from kcli.log.cleaner.cut_strides import ROW_SLOTS
 from kcli.log.cleaner.live_offsets import LiveOffsets
 from kcli.log.cleaner.map_builder import MapBuilder, located, sound_batch
 from kcli.log.cleaner.noted_runs import NotedRuns
@@ -232,7 +232,7 @@ class CleaningRound:
         return segments[segments.index(olds[slot]) + 1].base_offset
 
     def _append_rows(self, left: memoryview, rows: array, count: int) -> None:  # type: ignore[type-arg]
-        """Add batches that lie one behind the other, as `count` rows of kcli.log.cleaner.batch_cut tell of them."""
+        """Add batches that lie one behind the other, as `count` rows of kcli.log.cleaner.cut_strides tell of them."""
         last_offset = rows[ROW_SLOTS * (count - 1) + 1]
         if self._being_written[-1].fits(len(left), last_offset):
             self._being_written[-1].append_rows(left, rows, count)

@@ -1,9 +1,9 @@
 """Which offsets of a round's dirty part are live: those that its map holds, each the last one of its key.
 
 The map tells it by key; here it is told by offset, as bits of a window of offsets, which are gathered from the map. A batch
-without a bit goes unread: that is most of a log that is worth cleaning. It holds for batches of the dirty part of format 2 that
-are data of no transaction, all of whose records were noted, where all offsets went up: elsewhere, and where windows would be
-gathered more often than they are worth (offsets far apart), a record is looked up by its key.
+without a bit goes unread: that is most of a log that is worth cleaning. It holds for batches of the dirty part of format 2
+that are data, of no aborted transaction: all of their records were noted; and where all offsets went up. Elsewhere, and where
+windows would be gathered more often than they are worth (offsets far apart), a record is looked up by its key.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class LiveOffsets:
         return (
             self.start_offset <= header.base_offset <= header.last_offset < self.end_offset
             and header.magic == MAGIC
-            and not header.is_transactional
             and not header.is_control
         )
 

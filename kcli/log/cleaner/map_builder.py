@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from kcli.format.batch_scan import read_int64
 from kcli.format.compression import inflate_at_once
 from kcli.format.primitives import CorruptRecordError, FormatError, crc32c
-from kcli.format.record_batch import CONTROL_FLAG, MAGIC, TRANSACTIONAL_FLAG, RecordBatch
+from kcli.format.record_batch import MAGIC, RecordBatch
 from kcli.log.batch_walk import read_marker, walk_batches
 from kcli.log.cleaner.batch_strides import (
     IS_PLAIN,
@@ -94,23 +94,21 @@ class MapBuilder:
         """Note the keys of offsets [start, end). Raises FormatError, OSError, and what `check` raises."""
         segments = [one for one in self._local.segments[self._local.floor(start) :] if one.base_offset < end]
         transactions = CleanedTransactions()
-        aborted = self._log.aborted_transactions(start, end)
-        transactions.add_aborted(aborted)
-        odd_attributes = CONTROL_FLAG | (TRANSACTIONAL_FLAG if aborted else 0)
+        transactions.add_aborted(self._log.aborted_transactions(start, end))
         for slot, segment in enumerate(segments):
             next_start = segments[slot + 1].base_offset if slot + 1 < len(segments) else end
-            if (yield from self._note_segment(segment, start, transactions, odd_attributes)):
+            if (yield from self._note_segment(segment, start, transactions)):
                 return
             self._offsets.latest_offset = next_start - 1
 
-    def _note_segment(self, segment: LiveSegment, start: int, transactions: CleanedTransactions, odd_attributes: int) -> Steps:
+    def _note_segment(self, segment: LiveSegment, start: int, transactions: CleanedTransactions) -> Steps:
         """Note the keys of a segment -> whether the map is full."""
         position = self._local.index_of(segment).lookup(start).position
         with SegmentReader(self._local.disk, segment.log_path, end=segment.size_bytes) as reader:
             is_fresh = False
             while position < segment.size_bytes:
                 buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
-                passed = self._stride(buffer, index, filled, start, odd_attributes) - index
+                passed = self._stride(buffer, index, filled, start, transactions) - index
                 first_offset = read_int64(buffer, index) if passed else start - 1
                 if first_offset >= start and self._scratch[IS_PLAIN]:
                     last_offset, records = self._scratch[LAST_OFFSET], self._scratch[RECORDS]
@@ -134,7 +132,7 @@ class MapBuilder:
                 self._check([segment])
         return False
 
-    def _stride(self, buffer: memoryview, index: int, limit: int, start: int, odd_attributes: int) -> int:
+    def _stride(self, buffer: memoryview, index: int, limit: int, start: int, transactions: CleanedTransactions) -> int:
         """Note the keys of usual batches -> the index behind them; `_scratch` says why it ended."""
         offsets, scratch = self._offsets, self._scratch
         scratch[LAST_OFFSET] = offsets.latest_offset
@@ -146,7 +144,8 @@ class MapBuilder:
             crc32c,
             inflate_at_once,
             start,
-            odd_attributes,
+            transactions.state,
+            transactions.aborted,
             self._scanner.columns,
             offsets.table,
             offsets.state,
@@ -176,7 +175,7 @@ class MapBuilder:
                 is_data = False
             else:
                 is_data = not transactions.on_data(header)
-                is_held = header.magic == MAGIC and not header.is_transactional and header.base_offset >= start
+                is_held = is_data and header.magic == MAGIC and header.base_offset >= start
         keyless = tombstones = 0
         if is_data:
             for window in batch.windows(self._scanner):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcli.format import record_copy, record_scan
-from kcli.log.cleaner import batch_cut, batch_filter, batch_strides, live_offsets, map_builder, offset_map
+from kcli.log.cleaner import batch_cut, batch_filter, batch_strides, cut_strides, live_offsets, map_builder, offset_map
 from tests.interpreted import interpreted
 from tests.log.cleaner.random_logs import RandomLog
 
@@ -25,6 +25,7 @@ INTERPRETED_COPY = interpreted(record_copy)
 INTERPRETED_CUT = interpreted(
     batch_cut, batch_strides=INTERPRETED_STRIDES, offset_map=INTERPRETED_MAP, record_copy=INTERPRETED_COPY, **SCANS
 )
+INTERPRETED_CUTS = interpreted(cut_strides, batch_strides=INTERPRETED_STRIDES, batch_cut=INTERPRETED_CUT)
 STRIDES: dict[str, ModuleType] = {"as installed": batch_strides, "interpreted": INTERPRETED_STRIDES}
 
 
@@ -66,7 +67,7 @@ def by_small_windows(patch: pytest.MonkeyPatch) -> None:
 
 def by_short_strides(patch: pytest.MonkeyPatch) -> None:
     """Runs of a batch or two each, dead and live ones in turn."""
-    for module in (batch_strides, batch_cut):
+    for module in (batch_strides, cut_strides):
         patch.setattr(module, "STRIDE_BYTES", 150)
 
 
@@ -78,7 +79,7 @@ def by_short_strides_and_small_windows(patch: pytest.MonkeyPatch) -> None:
 def by_interpreted_code(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(map_builder, "note_batches", INTERPRETED_STRIDES.note_batches)
     patch.setattr(live_offsets, "mark_live", INTERPRETED_STRIDES.mark_live)
-    patch.setattr(batch_filter, "clean_batches", INTERPRETED_CUT.clean_batches)
+    patch.setattr(batch_filter, "clean_batches", INTERPRETED_CUTS.clean_batches)
 
 
 WAYS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
