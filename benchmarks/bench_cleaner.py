@@ -11,6 +11,8 @@ each row. A table is printed (as RESULTS.md has it), and a JSON object for each 
     100b-zstd    the same, in batches deflated by zstd            1,000,000
     1kb-none     1,000 B                                          50,000
     1kb-zstd     the same by zstd                                 50,000
+    txn-small    100 B each, in transactions of ten: a batch of     100,000
+                 them and the marker that commits it
 
 Values are random capital letters, batches an idempotent producer's of up to 16 KB of records, segments of 1 GiB, and none of it
 was cleaned before. --megabytes counts the records' bytes before they are deflated.
@@ -41,8 +43,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.measure import ENVIRONMENT, ROOT, markdown_table, warm
 from kcli.format.compression import codec_id, deflate
+from kcli.format.end_transaction_marker import encode_marker
 from kcli.format.primitives import write_varint
-from kcli.format.record_batch import NewRecordBatch
+from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
+from kcli.format.records import Record, encode_records
 from kcli.log.cleaner.cleanable import log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
@@ -50,6 +54,7 @@ from kcli.log.disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
+from kcli.log.log_validator import AppendOrigin
 from kcli.log.unified_log import UnifiedLog
 from tests.oracle.peer import QUICK_START, Peer
 
@@ -69,6 +74,12 @@ class Row(NamedTuple):
     record_bytes: int
     keys: int
     codec: str
+    transaction_records: int = 0  # in transactions of one batch of so many records each
+
+    @property
+    def batch_records(self) -> int:
+        """How many records a batch has."""
+        return self.transaction_records or BATCH_RECORDS_BYTES // self.record_bytes
 
 
 ROWS = {
@@ -78,6 +89,7 @@ ROWS = {
         Row("100b-zstd", 100, 1_000_000, "zstd"),
         Row("1kb-none", 1000, 50_000, "none"),
         Row("1kb-zstd", 1000, 50_000, "zstd"),
+        Row("txn-small", 100, 100_000, "none", transaction_records=10),
     )
 }
 
@@ -100,17 +112,24 @@ def record(row: Row, at: int, dice: random.Random, pool: bytes) -> bytes:
 
 
 def batches(row: Row, megabytes: int) -> Iterator[memoryview]:
-    """Batches of so many bytes of records, as a producer sends them."""
+    """Batches of so many bytes of records, as a producer sends them; and the markers of their transactions."""
     dice = random.Random(row.name)
     pool = dice.randbytes(POOL_BYTES).translate(bytes(65 + byte % 26 for byte in range(256)))
     codec = codec_id(row.codec)
-    count = BATCH_RECORDS_BYTES // row.record_bytes
+    count = row.batch_records
+    attributes = codec | (TRANSACTIONAL_FLAG if row.transaction_records else 0)
+    key, value = encode_marker(is_abort=False, coordinator_epoch=0)
+    marker = NewRecordBatch(
+        0, 0, NOW_MS, NOW_MS, 1, encode_records([Record(0, 0, key, value)]), TRANSACTIONAL_FLAG | CONTROL_FLAG, 0, 7, 0, -1
+    ).encode()
     for number in range(megabytes * 1_000_000 // (count * row.record_bytes)):
         body = b"".join(record(row, at, dice, pool) for at in range(count))
         made = NewRecordBatch(
-            0, count - 1, NOW_MS, NOW_MS, count, deflate(codec, body), codec, 0, 7, 0, number * count % (1 << 31)
+            0, count - 1, NOW_MS, NOW_MS, count, deflate(codec, body), attributes, 0, 7, 0, number * count % (1 << 31)
         )
         yield memoryview(bytearray(made.encode()))
+        if row.transaction_records:
+            yield memoryview(bytearray(marker))
 
 
 def make_input(row: Row, megabytes: int, directory: Path) -> None:
@@ -122,7 +141,7 @@ def make_input(row: Row, megabytes: int, directory: Path) -> None:
     shutil.rmtree(making, ignore_errors=True)
     log = open_at(making, clean=False)
     for batch in batches(row, megabytes):
-        log.append_as_leader(batch, 0, NOW_MS)
+        log.append_as_leader(batch, 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
     log.roll(NOW_MS)
     end = log.log_end_offset
     log.close()

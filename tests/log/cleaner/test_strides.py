@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.format import record_copy, record_scan
-from kcli.log.cleaner import batch_cut, batch_filter, batch_strides, cut_strides, live_offsets, map_builder, offset_map
+from kcli.format import limits, record_copy, record_scan
+from kcli.log.cleaner import (
+    batch_cut,
+    batch_filter,
+    batch_strides,
+    cut_strides,
+    live_offsets,
+    map_builder,
+    offset_map,
+    transactions,
+)
 from tests.interpreted import interpreted
 from tests.log.cleaner.random_logs import RandomLog
 
@@ -76,6 +85,12 @@ def by_short_strides_and_small_windows(patch: pytest.MonkeyPatch) -> None:
     by_short_strides(patch)
 
 
+def by_little_room(patch: pytest.MonkeyPatch) -> None:
+    """For what is read at once, what is left of batches, and producers with open transactions."""
+    patch.setattr(limits, "READ_CHUNK_BYTES", 500)
+    patch.setattr(transactions, "_PRODUCERS", 1)
+
+
 def by_interpreted_code(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(map_builder, "note_batches", INTERPRETED_STRIDES.note_batches)
     patch.setattr(live_offsets, "mark_live", INTERPRETED_STRIDES.mark_live)
@@ -87,6 +102,7 @@ WAYS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     by_small_windows,
     by_short_strides,
     by_short_strides_and_small_windows,
+    by_little_room,
     by_interpreted_code,
     by_objects,
 )
