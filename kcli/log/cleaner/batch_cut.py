@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from kcli.format import record_copy, record_scan
 from kcli.format.batch_scan import read_int32, read_int64
-from kcli.format.record_scan import Buffer, RecordColumns
+from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import batch_strides, offset_map
 from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER
 
@@ -70,7 +70,15 @@ def cut_batch(
     words: array,  # type: ignore[type-arg]
     first_offset: int,
     offsets: "offset_map.OffsetMap",
-    columns: RecordColumns,
+    told: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    key_positions: array,  # type: ignore[type-arg]
+    key_sizes: array,  # type: ignore[type-arg]
+    value_positions: array,  # type: ignore[type-arg]
+    value_sizes: array,  # type: ignore[type-arg]
+    header_positions: array,  # type: ignore[type-arg]
+    header_counts: array,  # type: ignore[type-arg]
+    positions: array,  # type: ignore[type-arg]
     kept: bytearray,
     counts: array,  # type: ignore[type-arg]
     transactions: array,  # type: ignore[type-arg]
@@ -88,9 +96,10 @@ def cut_batch(
     facts[RECORDS_BYTES] behind its header; where it has a codec its records are to be deflated yet, and its size and CRC told.
 
     Bits of live offsets hold from offset `held_from` up to, not with, `held_to`, where `words` have them; a batch that reaches
-    `stop_offset` is OTHER where nothing of it would stay. `kept` has room for as many records as `columns`, `counts` for
-    COUNT_SLOTS of the map; records that have no room are OTHER. A delete horizon that is to be set is `horizon_ms`.
-    Of transactions kcli.log.cleaner.transactions tells; `marker_ids` are producers whose last marker stays.
+    `stop_offset` is OTHER where nothing of it would stay. `told` to `positions` are the columns of a RecordColumns, `kept` has
+    room for as many records, `counts` for COUNT_SLOTS of the map; records that have no room are OTHER. A delete horizon that is
+    to be set is `horizon_ms`. Of transactions kcli.log.cleaner.transactions tells; `marker_ids` are producers whose last
+    marker stays.
     """
     facts[1] = NEED_MORE
     facts[2] = 0
@@ -135,7 +144,8 @@ def cut_batch(
     facts[11] = 0
     if attributes & 32:
         return cut_marker(
-            buffer, position, end, base_offset, attributes, now_ms, horizon_ms, stop_offset, columns, kept, counts,
+            buffer, position, end, base_offset, attributes, now_ms, horizon_ms, stop_offset, told, timestamps, key_positions,
+            key_sizes, value_positions, value_sizes, header_positions, header_counts, positions, kept, counts,
             transactions, open_ids, marker_ids, crc32c, out, out_view, start, facts,
         )  # fmt: skip
     if attributes & 16 and not batch_strides.note_open(transactions, open_ids, producer_id):
@@ -154,12 +164,14 @@ def cut_batch(
             return 0
         done = cut_records(
             payload, 0, len(payload), base_offset, keeps_tombstones, attributes, horizon_ms, stop_offset, words, first_held,
-            offsets, columns, kept, counts, out[start + 61 :], facts,
+            offsets, told, timestamps, key_positions, key_sizes, value_positions, value_sizes, header_positions,
+            header_counts, positions, kept, counts, out[start + 61 :], facts,
         )  # fmt: skip
     else:
         done = cut_records(
             buffer, position + 61, end, base_offset, keeps_tombstones, attributes, horizon_ms, stop_offset, words, first_held,
-            offsets, columns, kept, counts, out[start + 61 :], facts,
+            offsets, told, timestamps, key_positions, key_sizes, value_positions, value_sizes, header_positions,
+            header_counts, positions, kept, counts, out[start + 61 :], facts,
         )  # fmt: skip
     if facts[1] != CUT:
         return 0
@@ -201,7 +213,15 @@ def cut_marker(
     now_ms: int,
     horizon_ms: int,
     stop_offset: int,
-    columns: RecordColumns,
+    told: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    key_positions: array,  # type: ignore[type-arg]
+    key_sizes: array,  # type: ignore[type-arg]
+    value_positions: array,  # type: ignore[type-arg]
+    value_sizes: array,  # type: ignore[type-arg]
+    header_positions: array,  # type: ignore[type-arg]
+    header_counts: array,  # type: ignore[type-arg]
+    positions: array,  # type: ignore[type-arg]
     kept: bytearray,
     counts: array,  # type: ignore[type-arg]
     transactions: array,  # type: ignore[type-arg]
@@ -217,9 +237,9 @@ def cut_marker(
     if attributes & 7 or facts[5] != 1:
         return 0
     marker = batch_strides.read_marker(
-        buffer, position + 61, end, base_offset, facts[10], columns.offset, columns.timestamp, columns.key_position,
-        columns.key_size, columns.value_position, columns.value_size, columns.header_position, columns.header_count,
-        columns.record_position, counts,
+        buffer, position + 61, end, base_offset, facts[10], told, timestamps, key_positions,
+        key_sizes, value_positions, value_sizes, header_positions, header_counts,
+        positions, counts,
     )  # fmt: skip
     if marker < 0:
         return 0
@@ -252,7 +272,7 @@ def cut_marker(
     facts[6] = 1
     kept[0] = 1
     done = rebase(
-        buffer, end, 1, attributes, 1, horizon_ms, columns.timestamp, columns.record_position, kept, out[start + 61 :], counts,
+        buffer, end, 1, attributes, 1, horizon_ms, timestamps, positions, kept, out[start + 61 :], counts,
         facts,
     )  # fmt: skip
     if facts[1] != CUT:
@@ -282,18 +302,21 @@ def cut_records(
     words: array,  # type: ignore[type-arg]
     first_held: int,
     offsets: "offset_map.OffsetMap",
-    columns: RecordColumns,
+    told: array,  # type: ignore[type-arg]
+    timestamps: array,  # type: ignore[type-arg]
+    key_positions: array,  # type: ignore[type-arg]
+    key_sizes: array,  # type: ignore[type-arg]
+    value_positions: array,  # type: ignore[type-arg]
+    value_sizes: array,  # type: ignore[type-arg]
+    header_positions: array,  # type: ignore[type-arg]
+    header_counts: array,  # type: ignore[type-arg]
+    positions: array,  # type: ignore[type-arg]
     kept: bytearray,
     counts: array,  # type: ignore[type-arg]
     out: memoryview,
     facts: array,  # type: ignore[type-arg]
 ) -> int:
     """The records of `cut_batch`, buffer[position:limit]; `first_held` is the offset of bit 0 of words[0], -1 for none."""
-    told = columns.offset
-    timestamps = columns.timestamp
-    key_sizes = columns.key_size
-    value_sizes = columns.value_size
-    positions = columns.record_position
     wanted = facts[5]
     count = record_scan.scan_into(
         buffer,
@@ -304,12 +327,12 @@ def cut_records(
         wanted,
         told,
         timestamps,
-        columns.key_position,
+        key_positions,
         key_sizes,
-        columns.value_position,
+        value_positions,
         value_sizes,
-        columns.header_position,
-        columns.header_count,
+        header_positions,
+        header_counts,
         positions,
         counts,
     )
@@ -321,7 +344,7 @@ def cut_records(
         offset_map.keep_records(
             buffer,
             told,
-            columns.key_position,
+            key_positions,
             key_sizes,
             value_sizes,
             count,

@@ -15,7 +15,8 @@ from kcli.log.cleaner cimport offset_map
 )
 cpdef Py_ssize_t note_batches(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, crc32c, inflate, long long start_offset,
-    long long[::1] transactions, long long[::1] aborted, columns, unsigned long long[::1] table, long long[::1] state, unsigned long long[::1] secret,
+    long long[::1] transactions, long long[::1] aborted, columns, unsigned long long[::1] table, long long[::1] state,
+    unsigned long long[::1] secret,
     unsigned long long[::1] hashes, long long[::1] rows,
     long long[::1] places, long long[::1] scratch) except? -9
 
@@ -38,7 +39,8 @@ cpdef int read_marker(
     long long[::1] record_positions, long long[::1] scratch) except? -9
 
 @cython.locals(index=Py_ssize_t)
-cpdef bint is_aborted(long long[::1] transactions, long long[::1] aborted, long long producer_id, long long last_offset) except? -9
+cpdef bint is_aborted(
+    long long[::1] transactions, long long[::1] aborted, long long producer_id, long long last_offset) except? -9
 
 @cython.locals(index=Py_ssize_t)
 cpdef Py_ssize_t find_open(long long[::1] transactions, long long[::1] open_ids, long long producer_id) except? -9

@@ -3,6 +3,9 @@ cimport cython
 from kcli.log.cleaner cimport batch_cut, batch_strides
 
 @cython.locals(
+    told=cython.longlong[::1], timestamps=cython.longlong[::1], key_positions=cython.longlong[::1],
+    key_sizes=cython.longlong[::1], value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
+    header_positions=cython.longlong[::1], header_counts=cython.longlong[::1], positions=cython.longlong[::1],
     slot=Py_ssize_t, dead_stop=cython.longlong, used=Py_ssize_t, row=Py_ssize_t, work_bytes=Py_ssize_t, why=cython.int,
     behind=Py_ssize_t, size=Py_ssize_t, is_whole=cython.int,
 )

@@ -63,6 +63,15 @@ def clean_batches(
     left lies in out[:facts[USED_BYTES]], with facts[ROWS] rows; behind that, where the stride ended at a CUT, that batch with
     its records not deflated. The others are those of `cut_batch`, and `scratch` is that of `pass_dead`.
     """
+    told = columns.offset
+    timestamps = columns.timestamp
+    key_positions = columns.key_position
+    key_sizes = columns.key_size
+    value_positions = columns.value_position
+    value_sizes = columns.value_size
+    header_positions = columns.header_position
+    header_counts = columns.header_count
+    positions = columns.record_position
     slot = USED_BYTES
     while slot < FACT_SLOTS:
         facts[slot] = 0
@@ -86,7 +95,9 @@ def clean_batches(
                 break
         batch_cut.cut_batch(
             buffer, view, position, limit, crc32c, inflate, now_ms, horizon_ms, stop_offset, held_from, held_to, words,
-            first_offset, offsets, columns, kept, counts, transactions, aborted, open_ids, marker_ids, out, out_view, used,
+            first_offset, offsets, told, timestamps, key_positions, key_sizes, value_positions, value_sizes,
+            header_positions, header_counts, positions, kept, counts, transactions, aborted, open_ids, marker_ids, out,
+            out_view, used,
             facts,
         )  # fmt: skip
         why = facts[1]
