@@ -103,7 +103,8 @@ class MapBuilder:
 
     def _note_segment(self, segment: LiveSegment, start: int, transactions: CleanedTransactions) -> Steps:
         """Note the keys of a segment -> whether the map is full."""
-        position = self._local.index_of(segment).lookup(start).position
+        # An index is read whole, some milliseconds for a large one: only where the round begins within the segment.
+        position = 0 if start <= segment.base_offset else self._local.index_of(segment).lookup(start).position
         with SegmentReader(self._local.disk, segment.log_path, end=segment.size_bytes) as reader:
             is_fresh = False
             while position < segment.size_bytes:
