@@ -399,7 +399,7 @@ def measure_cleaning(options: argparse.Namespace) -> None:
             found["none"].append(beside(broker, lambda: time.sleep(BASELINE_S)))
             for row in CLEANED_ROWS:
                 topic = f"{row}-{number}"
-                client.create_topic(topic, 1, segment_bytes=str(DIRTY_SEGMENT_BYTES))
+                client.create_topic(topic, 1, segment_bytes=str(DIRTY_SEGMENT_BYTES), retention_ms="-1")
                 for made in batches(ROWS[row], DIRTY_MB):
                     client.send_until_taken(client.produce_frame(topic, 0, bytes(made)))
                 time.sleep(SETTLE_S)
