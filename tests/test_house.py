@@ -33,7 +33,7 @@ WORLD = {
     "secrets": ("kcli/server/shell/", "kcli/commands/"),
     "socket": ("kcli/server/shell/", "kcli/spark/session.py"),
     "asyncio": ("kcli/server/shell/",),
-    "threading": ("kcli/commands/", "kcli/spark/"),
+    "threading": ("kcli/commands/", "kcli/spark/", "kcli/server/shell/serving_disk.py"),
     "subprocess": ("kcli/spark/session.py",),
     "multiprocessing": ("kcli/commands/", "kcli/inspect/process_pool.py"),
     "signal": ("kcli/commands/", "kcli/server/shell/", "kcli/inspect/process_pool.py"),

@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kcli.log.disk import OsDisk
 from kcli.log.storage_errors import StorageError
 from kcli.server.config.listeners import Listener
 from kcli.server.config.server_config import ServerConfig
@@ -38,6 +37,7 @@ from kcli.server.node_builder import NodeError, build_node
 from kcli.server.shell.clock import Clock
 from kcli.server.shell.driver import Driver
 from kcli.server.shell.limits import DYNAMIC_KEYS, limits_of
+from kcli.server.shell.serving_disk import ServingDisk
 
 # Of the descriptors that the process may have, this share is for segments that are kept open; the rest is for connections.
 FILES_SHARE = 4
@@ -120,7 +120,7 @@ class Server:
         metrics_socket = self._bind_metrics()
         ports = {name: int(bound.getsockname()[1]) for name, bound in sockets.items()}
         max_open = min(MAX_OPEN_SEGMENTS, descriptors // FILES_SHARE)
-        self.node = build_node(config, OsDisk(), random.SystemRandom(), Clock().now_ms(), self.tell, max_open)
+        self.node = build_node(config, ServingDisk(), random.SystemRandom(), Clock().now_ms(), self.tell, max_open)
         if self.node.broker is not None:
             self.node.broker.bound_ports = ports
         self.driver = Driver(self.node, self.tell, limits_of(config, descriptors, max_open))
