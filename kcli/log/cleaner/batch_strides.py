@@ -39,7 +39,7 @@ RECORDS = 2  # how many records were passed over
 KEYLESS = 3  # how many of them had no key, in batches that begin at the start offset or behind
 TOMBSTONES = 4  # and how many of them had no value
 LAST_OFFSET = 5  # the last offset of the last batch, as it was where there was none
-WORK_BYTES = 6  # how many bytes were looked at, inflated ones where that is more
+WORK_BYTES = 6  # how many bytes were looked at, inflated ones where that is more, and the weight of the batches
 IS_PLAIN = 7  # 1 where no batch was of a transaction
 SCRATCH_SLOTS = 8
 
@@ -50,8 +50,10 @@ OPEN = 2  # how many producers `open_ids` has: those with data since their last 
 TRANSACTION_SLOTS = 3
 
 HEADER_BYTES = 61
-# A stride ends behind so many bytes that it has looked at.
+# A stride ends behind so many bytes that it has looked at; a batch counts for some more, one that is inflated for many.
 STRIDE_BYTES = 512 * 1024
+BATCH_WEIGHT = 500
+INFLATED_WEIGHT = 4000
 
 
 def note_batches(
@@ -132,7 +134,7 @@ def note_batches(
             if marker < 0:
                 break
             why = NEED_MORE
-            work_bytes += size
+            work_bytes += size + BATCH_WEIGHT
             is_plain = 0
             scratch[5] = base_offset + delta
             position = end
@@ -144,14 +146,14 @@ def note_batches(
             payload = inflate(attributes & 7, view[position + 61 : end])
             if payload is None:
                 break
-            work_bytes += len(payload)
+            work_bytes += len(payload) + INFLATED_WEIGHT
             noted = note_batch(
                 payload, 0, len(payload), base_offset, base_offset + delta, base_timestamp, count, start_offset,
                 offsets, timestamps, key_positions, key_sizes, value_positions, value_sizes, header_positions,
                 header_counts, record_positions, table, state, secret, hashes, rows, places, scratch,
             )  # fmt: skip
         else:
-            work_bytes += size
+            work_bytes += size + BATCH_WEIGHT
             noted = note_batch(
                 buffer, position + 61, end, base_offset, base_offset + delta, base_timestamp, count, start_offset,
                 offsets, timestamps, key_positions, key_sizes, value_positions, value_sizes, header_positions,

@@ -13,15 +13,17 @@ from collections.abc import Callable
 from kcli.format.record_scan import Buffer, RecordColumns
 from kcli.log.cleaner import batch_cut, batch_strides, offset_map
 from kcli.log.cleaner.batch_cut import CUT, FACT_SLOTS, FULL, USED_BYTES, WHOLE
-from kcli.log.cleaner.batch_strides import ENOUGH, NEED_MORE, OTHER
+from kcli.log.cleaner.batch_strides import BATCH_WEIGHT, ENOUGH, INFLATED_WEIGHT, NEED_MORE, OTHER
 
 # What a stride tells of each batch that is left.
 ROW_SLOTS = 3  # its bytes, last offset and largest timestamp
 STRIDE_ROWS = 512
 
-# A stride ends behind so much work; bytes of batches that are cut count for more, those that are to be deflated for most.
+# A stride ends behind so much work: in bytes, those of batches that are cut count twice, and what a batch costs however small.
 STRIDE_BYTES = 512 * 1024
 CUT_WEIGHT = 2
+# To deflate a batch takes the time of so many bytes, and of each of its bytes so many times as long.
+DEFLATED_BATCH_WEIGHT = 16_000
 DEFLATED_WEIGHT = 8
 
 
@@ -114,10 +116,10 @@ def clean_batches(
         if facts[3] >= stop_offset:
             facts[23] = 1
         if why == CUT and facts[12]:
-            work_bytes += DEFLATED_WEIGHT * size
+            work_bytes += DEFLATED_WEIGHT * size + DEFLATED_BATCH_WEIGHT
             position += size
             break
-        work_bytes += size
+        work_bytes += size + (INFLATED_WEIGHT if facts[12] else BATCH_WEIGHT)
         if is_whole:
             out[used : used + size] = buffer[position : position + size]
         position += size
