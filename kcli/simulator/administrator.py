@@ -307,11 +307,12 @@ class Administrator:
             configuration_keys=None,
         )
         request = world.request(DESCRIBE_CONFIGS, resources=[resource])
+        asked = dict(topic.configs)
         response = yield self._client.send(DESCRIBE_CONFIGS, world.version(self._rng, DESCRIBE_CONFIGS), request)
         if response is None or response.results[0].error_code in RETRIABLE:
             return
         found = {config.name: config.value for config in response.results[0].configs}
         for name, value in topic.configs.items():
-            # Kafka keeps internal configs to itself.
-            if not name.startswith("internal.") and found.get(name) != value:
+            # Another administrator may have set it meanwhile. Kafka keeps internal configs to itself.
+            if asked.get(name) == value and not name.startswith("internal.") and found.get(name) != value:
                 raise SimulationFailure(f"{topic.facts.name} has {name}={found.get(name)}, not {value}")

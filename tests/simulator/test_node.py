@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from kcli.log import log_opener
-from kcli.log.cleaner import cleanable
+from kcli.log.cleaner import cleanable, cleaning_round
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
-from kcli.log.cleaner.offset_map import OffsetMap
+from kcli.log.cleaner.live_offsets import LiveOffsets
 from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.log_manager import LogManager
 from kcli.log.producer_state_manager import ProducerStateManager
@@ -155,20 +155,21 @@ def loses_names(real: Any) -> Any:
     return lambda self, path: None
 
 
-def drops_a_last_value(real: Any) -> Any:
-    """Of each batch the last record that should stay goes."""
+def forgets_a_live_offset(real: Any) -> Any:
+    """The first one of each window."""
 
-    def keep(self: OffsetMap, buffer: Any, columns: Any, count: int, kept: bytearray, *args: Any, **kwargs: Any) -> int:
-        stay: int = real(self, buffer, columns, count, kept, *args, **kwargs)
-        if stay > 1:
-            kept[kept.rindex(1, 0, count)] = 0
-        return max(stay - 1, min(stay, 1))
+    def move(self: LiveOffsets, offset: int) -> bool:
+        is_unfinished: bool = real(self, offset)
+        word = next((at for at, word in enumerate(self.words) if word), None)
+        if not is_unfinished and word is not None:
+            self.words[word] &= self.words[word] - 1
+        return is_unfinished
 
-    return keep
+    return move
 
 
-def takes_tombstones_at_once(real: Any) -> Any:
-    return lambda self, *args, keeps_tombstones: real(self, *args, keeps_tombstones=False)
+def gives_tombstones_no_time(real: Any) -> Any:
+    return lambda now_ms, delete_retention_ms, *facts: real(now_ms, 0, *facts)
 
 
 def ignores_the_lag(real: Any) -> Any:
@@ -191,8 +192,8 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "leaves a moved replica behind": patched(LogManager, "set_aside", leaves_the_old_one),
     "goes back in time with the wall clock": patched(Clock, "now_ms", follows_the_wall),
     "flushes no directory": patched(SimulatedDisk, "flush_directory", loses_names),
-    "cleans away the last value of a key": patched(OffsetMap, "keep", drops_a_last_value),
-    "cleans tombstones away at once": patched(OffsetMap, "keep", takes_tombstones_at_once),
+    "cleans away the last value of a key": patched(LiveOffsets, "move", forgets_a_live_offset),
+    "cleans tombstones away at once": patched(cleaning_round, "RoundFacts", gives_tombstones_no_time),
     "cleans what min.compaction.lag.ms keeps": patched(cleanable, "first_uncleanable_offset", ignores_the_lag),
     "does not flush what it has cleaned": patched(CleanedSegment, "finish", flushes_no_cleaned_segment),
 }
