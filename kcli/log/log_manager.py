@@ -105,7 +105,7 @@ class LogManager(LogRegistry):
         """Go by these from now on. The cleaner looks at once, as Kafka's does, which begins anew with them."""
         self.settings = self.settings._replace(**settings)
         if self._cleaning is not None:
-            self._cleaning.wake(0)
+            self.cleaner.look_again()
 
     def clean_broker_epoch(self) -> int:
         """The broker epoch that all log directories were cleanly stopped with; -1 where they were not, or differ."""
@@ -216,6 +216,6 @@ class LogManager(LogRegistry):
 
         self._is_closing = True
         if self._cleaning is not None:
-            self.cleaner.give_up_round()
+            self.cleaner.give_up_rounds()
             self.cleaner.forget_the_gone()
         return close_logs(self, self.checkpoints, broker_epoch)

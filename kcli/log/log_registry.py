@@ -62,6 +62,7 @@ class LogManagerSettings(NamedTuple):
     producer_id_expiration_check_interval_ms: int = 600_000  # producer.id.expiration.check.interval.ms
     alter_log_dirs_max_bytes_per_second: int = (1 << 63) - 1  # replica.alter.log.dirs.io.max.bytes.per.second
     cleaner_enable: bool = True  # log.cleaner.enable
+    cleaner_threads: int = 1  # log.cleaner.threads
     cleaner_dedupe_buffer_bytes: int = 134_217_728  # log.cleaner.dedupe.buffer.size
     cleaner_load_factor: float = 0.9  # log.cleaner.io.buffer.load.factor
     cleaner_max_bytes_per_second: float = float("inf")  # log.cleaner.io.max.bytes.per.second

@@ -169,16 +169,20 @@ def test_tombstones_go_by_the_present_time_for_them(tmp_path: Path) -> None:
     assert dropped < kept / 2
 
 
-def test_settings_without_a_meaning_here_are_accepted(tmp_path: Path) -> None:
-    """One cleaner does the work of all threads, and reads as it likes."""
-    node = started(tmp_path / "a", "log.cleaner.min.cleanable.ratio=1")
-    node.create_topic("t", **COMPACT)
-    grow(node)
-    alter(node, BROKER, "", log_cleaner_threads="2", log_cleaner_io_buffer_size="1048576")
-    alter(node, BROKER, "1", log_cleaner_threads="4")
-    assert is_waiting(node)
-    alter(node, BROKER, "", log_cleaner_min_cleanable_ratio="0")
-    node.until(lambda: is_clean(node))
+def test_more_threads_clean_more_logs_at_once(tmp_path: Path) -> None:
+    node = started(tmp_path / "a", "log.cleaner.io.max.bytes.per.second=5000")
+    for topic in ("t", "u"):
+        node.create_topic(topic, **COMPACT)
+        grow(node, topic)
+
+    def rounds() -> int:
+        return sum(any(Path(log_of(node, topic).directory).glob("*.cleaned")) for topic in ("t", "u"))
+
+    node.until(lambda: rounds() == 1)
+    alter(node, BROKER, "", log_cleaner_threads="2")
+    node.until(lambda: rounds() == 2)
+    alter(node, BROKER, "", log_cleaner_io_max_bytes_per_second="1e9")
+    node.until(lambda: is_clean(node, "t") and is_clean(node, "u"))
 
 
 # --------------------------------------------------------------------------------------------------------- the throttle

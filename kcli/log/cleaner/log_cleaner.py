@@ -8,9 +8,9 @@
                        with the reason
 
 The filthiest log is cleaned first: the largest dirty ratio of those that are above their min.cleanable.dirty.ratio or overdue
-(max.compaction.lag.ms). Where none needs it, it is looked again log.cleaner.backoff.ms later. One round is under way at a
-time; one whose log is not compacted any more is given up. What rounds read and write is held to
-log.cleaner.io.max.bytes.per.second.
+(max.compaction.lag.ms). Where none needs it, it is looked again log.cleaner.backoff.ms later. As many rounds are under way at a
+time as there are log.cleaner.threads, slice by slice in turn, which share log.cleaner.dedupe.buffer.size; one whose log is not
+compacted any more is given up. What rounds read and write together is held to log.cleaner.io.max.bytes.per.second.
 
 `kcli-uncleanable-partitions` of each log directory tells which of its logs were given up, for `kcli describe`.
 `cleaner-offset-checkpoint` of each log directory tells up to where its logs are cleaned. It is written behind each round and
@@ -22,6 +22,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
@@ -84,6 +85,20 @@ class GivenUp(NamedTuple):
     reason: str
 
 
+class _CleanerThread:
+    """A round under way over `log`, with `map_bytes` for its keys; no thread of the system's."""
+
+    __slots__ = ("began_ms", "is_flushing", "log", "map_bytes", "round", "steps")
+
+    def __init__(self, log: UnifiedLog, under_way: CleaningRound, now_ms: int, map_bytes: int) -> None:
+        self.log = log
+        self.round = under_way
+        self.steps: CleaningSteps[CleanedLog] = under_way.run()
+        self.began_ms = now_ms
+        self.map_bytes = map_bytes
+        self.is_flushing = False
+
+
 class LogCleaner:
     """Cleans the compacted logs of a registry, a slice a call of `run`, which `wake(at_ms)` has called.
 
@@ -104,23 +119,34 @@ class LogCleaner:
         self._candidates: list[UnifiedLog] | None = None
         self._filthiest: tuple[float, UnifiedLog, LogToClean] | None = None
         self._look_now = LastLook(0)
-        self._log: UnifiedLog | None = None
-        self._round: CleaningRound | None = None
-        self._steps: CleaningSteps[CleanedLog] | None = None
-        self._began_ms = 0
+        self._threads: list[_CleanerThread] = []  # whose turn it is first
         self._throttle = Throttle()
-        self._is_flushing = False
+        self._rest_until_ms = 0
 
     def run(self, now_ms: int) -> int:
         """The next slice -> when to come again."""
-        if self._is_flushing:
-            return NEVER_MS
-        if self._steps is not None:
-            due_ms = self._throttle.due_ms(now_ms, self._registry.settings.cleaner_max_bytes_per_second)
-            return due_ms if due_ms > now_ms else self._step(now_ms)
-        if self._look(now_ms):
-            return now_ms
-        return now_ms if self._begin(now_ms) else now_ms + max(LEAST_BACKOFF_MS, self._registry.settings.cleaner_backoff_ms)
+        settings, rest_until_ms = self._registry.settings, NEVER_MS
+        if len(self._threads) < settings.cleaner_threads:
+            if now_ms >= self._rest_until_ms:
+                if self._look(now_ms) or self._begin(now_ms):
+                    return now_ms
+                self._rest_until_ms = now_ms + max(LEAST_BACKOFF_MS, settings.cleaner_backoff_ms)
+            rest_until_ms = self._rest_until_ms
+        thread = next((one for one in self._threads if not one.is_flushing), None)
+        if thread is None:
+            return rest_until_ms
+        due_ms = self._throttle.due_ms(now_ms, settings.cleaner_max_bytes_per_second)
+        if due_ms > now_ms:
+            return min(due_ms, rest_until_ms)
+        self._threads.remove(thread)
+        self._threads.append(thread)
+        self._step(thread, now_ms)
+        return now_ms
+
+    def look_again(self) -> None:
+        """Do not rest: what is to be cleaned may be other logs now."""
+        self._rest_until_ms = 0
+        self._wake(0)
 
     def uncleanable_by_directory(self, now_ms: int) -> dict[str, Uncleanable]:
         """By log directory; those without any are left out."""
@@ -155,8 +181,8 @@ class LogCleaner:
         registry = self._registry
         if self._candidates is None:
             self.forget_the_gone()
-            logs = registry.logs.values()
-            self._candidates = [log for log in logs if log.config.is_compacted and log not in self.uncleanable]
+            taken = {*self.uncleanable, *(thread.log for thread in self._threads)}
+            self._candidates = [log for log in registry.logs.values() if log.config.is_compacted and log not in taken]
             self._filthiest, self._look_now = None, LastLook(now_ms)
         for _ in range(min(LOGS_PER_STEP, len(self._candidates))):
             log = self._candidates.pop()
@@ -198,91 +224,81 @@ class LogCleaner:
         """Begin the round of the filthiest log -> whether there is one."""
         if self._filthiest is None:
             return False
-        (_, self._log, cleanable), self._filthiest = self._filthiest, None
+        (_, log, cleanable), self._filthiest = self._filthiest, None
         registry, settings = self._registry, self._registry.settings
-        secret = registry.random_bytes(SECRET_BYTES)
-        offsets = OffsetMap(settings.cleaner_dedupe_buffer_bytes, secret, settings.cleaner_load_factor)
-        self._round = CleaningRound(self._log, cleanable, offsets, now_ms)
-        self._steps = self._round.run()
-        self._began_ms, self.round_delay_ms = now_ms, self._look_now.delay_ms
+        secret, map_bytes = (
+            registry.random_bytes(SECRET_BYTES),
+            settings.cleaner_dedupe_buffer_bytes // settings.cleaner_threads,
+        )
+        offsets = OffsetMap(map_bytes, secret, settings.cleaner_load_factor)
+        self._threads.append(_CleanerThread(log, CleaningRound(log, cleanable, offsets, now_ms), now_ms, map_bytes))
+        self.round_delay_ms = self._look_now.delay_ms
         return True
 
     # ------------------------------------------------------------------------------------------------------- cleaning
 
-    def _step(self, now_ms: int) -> int:
-        """Go on with the round -> when to come again."""
-        log, steps, under_way = self._log, self._steps, self._round
-        assert log is not None and steps is not None and under_way is not None
+    def _step(self, thread: _CleanerThread, now_ms: int) -> None:
+        """Go on with a round."""
+        log = thread.log
         try:
             if not self._registry.is_live(log) or not log.config.is_compacted:
                 raise CleaningAbortedError(f"{log} is out of service, or not compacted any more")
-            paths = self._next_step(steps, under_way, now_ms)
+            paths = self._next_step(thread, now_ms)
         except StopIteration as end:
-            self._put_aside(log, under_way, now_ms)
-            self._finish(log, end.value, now_ms)
-            return now_ms
+            self._put_aside(thread, now_ms)
+            self._finish(thread, end.value, now_ms)
         except CleaningAbortedError:
-            self.give_up_round()
-            return now_ms
+            self._end(thread)
         except FormatError as error:
-            self._give_up(log, error, now_ms)
-            return now_ms
+            self._end(thread)
+            self._tell_uncleanable(log, error.message, now_ms)
         except OSError as error:
-            self._fail(log, error)
-            return now_ms
+            self._fail(thread, error)
         except Exception as error:  # whatever it is, requests are served, and the other logs cleaned
             where = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{where.filename.rpartition('/')[2]}:{where.lineno}"
-            self.give_up_round()
+            self._end(thread)
             self._tell_uncleanable(log, f"a fault of kcli at {at}: {error!r}; please report it", now_ms)
-            return now_ms
-        self._put_aside(log, under_way, now_ms)
-        if paths:
-            self._is_flushing = True
-            self._registry.queue_flush(FlushRequest(paths, self._flushed))
-            return NEVER_MS
-        return now_ms
+        else:
+            self._put_aside(thread, now_ms)
+            if paths:
+                thread.is_flushing = True
+                self._registry.queue_flush(FlushRequest(paths, partial(self._flushed, thread)))
 
-    def _next_step(self, steps: CleaningSteps[CleanedLog], under_way: CleaningRound, now_ms: int) -> tuple[str, ...]:
-        """A step of the round -> what it wants flushed; its bytes are held to the rate."""
-        moved_before = under_way.moved_bytes
+    def _next_step(self, thread: _CleanerThread, now_ms: int) -> tuple[str, ...]:
+        """A step of a round -> what it wants flushed; its bytes are held to the rate."""
+        moved_before = thread.round.moved_bytes
         try:
-            return next(steps)
+            return next(thread.steps)
         finally:
-            moved = under_way.moved_bytes - moved_before
+            moved = thread.round.moved_bytes - moved_before
             self._throttle.add(moved, now_ms, self._registry.settings.cleaner_max_bytes_per_second)
 
-    def _flushed(self, error: OSError | None) -> None:
-        """What the round wanted on the device is there, or not."""
-        self._is_flushing = False
+    def _flushed(self, thread: _CleanerThread, error: OSError | None) -> None:
+        """What a round wanted on the device is there, or not."""
+        thread.is_flushing = False
         if isinstance(error, FileNotFoundError):
-            self.give_up_round()  # retention was faster; it is looked again at what is left
-        elif error is not None and self._log is not None:
-            self._fail(self._log, error)
+            self._end(thread)  # retention was faster; it is looked again at what is left
+        elif error is not None and thread in self._threads:
+            self._fail(thread, error)
         self._wake(0)
 
-    def _put_aside(self, log: UnifiedLog, under_way: CleaningRound, now_ms: int) -> None:
+    def _put_aside(self, thread: _CleanerThread, now_ms: int) -> None:
         """Have the files go that were replaced, for good."""
-        removed = under_way.take_removed()
+        removed = thread.round.take_removed()
         if removed:
-            self._registry.deletions.add(removed, now_ms + log.config.file_delete_delay_ms)
+            self._registry.deletions.add(removed, now_ms + thread.log.config.file_delete_delay_ms)
 
-    def _finish(self, log: UnifiedLog, done: CleanedLog, now_ms: int) -> None:
-        self.give_up_round()
-        log.cleaned_offset = done.end_offset
+    def _finish(self, thread: _CleanerThread, done: CleanedLog, now_ms: int) -> None:
+        self._end(thread)
+        thread.log.cleaned_offset = done.end_offset
         totals = self.totals
         totals.rounds += 1
         totals.bytes_read += done.counts.bytes_read
         totals.bytes_kept += done.counts.bytes_kept
-        most_keys = self._registry.settings.cleaner_dedupe_buffer_bytes / SLOT_BYTES
-        took_ms = now_ms - self._began_ms
-        self.last_round = LastRound(done.counts.bytes_read, done.counts.bytes_kept, took_ms, done.keys / most_keys)
-        self.on_cleaned(log)
-
-    def _give_up(self, log: UnifiedLog, error: FormatError, now_ms: int) -> None:
-        """Leave a log alone whose bytes cannot be read."""
-        self.give_up_round()
-        self._tell_uncleanable(log, error.message, now_ms)
+        map_used = done.keys / (thread.map_bytes / SLOT_BYTES)
+        self.last_round = LastRound(done.counts.bytes_read, done.counts.bytes_kept, now_ms - thread.began_ms, map_used)
+        self.on_cleaned(thread.log)
 
     def _tell_uncleanable(self, log: UnifiedLog, why: str, now_ms: int) -> None:
         """Have no round look at a log again until the broker starts anew."""
@@ -291,15 +307,21 @@ class LogCleaner:
         self._registry.report(Line(text, path=log.directory, topic=log.topic, partition=log.partition, error=why))
         self.on_uncleanable(parent_path(log.directory))
 
-    def _fail(self, log: UnifiedLog, error: OSError) -> None:
+    def _fail(self, thread: _CleanerThread, error: OSError) -> None:
         """A disk that refuses the cleaner refuses the broker; a log that was deleted meanwhile is no matter."""
-        self.give_up_round()
-        if self._registry.is_live(log):
-            self._registry.take_offline(log.directory, error)
+        self._end(thread)
+        if self._registry.is_live(thread.log):
+            self._registry.take_offline(thread.log.directory, error)
 
-    def give_up_round(self) -> None:
-        """The round is over, if one is under way; what it had begun to write goes."""
-        under_way, self._steps, self._round, self._log = self._round, None, None, None
-        if under_way is not None:
-            with suppress(OSError):  # its log directory failed: what is left goes with the next start
-                under_way.discard()
+    def give_up_rounds(self) -> None:
+        """All that is under way is over, and what it had begun to write goes."""
+        for thread in list(self._threads):
+            self._end(thread)
+
+    def _end(self, thread: _CleanerThread) -> None:
+        """A round is over; what it had begun to write goes. Its thread looks for another at once."""
+        if thread in self._threads:
+            self._threads.remove(thread)
+            self._rest_until_ms = 0
+        with suppress(OSError):  # its log directory failed: what is left goes with the next start
+            thread.round.discard()

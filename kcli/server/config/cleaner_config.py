@@ -13,6 +13,7 @@ from kcli.server.config.server_config import ConfigReader
 def cleaner_settings(config: ConfigReader) -> dict[str, Any]:
     """Fields of kcli.log.log_registry.LogManagerSettings."""
     return {
+        "cleaner_threads": config.get_int("log.cleaner.threads"),
         "cleaner_dedupe_buffer_bytes": config.get_int("log.cleaner.dedupe.buffer.size"),
         "cleaner_load_factor": config.get_float("log.cleaner.io.buffer.load.factor"),
         "cleaner_max_bytes_per_second": config.get_float("log.cleaner.io.max.bytes.per.second"),

@@ -224,3 +224,43 @@ def test_a_stop_in_order_gives_the_round_up_and_leaves_nothing_of_it(node: Node)
     for _ in running.manager.shutdown(1):
         pass
     assert not [name for name in names(log) if name.endswith((".swap", ".cleaned"))]
+
+
+def rounds_at_once(running: Running, logs: list[UnifiedLog]) -> int:
+    """How many of the logs were written anew at one time, at most, until all are clean."""
+    most = 0
+    while any(log.cleaned_offset != log.active_base_offset for log in logs):
+        running.step()
+        most = max(most, sum(any(name.endswith(".cleaned") for name in names(log)) for log in logs))
+    return most
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_as_many_logs_are_cleaned_at_once_as_there_are_threads(node: Node, threads: int) -> None:
+    """A large one, or a slow rate, does not keep all others waiting; and each has its part of the memory."""
+    running = Running(
+        node, cleaner_threads=threads, cleaner_max_bytes_per_second=20_000.0, cleaner_dedupe_buffer_bytes=24 * 600
+    )
+    logs = [running.make(partition, records=100 + partition) for partition in range(4)]
+    assert rounds_at_once(running, logs) == threads
+    assert running.manager.cleaner.totals.rounds == len(logs)
+    assert running.manager.cleaner.last_round.map_used == pytest.approx(5 / (600 / threads))
+
+
+def test_without_a_thread_nothing_is_cleaned_until_there_is_one(node: Node) -> None:
+    running = Running(node, cleaner_threads=0)
+    log = running.make()
+    running.until(NOW_MS + 5_000)
+    assert log.cleaned_offset is None
+    running.manager.change_settings(cleaner_threads=1)
+    running.until(NOW_MS + 5_500)
+    assert log.cleaned_offset == log.active_base_offset
+
+
+def test_a_thread_that_is_taken_away_ends_its_round_first(node: Node) -> None:
+    running = Running(node, cleaner_threads=2, cleaner_max_bytes_per_second=20_000.0)
+    logs = [running.make(partition) for partition in range(3)]
+    while sum(any(name.endswith(".cleaned") for name in names(log)) for log in logs) < 2:
+        running.step()
+    running.manager.change_settings(cleaner_threads=1)
+    assert rounds_at_once(running, logs) == 2 and running.manager.cleaner.totals.rounds == 3
