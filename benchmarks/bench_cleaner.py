@@ -60,6 +60,7 @@ from tests.oracle.peer import QUICK_START, Peer
 
 NOW_MS = 1_700_000_000_000
 DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024
+BUFFER_BYTES = 256 * 1024  # of log.cleaner.io.buffer.size half is for what is read, half for what is left
 BATCH_RECORDS_BYTES = 16_000
 KEY_BYTES = 12
 POOL_BYTES = 1 << 24
@@ -168,7 +169,7 @@ def copy_of(source: Path, target: Path) -> int:
 def drive(log: UnifiedLog) -> tuple[CleanedLog, float, float]:
     """A round to its end -> what it did, the CPU of its longest step and all flushes, in seconds."""
     cleanable = log_to_clean(log, None, NOW_MS)
-    under_way = CleaningRound(log, cleanable, OffsetMap(DEDUPE_BUFFER_BYTES, os.urandom(SECRET_BYTES)), NOW_MS)
+    under_way = CleaningRound(log, cleanable, OffsetMap(DEDUPE_BUFFER_BYTES, os.urandom(SECRET_BYTES)), NOW_MS, BUFFER_BYTES)
     steps, longest, flushes = under_way.run(), 0.0, 0.0
     disk = OsDisk()
     while True:

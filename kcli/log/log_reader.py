@@ -145,10 +145,14 @@ class LogBatch:
 
 
 class SegmentReader:
-    """Reads one `.log` or `.checkpoint` file. `end` bounds what is looked at, in bytes (None: the size when asked)."""
+    """Reads one `.log` or `.checkpoint` file. `end` bounds what is looked at, in bytes (None: the size when asked).
 
-    def __init__(self, disk: Disk, path: str, *, end: int | None = None) -> None:
+    `chunk_bytes` is how much `at_hand` reads at once.
+    """
+
+    def __init__(self, disk: Disk, path: str, *, end: int | None = None, chunk_bytes: int = 0) -> None:
         self.path = path
+        self._chunk_bytes = chunk_bytes or limits.READ_CHUNK_BYTES
         self.file = disk.open_file(path)
         self._end = end
         self._buffer = memoryview(bytearray())  # as large as what was read at once so far
@@ -215,10 +219,10 @@ class SegmentReader:
     def at_hand(self, position: int, *, fresh: bool = False) -> tuple[memoryview, int, int]:
         """Bytes from byte `position` on, for a pass over many batches -> a buffer, where in it they begin, where they end.
 
-        They are valid until the reader moves on. What lies in the buffer is used; `fresh` reads again, up to READ_CHUNK_BYTES.
+        They are valid until the reader moves on. What lies in the buffer is used; `fresh` reads again, up to a chunk.
         """
         if fresh or position < self._start or position >= self._start + self._filled:
-            self._fill(position, limits.READ_CHUNK_BYTES, self.end_position())
+            self._fill(position, self._chunk_bytes, self.end_position())
         return self._buffer, position - self._start, self._filled
 
     def _next_sound(self, position: int, suspect: int | None, end: int, *, legacy: bool) -> int | None:
@@ -257,7 +261,7 @@ class SegmentReader:
         return next(self.batches(position, resynchronise=False), None)
 
     def _fill(self, position: int, size: int, end: int) -> None:
-        size = min(max(size, limits.READ_CHUNK_BYTES), max(end - position, 0))
+        size = min(size, max(end - position, 0))
         if size > len(self._buffer):
             self._buffer = memoryview(bytearray(size))
         self._start = position
@@ -306,7 +310,7 @@ class SegmentReader:
             crc = streamed_crc(self.file, header)
             return None if crc is None else LogBatch(header, None, crc, self.file)
         if index + size > self._filled:
-            self._fill(header.position, size, end)
+            self._fill(header.position, max(size, limits.READ_CHUNK_BYTES), end)
             index = 0
             if size > self._filled:
                 return None

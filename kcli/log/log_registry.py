@@ -64,6 +64,7 @@ class LogManagerSettings(NamedTuple):
     cleaner_enable: bool = True  # log.cleaner.enable
     cleaner_threads: int = 1  # log.cleaner.threads
     cleaner_dedupe_buffer_bytes: int = 134_217_728  # log.cleaner.dedupe.buffer.size
+    cleaner_io_buffer_bytes: int = 524_288  # log.cleaner.io.buffer.size
     cleaner_load_factor: float = 0.9  # log.cleaner.io.buffer.load.factor
     cleaner_max_bytes_per_second: float = float("inf")  # log.cleaner.io.max.bytes.per.second
     cleaner_backoff_ms: int = 15_000  # log.cleaner.backoff.ms

@@ -32,7 +32,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
 
-from kcli.format import limits
 from kcli.format.compression import deflate, inflate_at_once
 from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord
 from kcli.format.legacy_upgrade import UpgradedBatch
@@ -129,7 +128,14 @@ def _cut_batch(
 class BatchFilter:
     """Applies a round's map to batches, which must be given front to back."""
 
-    def __init__(self, offsets: OffsetMap, transactions: CleanedTransactions, facts: RoundFacts, live: LiveOffsets) -> None:
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        transactions: CleanedTransactions,
+        facts: RoundFacts,
+        live: LiveOffsets,
+        buffer_bytes: int,
+    ) -> None:
         self.counts = FilterCounts()
         self.live = live
         self._offsets = offsets
@@ -143,7 +149,7 @@ class BatchFilter:
         self.facts = array("q", bytes(8 * FACT_SLOTS))
         self.rows = array("q", bytes(8 * ROW_SLOTS * STRIDE_ROWS))
         self._scratch = array("q", bytes(8 * SCRATCH_SLOTS))
-        self._out = memoryview(bytearray(limits.READ_CHUNK_BYTES))
+        self._out = memoryview(bytearray(buffer_bytes))
         # Batches with these offsets may have to stay without a record.
         ends = {last.last_data_offset for last in facts.last_records.values() if last.last_data_offset is not None}
         self._stop_offsets = sorted(ends | {facts.upper_bound_offset - 1, INT64_MAX})

@@ -26,6 +26,7 @@ from array import array
 from collections.abc import Generator
 from typing import NamedTuple, TypeVar
 
+from kcli.format import limits
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import read_header
@@ -64,14 +65,25 @@ class CleanedLog(NamedTuple):
 
 
 class CleaningRound:
-    """A round over `log`, whose segments must not be changed by another round meanwhile; times in ms."""
+    """A round over `log`, whose segments must not be changed by another round meanwhile; times in ms.
 
-    def __init__(self, log: UnifiedLog, cleanable: LogToClean, offsets: OffsetMap, now_ms: int) -> None:
+    So much as `buffer_bytes` is read at once, and held of what was cleaned; 0 leaves it to kcli.format.limits.
+    """
+
+    def __init__(
+        self,
+        log: UnifiedLog,
+        cleanable: LogToClean,
+        offsets: OffsetMap,
+        now_ms: int,
+        buffer_bytes: int = 0,
+    ) -> None:
         self._log = log
         self._local = log.local_log()
         self._cleanable = cleanable
         self._offsets = offsets
         self._now_ms = now_ms
+        self._buffer_bytes = buffer_bytes or limits.READ_CHUNK_BYTES
         self._pace = Pace()
         self._being_written: list[CleanedSegment] = []
         self._runs = NotedRuns()
@@ -97,7 +109,7 @@ class CleaningRound:
             # A record goes for the sake of a later one of its key, which must not go with the power then.
             yield tuple(self._log.unflushed_paths()[:-1])
             dirty = self._cleanable.first_dirty_offset, self._cleanable.first_uncleanable_offset
-            builder = MapBuilder(self._log, self._offsets, self._pace, self._check)
+            builder = MapBuilder(self._log, self._offsets, self._pace, self._check, self._buffer_bytes)
             yield from builder.build(*dirty)
             return (yield from self._clean_groups(builder))
         except Exception:
@@ -130,7 +142,7 @@ class CleaningRound:
         self._runs = builder.runs
         transactions = CleanedTransactions()
         live = LiveOffsets(self._offsets, self._cleanable.first_dirty_offset)
-        batches = BatchFilter(self._offsets, transactions, facts, live)
+        batches = BatchFilter(self._offsets, transactions, facts, live, self._buffer_bytes)
         if self._offsets.is_in_order:
             batches.counts.without_key, batches.counts.tombstones_dropped = builder.keyless, builder.tombstones
         legacy_horizon_ms = self._legacy_horizon_ms(segments)
@@ -178,7 +190,7 @@ class CleaningRound:
             following = self._next_start(olds, slot)
             transactions.add_aborted(self._log.aborted_transactions(old.base_offset, following))
             keeps_legacy_tombstones = disk.mtime_ms(old.log_path) > legacy_horizon_ms
-            with SegmentReader(disk, old.log_path, end=old.size_bytes) as reader:
+            with SegmentReader(disk, old.log_path, end=old.size_bytes, chunk_bytes=self._buffer_bytes) as reader:
                 position = yield from self._clean_usual(reader, 0, old, batches, olds)
                 while position < old.size_bytes:
                     batch = sound_batch(reader, position)

@@ -42,6 +42,8 @@ from kcli.log.unified_log import UnifiedLog
 LOGS_PER_STEP = 64
 # Kafka's cleaner is a thread, which may look again at once; here requests are served by whoever would look all the time.
 LEAST_BACKOFF_MS = 10
+# Larger batches than a buffer are looked at singly, so that a small one costs time.
+LEAST_BUFFER_BYTES = 16 * 1024
 
 
 class CleanerTotals:
@@ -231,7 +233,10 @@ class LogCleaner:
             settings.cleaner_dedupe_buffer_bytes // settings.cleaner_threads,
         )
         offsets = OffsetMap(map_bytes, secret, settings.cleaner_load_factor)
-        self._threads.append(_CleanerThread(log, CleaningRound(log, cleanable, offsets, now_ms), now_ms, map_bytes))
+        # Half of it for what is read, half for what is left.
+        buffer_bytes = max(settings.cleaner_io_buffer_bytes // settings.cleaner_threads // 2, LEAST_BUFFER_BYTES)
+        under_way = CleaningRound(log, cleanable, offsets, now_ms, buffer_bytes)
+        self._threads.append(_CleanerThread(log, under_way, now_ms, map_bytes))
         self.round_delay_ms = self._look_now.delay_ms
         return True
 

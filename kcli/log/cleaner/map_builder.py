@@ -76,10 +76,17 @@ class MapBuilder:
     """Fills `offsets` from the batches of `log`; `check(segments)` raises where these are no longer part of it.
 
     `keyless` and `tombstones` are how many records without a key, and without a value, it has met in batches that
-    kcli.log.cleaner.live_offsets holds. `runs` are where whole strides of such lie.
+    kcli.log.cleaner.live_offsets holds. `runs` are where whole strides of such lie. So much as `buffer_bytes` is read at once.
     """
 
-    def __init__(self, log: UnifiedLog, offsets: OffsetMap, pace: Pace, check: Callable[[list[LiveSegment]], None]) -> None:
+    def __init__(
+        self,
+        log: UnifiedLog,
+        offsets: OffsetMap,
+        pace: Pace,
+        check: Callable[[list[LiveSegment]], None],
+        buffer_bytes: int,
+    ) -> None:
         self.keyless = self.tombstones = 0
         self.runs = NotedRuns()
         self._log = log
@@ -87,6 +94,7 @@ class MapBuilder:
         self._offsets = offsets
         self._pace = pace
         self._check = check
+        self._buffer_bytes = buffer_bytes
         self._scanner = RecordScanner()
         self._scratch = array("q", bytes(8 * SCRATCH_SLOTS))
 
@@ -105,7 +113,9 @@ class MapBuilder:
         """Note the keys of a segment -> whether the map is full."""
         # An index is read whole, some milliseconds for a large one: only where the round begins within the segment.
         position = 0 if start <= segment.base_offset else self._local.index_of(segment).lookup(start).position
-        with SegmentReader(self._local.disk, segment.log_path, end=segment.size_bytes) as reader:
+        with SegmentReader(
+            self._local.disk, segment.log_path, end=segment.size_bytes, chunk_bytes=self._buffer_bytes
+        ) as reader:
             is_fresh = False
             while position < segment.size_bytes:
                 buffer, index, filled = reader.at_hand(position, fresh=is_fresh)

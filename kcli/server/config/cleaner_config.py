@@ -1,7 +1,4 @@
-"""What of the broker's configuration the log cleaner goes by; all but log.cleaner.enable may change while it runs.
-
-One cleaner does the work of log.cleaner.threads, with all of the memory that Kafka divides among them.
-"""
+"""What of the broker's configuration the log cleaner goes by; all but log.cleaner.enable may change while it runs."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ def cleaner_settings(config: ConfigReader) -> dict[str, Any]:
     return {
         "cleaner_threads": config.get_int("log.cleaner.threads"),
         "cleaner_dedupe_buffer_bytes": config.get_int("log.cleaner.dedupe.buffer.size"),
+        "cleaner_io_buffer_bytes": config.get_int("log.cleaner.io.buffer.size"),
         "cleaner_load_factor": config.get_float("log.cleaner.io.buffer.load.factor"),
         "cleaner_max_bytes_per_second": config.get_float("log.cleaner.io.max.bytes.per.second"),
         "cleaner_backoff_ms": config.get_int("log.cleaner.backoff.ms"),

@@ -9,6 +9,7 @@ import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound, CleaningSteps
+from kcli.log.disk import OsFile
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.unified_log import UnifiedLog
@@ -264,3 +265,27 @@ def test_a_thread_that_is_taken_away_ends_its_round_first(node: Node) -> None:
         running.step()
     running.manager.change_settings(cleaner_threads=1)
     assert rounds_at_once(running, logs) == 2 and running.manager.cleaner.totals.rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("io_buffer_bytes", "threads", "read_bytes"), [(1 << 19, 1, 1 << 18), (1 << 17, 1, 1 << 16), (1 << 19, 4, 1 << 16)]
+)
+def test_so_much_is_read_at_once_as_the_buffer_of_a_thread_takes(
+    node: Node, io_buffer_bytes: int, threads: int, read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the buffer is for reading, as in Kafka."""
+    running = Running(node, cleaner_io_buffer_bytes=io_buffer_bytes, cleaner_threads=threads)
+    log = running.make(0, COMPACTED._replace(segment_bytes=1 << 20), records=0)
+    for number in range(2000):
+        log.append_as_leader(new_batch([b"v" * 1000], keys=[b"k%d" % (number % 5)]), 0, NOW_MS)
+    log.update_high_watermark(log.log_end_offset)
+    sizes, real = [], OsFile.read_into
+
+    def read_into(self: OsFile, position: int, buffer: memoryview) -> int:
+        sizes.append(len(buffer))
+        return real(self, position, buffer)
+
+    monkeypatch.setattr(OsFile, "read_into", read_into)
+    running.until(NOW_MS + 300)
+    assert log.cleaned_offset == log.active_base_offset
+    assert max(sizes) == read_bytes
