@@ -231,18 +231,24 @@ class NewRecordBatch(NamedTuple):
         return bytes(header) + bytes(self.records)
 
 
-def empty_batch(batch: RecordBatch) -> NewRecordBatch:
-    """What Kafka's cleaner leaves of a batch whose records all went but whose producer still needs its sequence."""
+def with_records(batch: RecordBatch, records: Buffer) -> NewRecordBatch:
+    """The batch with other records, and the rest of its header; what else is to change, `_replace` changes."""
     return NewRecordBatch(
         base_offset=batch.base_offset,
         last_offset_delta=batch.last_offset_delta,
-        base_timestamp=NO_TIMESTAMP,
+        base_timestamp=batch.base_timestamp,
         max_timestamp=batch.max_timestamp,
-        record_count=0,
-        records=b"",
-        attributes=batch.attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG),
+        record_count=batch.record_count,
+        records=records,
+        attributes=batch.attributes,
         partition_leader_epoch=batch.partition_leader_epoch,
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
     )
+
+
+def empty_batch(batch: RecordBatch) -> NewRecordBatch:
+    """What Kafka's cleaner leaves of a batch whose records all went but whose producer still needs its sequence."""
+    attributes = batch.attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG)
+    return with_records(batch, b"")._replace(base_timestamp=NO_TIMESTAMP, record_count=0, attributes=attributes)

@@ -28,7 +28,7 @@ from kcli.format.compression import deflate, inflate
 from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord, iter_records
 from kcli.format.legacy_upgrade import UpgradedBatch
 from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError
-from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NewRecordBatch, RecordBatch
+from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, RecordBatch, with_records
 from kcli.inspect.compacting.jobs import Recompression
 from kcli.log.log_reader import LogBatch
 
@@ -83,19 +83,8 @@ class Converter:
 
     def _recompressed(self, header: RecordBatch, data: Buffer) -> bytes:
         records = inflate(header.codec, memoryview(data)[HEADER_BYTES:], limit=limits.MAX_INFLATED_BATCH_BYTES)
-        return NewRecordBatch(
-            base_offset=header.base_offset,
-            last_offset_delta=header.last_offset_delta,
-            base_timestamp=header.base_timestamp,
-            max_timestamp=header.max_timestamp,
-            record_count=header.record_count,
-            records=deflate(self._target.codec, records, level=self._target.level),
-            attributes=header.attributes & ~CODEC_MASK | self._target.codec,
-            partition_leader_epoch=header.partition_leader_epoch,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-        ).encode()
+        deflated = deflate(self._target.codec, records, level=self._target.level)
+        return with_records(header, deflated)._replace(attributes=header.attributes & ~CODEC_MASK | self._target.codec).encode()
 
     # ------------------------------------------------------------------------------------------------- format 0 and 1
 

@@ -52,8 +52,6 @@ DISCARDED = 24  # markers that go
 SETS_HORIZON = 25  # 1 where the last batch gets its delete horizon
 FACT_SLOTS = 26
 
-HEADER_BYTES = 61
-
 
 def cut_batch(
     buffer: Buffer,
@@ -236,7 +234,7 @@ def cut_marker(
     """The `cut_batch` of a marker of no aborted transaction, buffer[position:end]."""
     if attributes & 7 or facts[5] != 1:
         return 0
-    marker = batch_strides.read_marker(
+    marker = batch_strides.scan_marker(
         buffer, position + 61, end, base_offset, facts[10], told, timestamps, key_positions,
         key_sizes, value_positions, value_sizes, header_positions, header_counts,
         positions, counts,

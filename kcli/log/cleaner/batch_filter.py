@@ -40,10 +40,10 @@ from kcli.format.record_batch import (
     DELETE_HORIZON_FLAG,
     HEADER_BYTES,
     NO_TIMESTAMP,
-    NewRecordBatch,
     RecordBatch,
     empty_batch,
     read_header,
+    with_records,
 )
 from kcli.format.record_copy import copy_records
 from kcli.log.batch_walk import read_marker
@@ -104,25 +104,6 @@ class _Selection:
         self.keeps_tombstones = keeps_tombstones
         self.stay = self.tombstones = self.windows = 0
         self.window: RecordWindow | None = None
-
-
-def _cut_batch(
-    header: RecordBatch, base_timestamp: int, max_timestamp: int, count: int, records: Buffer, flags: int = 0
-) -> NewRecordBatch:
-    """A batch of `count` of its records, deflated as it was, with these flags too."""
-    return NewRecordBatch(
-        base_offset=header.base_offset,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        record_count=count,
-        records=records,
-        attributes=header.attributes | flags,
-        partition_leader_epoch=header.partition_leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )
 
 
 class BatchFilter:
@@ -232,7 +213,7 @@ class BatchFilter:
         start, records_bytes = self.facts[batch_cut.USED_BYTES], self.facts[batch_cut.RECORDS_BYTES]
         header = read_header(self._out, start)
         records = deflate(header.codec, self._out[start + HEADER_BYTES : start + HEADER_BYTES + records_bytes])
-        made = _cut_batch(header, header.base_timestamp, header.max_timestamp, header.record_count, records).encode()
+        made = with_records(header, records).encode()
         self.counts.bytes_kept += len(made)
         return made
 
@@ -354,14 +335,13 @@ class BatchFilter:
                     copy_records(window.buffer, window.columns, window.count, self._kept, moved_to, self._scanner.scratch)
                 )
                 timestamps.append(max(kept))
-        return _cut_batch(
-            header,
-            NO_TIMESTAMP if base_timestamp is None else base_timestamp,
-            max(timestamps) if append_time_ms is None else append_time_ms,
-            selection.stay,
-            deflate(header.codec, b"".join(parts)),
-            DELETE_HORIZON_FLAG if sets_horizon else 0,
-        ).encode()
+        made = with_records(header, deflate(header.codec, b"".join(parts)))._replace(
+            base_timestamp=NO_TIMESTAMP if base_timestamp is None else base_timestamp,
+            max_timestamp=max(timestamps) if append_time_ms is None else append_time_ms,
+            record_count=selection.stay,
+            attributes=header.attributes | (DELETE_HORIZON_FLAG if sets_horizon else 0),
+        )
+        return made.encode()
 
     def _clean_legacy(self, batch: LogBatch, header: LegacyBatch, *, keeps_tombstones: bool) -> bytes | None:
         """A batch of format 2 of the messages that stay."""

@@ -32,7 +32,7 @@ cpdef Py_ssize_t note_batch(
     long long[::1] rows, long long[::1] places, long long[::1] scratch) except? -9
 
 @cython.locals(count=Py_ssize_t, key=cython.longlong, version=cython.int)
-cpdef int read_marker(
+cpdef int scan_marker(
     const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, long long base_offset, long long base_timestamp,
     long long[::1] offsets, long long[::1] timestamps, long long[::1] key_positions, long long[::1] key_sizes,
     long long[::1] value_positions, long long[::1] value_sizes, long long[::1] header_positions, long long[::1] header_counts,

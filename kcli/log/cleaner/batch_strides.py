@@ -49,7 +49,6 @@ ABORTED = 1  # how many producers `aborted` has
 OPEN = 2  # how many producers `open_ids` has: those with data since their last marker
 TRANSACTION_SLOTS = 3
 
-HEADER_BYTES = 61
 # A stride ends behind so many bytes that it has looked at; a batch counts for some more, one that is inflated for many.
 STRIDE_BYTES = 512 * 1024
 BATCH_WEIGHT = 500
@@ -126,7 +125,7 @@ def note_batches(
         if attributes & 32:
             if attributes & 7 or count != 1:
                 break
-            marker = read_marker(
+            marker = scan_marker(
                 buffer, position + 61, end, base_offset, base_timestamp,
                 offsets, timestamps, key_positions, key_sizes, value_positions, value_sizes, header_positions,
                 header_counts, record_positions, scratch,
@@ -262,7 +261,7 @@ def note_batch(
     return count
 
 
-def read_marker(
+def scan_marker(
     buffer: Buffer,
     position: int,
     limit: int,
