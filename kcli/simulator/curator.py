@@ -40,17 +40,21 @@ def has_compaction(seed: int) -> bool:
 
 
 def cleaner_settings(seed: int) -> dict[str, float]:
-    """A node's settings for a seed: a cleaner that is eager, at times slow, or short of memory."""
+    """A node's settings for a seed: a cleaner that is eager, at times slow, short of memory, or of several threads."""
     if not has_compaction(seed):
         return {}
     rng = Random(f"{seed} cleaner")
-    settings: dict[str, float] = {"log.cleaner.backoff.ms": rng.choice((0, 20, 200, 1000))}
+    threads = Random(f"{seed} cleaner threads").choice((1, 1, 2, 3))
+    settings: dict[str, float] = {
+        "log.cleaner.backoff.ms": rng.choice((0, 20, 200, 1000)),
+        "log.cleaner.threads": threads,
+    }
     if rng.random() < 0.3:
         # A round then takes a second, or seconds, of the some 15 that a node lives.
         settings["log.cleaner.io.max.bytes.per.second"] = rng.choice((20_000.0, 200_000.0))
     if rng.random() < 0.3:
         # Of the smallest memory so few slots may be used that it takes several rounds to see all keys.
-        settings["log.cleaner.dedupe.buffer.size"] = (1 << 20) + 1
+        settings["log.cleaner.dedupe.buffer.size"] = threads * ((1 << 20) + 1)
         settings["log.cleaner.io.buffer.load.factor"] = 0.0001
     return settings
 

@@ -12,7 +12,7 @@ from kcli.commands.app import main
 from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.format.record_batch import HEADER_BYTES, read_header
 from kcli.format.records import read_records
-from kcli.log.cleaner.log_cleaner import LogCleaner
+from kcli.log.cleaner.log_cleaner import LastRound, LogCleaner
 from kcli.log.cleaner.offset_map import SLOT_BYTES
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol.apis import INCREMENTAL_ALTER_CONFIGS
@@ -70,6 +70,11 @@ def log_of(node: WholeNode, topic: str = "t") -> UnifiedLog:
 
 def cleaner(node: WholeNode) -> LogCleaner:
     return node.broker.log_manager.cleaner
+
+
+def last_round(node: WholeNode) -> LastRound:
+    (thread,) = cleaner(node).thread_stats()
+    return thread.last_round
 
 
 def is_clean(node: WholeNode, topic: str = "t") -> bool:
@@ -135,7 +140,7 @@ def test_the_memory_for_keys_changes_with_the_next_round(tmp_path: Path) -> None
         grow(node, keys=40)
         rounds = cleaner(node).totals.rounds
         node.until(lambda before=rounds: cleaner(node).totals.rounds > before)  # type: ignore[misc]
-        assert cleaner(node).last_round.map_used == 40 / (megabytes * MIB / SLOT_BYTES)
+        assert last_round(node).map_used == 40 / (megabytes * MIB / SLOT_BYTES)
 
 
 def test_a_lower_load_factor_takes_more_rounds(tmp_path: Path) -> None:
@@ -211,7 +216,7 @@ def test_rounds_are_held_to_the_rate_and_nobody_else_is(tmp_path: Path) -> None:
     for _ in range(1000):
         if serves():
             break
-    done = cleaner(node).last_round
+    done = last_round(node)
     assert (log.cleaned_offset or 0) >= end and done.bytes_read >= dirty
     expected_ms = (2 * done.bytes_read + done.bytes_kept) * 1000 / rate  # all of it was dirty
     assert expected_ms > 20_000

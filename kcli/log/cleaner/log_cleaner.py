@@ -56,12 +56,22 @@ class CleanerTotals:
 
 
 class LastRound(NamedTuple):
-    """The round that ended last; `map_used` is how much of the memory for offsets it took, from 0 to 1."""
+    """The round of a thread that ended last; `map_used` is how much of its memory for offsets it took, from 0 to 1."""
 
     bytes_read: int = 0
     bytes_kept: int = 0
     took_ms: int = 0
     map_used: float = 0.0
+
+
+class ThreadStats:
+    """What is told of a thread: the round that ended last, and how overdue logs were when the last one began."""
+
+    __slots__ = ("delay_ms", "last_round")
+
+    def __init__(self) -> None:
+        self.last_round = LastRound()
+        self.delay_ms = 0
 
 
 class LastLook(NamedTuple):
@@ -88,11 +98,12 @@ class GivenUp(NamedTuple):
 
 
 class _CleanerThread:
-    """A round under way over `log`, with `map_bytes` for its keys; no thread of the system's."""
+    """A round under way over `log`, with `map_bytes` for its keys; no thread of the system's. `number` is from 0 on."""
 
-    __slots__ = ("began_ms", "is_flushing", "log", "map_bytes", "round", "steps")
+    __slots__ = ("began_ms", "is_flushing", "log", "map_bytes", "number", "round", "steps")
 
-    def __init__(self, log: UnifiedLog, under_way: CleaningRound, now_ms: int, map_bytes: int) -> None:
+    def __init__(self, number: int, log: UnifiedLog, under_way: CleaningRound, now_ms: int, map_bytes: int) -> None:
+        self.number = number
         self.log = log
         self.round = under_way
         self.steps: CleaningSteps[CleanedLog] = under_way.run()
@@ -110,9 +121,7 @@ class LogCleaner:
 
     def __init__(self, registry: LogRegistry, wake: Callable[[int], None]) -> None:
         self.totals = CleanerTotals()
-        self.last_round = LastRound()
         self.last_look: LastLook | None = None
-        self.round_delay_ms = 0  # of the look before the last round
         self.uncleanable: dict[UnifiedLog, GivenUp] = {}
         self.on_cleaned: Callable[[UnifiedLog], None] = lambda log: None
         self.on_uncleanable: Callable[[str], None] = lambda path: None
@@ -122,6 +131,7 @@ class LogCleaner:
         self._filthiest: tuple[float, UnifiedLog, LogToClean] | None = None
         self._look_now = LastLook(0)
         self._threads: list[_CleanerThread] = []  # whose turn it is first
+        self._stats: dict[int, ThreadStats] = {}  # by the number of a thread
         self._throttle = Throttle()
         self._rest_until_ms = 0
 
@@ -149,6 +159,10 @@ class LogCleaner:
         """Do not rest: what is to be cleaned may be other logs now."""
         self._rest_until_ms = 0
         self._wake(0)
+
+    def thread_stats(self) -> list[ThreadStats]:
+        """Of the threads that there are now and that have had a round."""
+        return [stats for number, stats in self._stats.items() if number < self._registry.settings.cleaner_threads]
 
     def uncleanable_by_directory(self, now_ms: int) -> dict[str, Uncleanable]:
         """By log directory; those without any are left out."""
@@ -236,8 +250,9 @@ class LogCleaner:
         # Half of it for what is read, half for what is left.
         buffer_bytes = max(settings.cleaner_io_buffer_bytes // settings.cleaner_threads // 2, LEAST_BUFFER_BYTES)
         under_way = CleaningRound(log, cleanable, offsets, now_ms, buffer_bytes)
-        self._threads.append(_CleanerThread(log, under_way, now_ms, map_bytes))
-        self.round_delay_ms = self._look_now.delay_ms
+        number = min(set(range(len(self._threads) + 1)) - {thread.number for thread in self._threads})
+        self._threads.append(_CleanerThread(number, log, under_way, now_ms, map_bytes))
+        self._stats.setdefault(number, ThreadStats()).delay_ms = self._look_now.delay_ms
         return True
 
     # ------------------------------------------------------------------------------------------------------- cleaning
@@ -302,7 +317,8 @@ class LogCleaner:
         totals.bytes_read += done.counts.bytes_read
         totals.bytes_kept += done.counts.bytes_kept
         map_used = done.keys / (thread.map_bytes / SLOT_BYTES)
-        self.last_round = LastRound(done.counts.bytes_read, done.counts.bytes_kept, now_ms - thread.began_ms, map_used)
+        last_round = LastRound(done.counts.bytes_read, done.counts.bytes_kept, now_ms - thread.began_ms, map_used)
+        self._stats[thread.number].last_round = last_round
         self.on_cleaned(thread.log)
 
     def _tell_uncleanable(self, log: UnifiedLog, why: str, now_ms: int) -> None:

@@ -77,6 +77,31 @@ def test_grab_filthiest_compacted_log_ignores_uncleanable_partitions(running: Ru
     assert order == [1]
 
 
+def order_beside_a_round(running: Running, *given_up: int) -> list[int]:
+    """The order in which three logs are cleaned by a second thread while the first one's round of the filthiest goes on."""
+    running.manager.change_settings(cleaner_threads=2, cleaner_max_bytes_per_second=1000.0)
+    busy = filthy(running, 2, 300, None)
+    while not any(path.suffix == ".cleaned" for path in Path(busy.directory).iterdir()):
+        running.step()
+    logs = {0: filthy(running, 0, 26, 20), 1: filthy(running, 1, 30, 20)}
+    for partition in given_up:
+        running.manager.cleaner.uncleanable[logs[partition]] = GivenUp(NOW_MS, 0, "damaged")
+    order = cleaned(running)
+    while 2 not in order:
+        running.step()
+    return order
+
+
+def test_grab_filthiest_compacted_log_ignores_in_progress_partitions(running: Running) -> None:
+    """The filthiest log is in its round: the second thread takes the next one."""
+    assert order_beside_a_round(running) == [1, 0, 2]
+
+
+def test_grab_filthiest_compacted_log_ignores_both_in_progress_partitions_and_uncleanable_partitions(running: Running) -> None:
+    """Nor does it take one that was given up."""
+    assert order_beside_a_round(running, 1) == [0, 2]
+
+
 def test_grab_filthiest_compacted_log_throws_exception(running: Running) -> None:
     """A log that cannot even be looked at, for its first timestamps, is given up; the others are cleaned."""
     log, other = filthy(running, 0, 30, None, max_compaction_lag_ms=HOUR_MS), filthy(running, 1, 30, None)

@@ -15,6 +15,7 @@ from tests.log.cleaner.test_log_cleaner import COMPACTED, Running
 from tests.log.log_nodes import NOW_MS, Node
 
 SLOTS = 1000
+MAP_BYTES = SLOT_BYTES * SLOTS
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_before_the_first_round_there_is_nothing_to_tell_but_time(node: Node) ->
 
 def test_a_round_and_the_look_before_it(node: Node) -> None:
     """200 keys in a map of 1000, some of the bytes kept, a log that was overdue for 5 s."""
-    running = Running(node, cleaner_dedupe_buffer_bytes=SLOT_BYTES * SLOTS, cleaner_backoff_ms=7000)
+    running = Running(node, cleaner_dedupe_buffer_bytes=MAP_BYTES, cleaner_backoff_ms=7000)
     log = running.make(0, COMPACTED._replace(max_compaction_lag_ms=2000), records=400, keys=200)
     running.until(NOW_MS + 7000)
     cleaner = running.manager.cleaner
@@ -64,8 +65,41 @@ def test_the_time_of_a_round_has_its_waits(node: Node) -> None:
     running = Running(node, cleaner_max_bytes_per_second=100_000.0)
     running.make(0, COMPACTED._replace(segment_bytes=100_000), records=4000)
     running.until(NOW_MS + 60_000)
-    took = running.manager.cleaner.last_round.took_ms
+    (thread,) = running.manager.cleaner.thread_stats()
+    took = thread.last_round.took_ms
     assert took > 3000 and told(running, NOW_MS)["_max_clean_time_secs"] == {(): took // 1000}
+
+
+def two_rounds_at_once(node: Node) -> Running:
+    """Two threads have each had one round, one longer, over more keys, that keeps more; the later one's log was overdue."""
+    running = Running(node, cleaner_threads=2, cleaner_max_bytes_per_second=20_000.0, cleaner_dedupe_buffer_bytes=2 * MAP_BYTES)
+    running.make(0, records=400, keys=200)
+    running.until(NOW_MS + 2500)
+    assert running.manager.cleaner.totals.rounds == 0
+    running.make(1, COMPACTED._replace(max_compaction_lag_ms=1), records=60, keys=5)
+    while running.manager.cleaner.totals.rounds < 2:
+        running.step()
+    return running
+
+
+def test_of_several_threads_the_greatest_is_told_and_what_they_kept_together(node: Node) -> None:
+    running = two_rounds_at_once(node)
+    first, second = (thread.last_round for thread in running.manager.cleaner.thread_stats())
+    assert first.took_ms > second.took_ms + 1000 > 1000 and first.map_used > 10 * second.map_used > 0
+    assert first.bytes_kept / first.bytes_read > 2 * second.bytes_kept / second.bytes_read
+    found = told(running, NOW_MS)
+    kept, read = first.bytes_kept + second.bytes_kept, first.bytes_read + second.bytes_read
+    assert found["_cleaner_recopy_percent"] == {(): int(100 * kept / read)}
+    assert found["_max_clean_time_secs"] == {(): first.took_ms // 1000}
+    assert found["_max_buffer_utilization_percent"] == {(): int(100 * first.map_used)}
+    assert found["_max_compaction_delay_secs"] == {(): 2}
+
+
+def test_a_thread_that_is_taken_away_is_told_of_no_more(node: Node) -> None:
+    running = two_rounds_at_once(node)
+    first, _ = running.manager.cleaner.thread_stats()
+    running.manager.change_settings(cleaner_threads=1)
+    assert running.manager.cleaner.thread_stats() == [first]
 
 
 def test_the_dirtiest_log_counts_though_it_is_not_cleaned(node: Node) -> None:
