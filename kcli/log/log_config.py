@@ -76,6 +76,11 @@ class LogConfig(NamedTuple):
         return "compact" in self.cleanup_policy
 
     @property
+    def is_retained(self) -> bool:
+        """True where cleanup.policy has delete: retention.ms and retention.bytes hold."""
+        return "delete" in self.cleanup_policy
+
+    @property
     def max_segment_ms(self) -> int:
         """How long a segment may take records: max.compaction.lag.ms bounds it for compacted topics."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms

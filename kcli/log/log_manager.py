@@ -93,7 +93,10 @@ class LogManager(LogRegistry):
         def until_shutdown(at_ms: int, callback: Callable[[int], None]) -> Cancellable:
             return schedule(at_ms, lambda now_ms: None if self._is_closing else callback(now_ms))
 
-        begin_tasks(self, self.checkpoints, self.mover, now_ms, until_shutdown, after)
+        def is_uncleanable(log: UnifiedLog) -> bool:
+            return log in self.cleaner.uncleanable
+
+        begin_tasks(self, self.checkpoints, self.mover, is_uncleanable, now_ms, until_shutdown, after)
         self.tasks_began_ms = now_ms
         if self.settings.cleaner_enable:
             self._cleaning = Task(lambda now_ms: self.cleaner.run(now_ms), until_shutdown, after)

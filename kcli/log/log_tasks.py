@@ -118,15 +118,17 @@ class Task:
 class LogSweeps:
     """The visits of the sweeps over a registry's logs; a disk's error takes the log directory offline."""
 
-    def __init__(self, registry: LogRegistry) -> None:
+    def __init__(self, registry: LogRegistry, is_uncleanable: Callable[[UnifiedLog], bool]) -> None:
         self._registry = registry
+        self._is_uncleanable = is_uncleanable
 
     def apply_retention(self, log: UnifiedLog, now_ms: int) -> bool:
         """Take out some of the segments that retention wants gone -> whether there were any.
 
-        Of compacted logs, whatever else their policy says, only where there is a cleaner: in Kafka it is the one to do it.
+        Of compacted logs, whatever else their policy says, only where there is a cleaner that has not given them up: in Kafka
+        it is the one to do it.
         """
-        if log.config.is_compacted and not self._registry.settings.cleaner_enable:
+        if log.config.is_compacted and (not self._registry.settings.cleaner_enable or self._is_uncleanable(log)):
             return False
         try:
             renamed = log.delete_old_segments(now_ms, SEGMENTS_PER_VISIT)
@@ -178,12 +180,13 @@ def begin_tasks(
     registry: LogRegistry,
     checkpoints: LogCheckpoints,
     mover: ReplicaMover,
+    is_uncleanable: Callable[[UnifiedLog], bool],
     now_ms: int,
     schedule: Schedule,
     after: Callable[[int], None],
 ) -> None:
-    """Put all tasks on a timer; see LogManager.begin_tasks."""
-    settings, visits = registry.settings, LogSweeps(registry)
+    """Put all tasks on a timer; see LogManager.begin_tasks. The cleaner has given up what `is_uncleanable`."""
+    settings, visits = registry.settings, LogSweeps(registry, is_uncleanable)
     recovery_points, log_starts, high_watermarks = (
         CheckpointSweep(registry, checkpoints, kind)
         for kind in (

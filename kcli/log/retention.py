@@ -37,7 +37,7 @@ def breached_segments(
 def _predicates(local: LocalLog, log_start_offset: int, now_ms: int) -> Iterator[Predicate]:
     config = local.config
     yield lambda segment, following: following is not None and following.base_offset <= log_start_offset
-    if "delete" not in config.cleanup_policy:
+    if not config.is_retained:
         return
     if config.retention_bytes >= 0:
         excess = sum(segment.size_bytes for segment in local.segments) - config.retention_bytes

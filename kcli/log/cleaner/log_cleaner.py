@@ -229,12 +229,21 @@ class LogCleaner:
         return False
 
     def _correct(self, log: UnifiedLog) -> None:
-        """Have the next round begin where the log does, if the last one's end lies outside of the log, and the file say so."""
-        if log.cleaned_offset is not None:
-            first_dirty = first_dirty_offset(log, log.cleaned_offset)
-            if first_dirty != log.cleaned_offset:
-                log.cleaned_offset = first_dirty
-                self.on_cleaned(log)
+        """Have the next round begin where the log does, if the last one's end lies outside of the log, and the file say so.
+
+        It is told of, unless retention has moved the start past what was cleaned, which is in order with compact,delete.
+        """
+        cleaned = log.cleaned_offset
+        if cleaned is None or (first_dirty := first_dirty_offset(log, cleaned)) == cleaned:
+            return
+        log.cleaned_offset = first_dirty
+        self.on_cleaned(log)
+        if cleaned > log.log_end_offset or not log.config.is_retained:
+            text = (
+                f"{log.directory}: cleaner-offset-checkpoint says that it is cleaned up to {cleaned}, but the log has "
+                f"[{log.log_start_offset}, {log.log_end_offset}): it is cleaned from {first_dirty} on"
+            )
+            self._registry.report(Line(text, path=log.directory, topic=log.topic, partition=log.partition, offset=cleaned))
 
     def _begin(self, now_ms: int) -> bool:
         """Begin the round of the filthiest log -> whether there is one."""

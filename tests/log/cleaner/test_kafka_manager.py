@@ -238,6 +238,40 @@ def test_segments_of_a_later_group_go_amid_a_round(log: CompactedLog) -> None:
     assert log.log.segment_count == 1
 
 
+def test_logs_with_segments_to_delete_without_uncleanable_partitions(running: Running) -> None:
+    """A log that was given up stays whole: neither retention nor a new log start takes segments of it."""
+    policy = frozenset(("compact", "delete"))
+    logs = [filthy(running, partition, 30, 30, cleanup_policy=policy, retention_ms=1) for partition in (0, 1)]
+    running.manager.cleaner.uncleanable[logs[1]] = GivenUp(NOW_MS, 0, "damaged")
+    logs[1].maybe_increment_log_start_offset(12)
+    running.until(NOW_MS + running.manager.settings.initial_task_delay_ms + 1000)
+    assert [log.base_offsets for log in logs] == [(30,), (0, 1, 6, 11, 16, 21, 26, 30)]
+
+
+def told_of_resets(running: Running) -> list[str]:
+    return [line for line in running.reports if "cleaner-offset-checkpoint says" in line]
+
+
+@pytest.mark.parametrize(("policy", "is_told"), [("compact", True), ("compact,delete", False)])
+def test_a_checkpoint_below_the_start_is_told_of_where_no_retention_moves_it(
+    policy: str, is_told: bool, running: Running
+) -> None:
+    """As in Kafka, which warns of it unless the policy is compact,delete; once, since the file is put right."""
+    log = filthy(running, 0, 20, 15, cleanup_policy=frozenset(policy.split(",")))
+    log.maybe_increment_log_start_offset(20)
+    running.until(NOW_MS + 1000)
+    told = "cleaner-offset-checkpoint says that it is cleaned up to 15, but the log has [20, 20): it is cleaned from 20 on"
+    assert told_of_resets(running) == [f"{log.directory}: {told}"] * is_told
+
+
+def test_a_checkpoint_behind_the_end_is_told_of_whatever_the_policy_is(running: Running) -> None:
+    log = filthy(running, 0, 20, 200, cleanup_policy=frozenset(("compact", "delete")))
+    running.until(NOW_MS + 1000)
+    (line,) = told_of_resets(running)
+    assert "cleaned up to 200, but the log has [0, 20): it is cleaned from 0 on" in line
+    assert log.cleaned_offset == 20
+
+
 def test_cleanable_offsets_for_none(log: CompactedLog) -> None:
     """Without a lag what is committed and decided bounds it: the segment that holds the last stable offset is let be."""
     log.fill(segments=8)

@@ -27,6 +27,7 @@ class Running:
 
     def __init__(self, node: Node, **settings: Any) -> None:
         self.manager: LogManager = node.started(**{"cleaner_backoff_ms": 100, **settings})
+        self.reports = node.reports
         self.timer = Timer(NOW_MS)
         self.manager.begin_tasks(NOW_MS, self.timer.schedule, lambda now_ms: flush(self.manager) and None)
 
