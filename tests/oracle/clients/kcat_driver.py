@@ -23,6 +23,9 @@ KEY_END, RECORD_END = b"\x02|key-end|\x03", b"\x02|record-end|\x03"
 HEAD = re.compile(rb"(-?\d+) (-?\d+) (-?\d+) (-?\d+)\n")
 FORMAT = "%o %T %K %S\n%k%s%h" + RECORD_END.decode("ascii")
 ERROR_NAMES = {
+    # librdkafka's for a message that comes after the answer that the name is no topic's; a topic that is merely not known has
+    # the message wait for its time.
+    "bytes): Local: Unknown topic": "TOPIC_EXCEPTION",
     "Message size too large": "MSG_SIZE_TOO_LARGE",
     "not found in cluster metadata": "UNKNOWN_TOPIC",
     "is not a valid topic name": "TOPIC_EXCEPTION",
