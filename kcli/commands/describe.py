@@ -6,6 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
+from kcli.commands.node_configuration import node_defaults
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, tell, use_colour, write_out
 from kcli.commands.paths import distinct_paths
 from kcli.inspect.description.options import SECTIONS
@@ -43,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep", action="store_true", help="read every batch header, and so count batches and records of large segments, too"
     )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the broker's server.properties: what it sets for all topics, for the section compaction",
+    )
     parser.add_argument("--output", choices=["text", "json"], default="text", help="tables, or one JSON object a line")
 
 
@@ -59,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         asked = frozenset(SECTIONS)
     options = DescribeOptions(asked or None, tuple(args.topic), tuple(args.group), args.deep, time.time_ns() // 1_000_000)
     try:
-        description = describe(OsDisk(), distinct_paths(args.paths), options)
+        description = describe(OsDisk(), distinct_paths(args.paths), options, node_defaults(args.config))
     except SourceError as error:
         raise CannotRun(str(error)) from None
     for problem in description.problems:

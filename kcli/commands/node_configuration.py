@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kcli.commands.output import CannotRun, tell
 
 if TYPE_CHECKING:
-    from kcli.inspect.compacting.node_defaults import DefaultsOf, NodeDefaults, NodeLayers
+    from kcli.inspect.node_defaults import DefaultsOf, NodeDefaults, NodeLayers
     from kcli.server.config.server_config import ServerConfig
 
 
@@ -16,7 +16,7 @@ def node_defaults(path: str | None) -> DefaultsOf:
     static = None if path is None else _load(path)
 
     def of(layers: NodeLayers) -> NodeDefaults:
-        from kcli.inspect.compacting.node_defaults import kafkas_defaults
+        from kcli.inspect.node_defaults import kafkas_defaults
 
         # Most clusters have none, and reading all that Kafka may be told takes its time.
         if static is None and not any(layers.brokers.values()):
@@ -39,7 +39,7 @@ def _load(path: str) -> ServerConfig:
 
 
 def _defaults(static: ServerConfig | None, layers: NodeLayers) -> NodeDefaults:
-    from kcli.inspect.compacting.node_defaults import NodeDefaults
+    from kcli.inspect.node_defaults import NodeDefaults
     from kcli.server.config.cleaner_config import cleaner_settings
     from kcli.server.config.dynamic_config import DynamicConfig
     from kcli.server.config.server_config import ServerConfig

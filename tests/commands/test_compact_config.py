@@ -1,14 +1,17 @@
-"""Protects whose setting counts for `kcli compact`: an option, the topic's, the node's, the cluster's, the file's.
+"""Protects whose setting counts for `kcli compact` and describe: an option, the topic's, the node's, the cluster's, the file's.
 
 Seen by what is done: a topic is compacted or not, segments are of a size, tombstones stay or go.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kcli.commands.app import main
 from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.compacting import partition_work
 from kcli.log.cleaner.offset_map import OffsetMap
@@ -79,7 +82,7 @@ def is_compacted(logs: Path, *words: str | Path) -> bool:
 FILE = "log.cleanup.policy=compact"
 
 
-@pytest.mark.parametrize(
+NEAREST = pytest.mark.parametrize(
     ("line", "settings", "expected"),
     [
         ("", [], False),
@@ -95,10 +98,43 @@ FILE = "log.cleanup.policy=compact"
         (FILE, [(BROKER, "1", "log.cleanup.policy", "delete"), (BROKER, "1", "log.cleanup.policy", None)], True),
     ],
 )
+
+
+@NEAREST
 def test_the_nearest_setting_counts(logs: Path, line: str, settings: list[Setting], expected: bool) -> None:
     metadata_log(logs, *settings)
     words = ["--config", properties(logs, "node.id=1", line)] if line else []
     assert is_compacted(logs, *words) is expected
+
+
+def described(capfd: pytest.CaptureFixture[str], *words: str | Path) -> list[Any]:
+    """What `kcli describe` tells of compacted partitions."""
+    assert main(["describe", "--show", "compaction", "--output", "json", *map(str, words)]) == 0
+    return [row for line in capfd.readouterr().out.splitlines() if (row := json.loads(line))["type"] == "compaction"]
+
+
+@NEAREST
+def test_describe_tells_of_what_would_be_compacted(
+    logs: Path, line: str, settings: list[Setting], expected: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    metadata_log(logs, *settings)
+    words = ["--config", properties(logs, "node.id=1", line)] if line else []
+    assert len(described(capfd, *words, logs)) == expected
+    assert len(described(capfd, *words, f"{logs}/users-0", logs / "__cluster_metadata-0")) == expected
+
+
+def test_describe_goes_by_the_brokers_ratio_and_lag(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    metadata_log(logs, (TOPIC, "users", "cleanup.policy", "compact"), (BROKER, "1", "log.cleaner.min.cleanable.ratio", "0.3"))
+    config = properties(logs, "log.cleaner.min.cleanable.ratio=0.7", "log.cleaner.min.compaction.lag.ms=9000000000000000000")
+    (young,), (all_of_it,) = described(capfd, "--config", config, logs), described(capfd, logs)
+    assert young["minCleanableDirtyRatio"] == all_of_it["minCleanableDirtyRatio"] == 0.3
+    assert young["dirtyBytes"] == 0 < all_of_it["dirtyBytes"]
+
+
+def test_describe_refuses_another_nodes_file(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = properties(logs, "node.id=3")
+    assert main(["describe", "--show", "compaction", "--config", str(config), str(logs)]) == 2
+    assert f"node.id is 3 ({config}, line 2), and 1 in meta.properties of {logs}" in capfd.readouterr().err
 
 
 def test_a_file_alone_does_not_tell_what_a_topic_is(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -27,17 +27,17 @@ from kcli.format.file_names import FileKind, FileState
 from kcli.format.primitives import CorruptCheckpointError, FormatError
 from kcli.format.uncleanable_partitions import encode_uncleanable_partitions
 from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, PartitionOutcome
-from kcli.inspect.compacting.node_defaults import (
+from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
+from kcli.inspect.compacting.selection import Asked, LeftOut, Selected, select
+from kcli.inspect.compacting.workers import work_on_all
+from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
+from kcli.inspect.node_defaults import (
     DefaultsOf,
     NodeDefaults,
     NodeLayers,
     kafkas_defaults,
     read_node_id,
 )
-from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
-from kcli.inspect.compacting.selection import Asked, LeftOut, Selected, select
-from kcli.inspect.compacting.workers import work_on_all
-from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
 from kcli.log.disk import LogDisk
 from kcli.log.indexes import IndexSettings
 from kcli.log.log_directory import (

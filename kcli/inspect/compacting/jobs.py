@@ -10,9 +10,6 @@ from kcli.log.cleaner.offset_map import LOAD_FACTOR
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import PartitionDirectory
 
-# Kafka's log.cleaner.dedupe.buffer.size.
-MEMORY_BYTES = 128 * 1024 * 1024
-
 
 class Recompression(NamedTuple):
     """The codec that data batches are to have, and its level, None for Kafka's default."""

@@ -7,12 +7,14 @@
                             last stable offset is not, or with min.compaction.lag.ms what time it is
     given up                what kcli-uncleanable-partitions says, unless the partition was cleaned since
 
-Settings are the topic's own, else Kafka's defaults: what server.properties sets for all topics lies in no log directory. So a
-partition has a row, too, where the cleaner has been though its topic is not known to be compacted.
+Settings are the topic's own, else the node's (kcli.inspect.node_defaults), else Kafka's defaults. What server.properties sets
+for all topics lies in no log directory; so a partition has a row, too, where the cleaner has been though its topic is not known
+to be compacted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from kcli.format.file_names import METADATA_TOPIC, DirectoryState
@@ -28,26 +30,30 @@ if TYPE_CHECKING:
     from kcli.state.metadata_image import MetadataImage
 
 
-def compaction_rows(surveyed: Surveyed, image: MetadataImage | None, now_ms: int | None) -> list[Row]:
+# What the node of a partition, by its path, sets for all topics.
+SettingsOf = Callable[[str], Mapping[str, str]]
+
+
+def compaction_rows(surveyed: Surveyed, image: MetadataImage | None, now_ms: int | None, defaults_of: SettingsOf) -> list[Row]:
     """A row a partition that lies here and is compacted, or that the cleaner has been to."""
     rows = []
     for log in surveyed.logs:
         directory = log.directory
         if directory.state is not DirectoryState.CURRENT or not directory.is_named or directory.topic == METADATA_TOPIC:
             continue
-        config = _config(directory.topic, image)
+        config = _config(directory.topic, image, defaults_of(directory.path))
         is_compacted = directory.topic in COMPACTED_INTERNAL_TOPICS or (config is not None and config.is_compacted)
         if is_compacted or log.cleaned_offset is not None or log.given_up is not None:
             rows.append(_row(log, config, now_ms))
     return rows
 
 
-def _config(topic: str, image: MetadataImage | None) -> LogConfig | None:
+def _config(topic: str, image: MetadataImage | None, defaults: Mapping[str, str]) -> LogConfig | None:
     """A topic's settings; None where the metadata does not know it, or has a setting that is none."""
     if image is None or image.topic(topic) is None:
         return None
     try:
-        return LogConfig.of(image.configs.get(ConfigResource("TOPIC", topic), {}))
+        return LogConfig.of({**defaults, **image.configs.get(ConfigResource("TOPIC", topic), {})})
     except ValueError:
         return None
 

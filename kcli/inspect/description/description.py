@@ -14,7 +14,7 @@ A section that is not asked for costs nothing. Records are opened in internal to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,7 +29,7 @@ from kcli.inspect.description.options import (
 )
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.remarks import Problem, Remarks
-from kcli.inspect.description.sources import Sources, find_sources
+from kcli.inspect.description.sources import SourceError, Sources, find_sources
 from kcli.inspect.description.topic_sections import (
     Row,
     Surveyed,
@@ -40,6 +40,7 @@ from kcli.inspect.description.topic_sections import (
     topic_rows,
 )
 from kcli.inspect.instants import format_instant
+from kcli.inspect.node_defaults import DefaultsOf, NodeLayers, kafkas_defaults
 from kcli.log.disk import Disk
 from kcli.log.log_directory import PartitionDirectory
 
@@ -65,12 +66,17 @@ class Description(NamedTuple):
     is_overview: bool
 
 
-def describe(disk: Disk, paths: Iterable[str], options: DescribeOptions) -> Description:
-    """Tell what lies in the directories at `paths`. Raises SourceError where there is nothing to tell of."""
+def describe(
+    disk: Disk, paths: Iterable[str], options: DescribeOptions, defaults_of: DefaultsOf = kafkas_defaults
+) -> Description:
+    """Tell what lies in the directories at `paths`, whose nodes set `defaults_of` for all topics.
+
+    Raises SourceError where there is nothing to tell of, or a directory is not of the node whose settings were given.
+    """
     remarks = Remarks()
     sources = find_sources(disk, paths, remarks)
     show = options.show or _default_sections(sources, options)
-    report = _Describer(disk, sources, options._replace(show=show), show, remarks).report()
+    report = _Describer(disk, sources, options._replace(show=show), show, remarks, defaults_of).report()
     report["unknowns"] = remarks.unknowns
     report["problems"] = [problem._asdict() for problem in remarks.problems]
     return Description(report, remarks.problems, is_overview=options.show is None and show is OVERVIEW_SECTIONS)
@@ -95,13 +101,22 @@ def _default_sections(sources: Sources, options: DescribeOptions) -> frozenset[s
 class _Describer:
     """Makes the sections, each of its sources read once."""
 
-    def __init__(self, disk: Disk, sources: Sources, options: DescribeOptions, show: frozenset[str], remarks: Remarks) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        sources: Sources,
+        options: DescribeOptions,
+        show: frozenset[str],
+        remarks: Remarks,
+        defaults_of: DefaultsOf,
+    ) -> None:
         self.disk = disk
         self.sources = sources
         self.options = options
         self.show = show
         self.remarks = remarks
         self.logs = Logs(disk, sources, remarks, deep=options.deep)
+        self._defaults_of = defaults_of
 
     def report(self) -> Row:
         show, report = self.show, Row()
@@ -126,7 +141,8 @@ class _Describer:
         if "compaction" in show:
             from kcli.inspect.description.compaction_sections import compaction_rows
 
-            report["compaction"] = compaction_rows(self.surveyed, self.image, self.options.now_ms)
+            defaults_of = self._topic_defaults().__getitem__
+            report["compaction"] = compaction_rows(self.surveyed, self.image, self.options.now_ms, defaults_of)
         if "groups" in show:
             report["groups"] = None if self.groups is None else self.groups.rows()
         if "members" in show:
@@ -165,6 +181,20 @@ class _Describer:
                 "quotas and tokens are not told. It lies in metadata.log.dir, or else in the first of log.dirs; give that "
                 "directory, too."
             )
+
+    def _topic_defaults(self) -> dict[str, Mapping[str, str]]:
+        """By the path of a partition: what its node sets for topics that do not set it themselves."""
+        configs = {} if self.image is None else self.image.configs
+        brokers = {at.name: own for at, own in configs.items() if at.type == "BROKER"}
+        found: dict[str, Mapping[str, str]] = {}
+        for source in self.sources.directories:
+            layers = NodeLayers(source.path, None if source.meta is None else source.meta.node_id, brokers)
+            of_source = (partition.path for partition in source.partitions)
+            try:
+                found.update(dict.fromkeys(of_source, self._defaults_of(layers).topic_config))
+            except ValueError as error:
+                raise SourceError(str(error)) from None
+        return found
 
     @property
     def image(self) -> MetadataImage | None:

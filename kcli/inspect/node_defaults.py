@@ -2,7 +2,7 @@
 
     stands nearest                      from
     ----------------------------------  --------------------------------------------------------------------------------
-    the command's options               RunOptions.overrides
+    the command's options               its own
     the topic's own configuration       the metadata log
     the node's dynamic configuration    the metadata log (ConfigRecords of BROKER, its id), the id from meta.properties
     the cluster's                       the metadata log (BROKER, "")
@@ -21,10 +21,12 @@ from kcli.format import limits
 from kcli.format.file_names import FileKind
 from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import CorruptCheckpointError
-from kcli.inspect.compacting.jobs import MEMORY_BYTES
 from kcli.log.cleaner.offset_map import LOAD_FACTOR
 from kcli.log.disk import Disk
 from kcli.log.log_directory import join_path
+
+# Kafka's log.cleaner.dedupe.buffer.size.
+MEMORY_BYTES = 128 * 1024 * 1024
 
 
 class NodeLayers(NamedTuple):
