@@ -1,67 +1,54 @@
 # C types for batch_cut.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport record_copy, record_scan
+from kcli.format cimport record_copy
 from kcli.format.batch_scan cimport read_int32, read_int64
-from kcli.log.cleaner cimport batch_strides, offset_map
+from kcli.log.cleaner cimport offset_map, stride_state
 
-@cython.locals(
-    size=cython.longlong, attributes=cython.longlong, base_offset=cython.longlong, last_offset=cython.longlong,
-    count=cython.longlong, end=Py_ssize_t, stored=cython.longlong, computed=cython.longlong, first_held=cython.longlong,
-    keeps_tombstones=cython.int, done=Py_ssize_t, producer_id=cython.longlong,
-)
-cpdef Py_ssize_t cut_batch(
-    const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, crc32c, inflate, long long now_ms,
-    long long horizon_ms, long long stop_offset, long long held_from, long long held_to, unsigned long long[::1] words,
-    long long first_offset, offsets, long long[::1] told, long long[::1] timestamps, long long[::1] key_positions,
-    long long[::1] key_sizes, long long[::1] value_positions, long long[::1] value_sizes, long long[::1] header_positions,
-    long long[::1] header_counts, long long[::1] positions, unsigned char[::1] kept, long long[::1] counts,
-    long long[::1] transactions,
-    long long[::1] aborted, long long[::1] open_ids, long long[::1] marker_ids, unsigned char[::1] out, out_view,
-    Py_ssize_t start,
-    long long[::1] facts) except? -9
+cdef class BatchCutter:
+    cdef public stride_state.StrideColumns columns
+    cdef public offset_map.OffsetMap offsets
+    cdef public stride_state.LiveWindow live
+    cdef public stride_state.OpenTransactions transactions
+    cdef public object marker_ids, out_view, crc32c, inflate
+    cdef public long long now_ms, horizon_ms, stop_offset
+    cdef public unsigned char[::1] out, kept
+    cdef public long long[::1] counts
+    cdef public int why, codec
+    cdef public long long size_bytes, last_offset, max_timestamp, base_timestamp
+    cdef public long long records, stay, tombstones, keyless, dropped_tombstones, records_bytes
+    cdef public bint is_mapped, is_discarded, sets_horizon
 
-@cython.locals(computed=cython.longlong)
-cpdef Py_ssize_t write_cut(
-    const unsigned char[::1] buffer, Py_ssize_t position, long long attributes, Py_ssize_t done, crc32c,
-    unsigned char[::1] out, out_view, Py_ssize_t start, long long[::1] facts) except? -9
+    @cython.locals(
+        size=cython.longlong, attributes=cython.longlong, base_offset=cython.longlong, last_offset=cython.longlong,
+        count=cython.longlong, end=Py_ssize_t, stored=cython.longlong, computed=cython.longlong,
+    )
+    cpdef int cut(
+        self, const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t start) except? -9
 
-@cython.locals(marker=cython.int, producer_id=cython.longlong, index=Py_ssize_t, done=Py_ssize_t)
-cpdef Py_ssize_t cut_marker(
-    const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t end, long long base_offset, long long attributes,
-    long long now_ms, long long horizon_ms, long long stop_offset, long long[::1] told, long long[::1] timestamps,
-    long long[::1] key_positions, long long[::1] key_sizes, long long[::1] value_positions, long long[::1] value_sizes,
-    long long[::1] header_positions, long long[::1] header_counts, long long[::1] positions, unsigned char[::1] kept,
-    long long[::1] counts,
-    long long[::1] transactions, long long[::1] open_ids, long long[::1] marker_ids, crc32c, unsigned char[::1] out, out_view,
-    Py_ssize_t start, long long[::1] facts) except? -9
+    @cython.locals(marker=cython.int, producer_id=cython.longlong)
+    cpdef int _cut_marker(
+        self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t end, long long base_offset,
+        long long attributes, Py_ssize_t start) except? -9
+
+    @cython.locals(keeps_tombstones=cython.int, sets_horizon=cython.int)
+    cpdef int _cut_records(
+        self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, long long base_offset,
+        long long attributes, Py_ssize_t start) except? -9
+
+    @cython.locals(columns=stride_state.StrideColumns, counts=cython.longlong[::1])
+    cpdef int _choose(self, const unsigned char[::1] buffer, long long base_offset, int keeps_tombstones) except? -9
+
+    @cython.locals(
+        timestamps=cython.longlong[::1], positions=cython.longlong[::1], kept=cython.uchar[::1], index=Py_ssize_t,
+        first=cython.longlong, largest=cython.longlong, smallest=cython.longlong, out=cython.uchar[::1],
+    )
+    cpdef int _copy(
+        self, const unsigned char[::1] buffer, Py_ssize_t limit, Py_ssize_t count, long long attributes, int sets_horizon,
+        Py_ssize_t start) except? -9
+
+    @cython.locals(out=cython.uchar[::1], computed=cython.longlong)
+    cpdef int _write_header(
+        self, const unsigned char[::1] buffer, Py_ssize_t position, long long attributes, Py_ssize_t start) except? -9
 
 @cython.locals(index=Py_ssize_t)
 cpdef Py_ssize_t put_integer(unsigned char[::1] out, Py_ssize_t position, Py_ssize_t size, long long value) except? -9
-
-@cython.locals(
-    wanted=cython.longlong, count=Py_ssize_t,
-    stay=cython.longlong, sets_horizon=cython.int,
-)
-cpdef Py_ssize_t cut_records(
-    const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, long long base_offset, int keeps_tombstones,
-    long long attributes, long long horizon_ms, long long stop_offset, unsigned long long[::1] words, long long first_held,
-    offsets, long long[::1] told, long long[::1] timestamps, long long[::1] key_positions, long long[::1] key_sizes,
-    long long[::1] value_positions, long long[::1] value_sizes, long long[::1] header_positions,
-    long long[::1] header_counts, long long[::1] positions, unsigned char[::1] kept, long long[::1] counts,
-    unsigned char[::1] out, long long[::1] facts) except? -9
-
-@cython.locals(
-    index=Py_ssize_t, first=cython.longlong, largest=cython.longlong, smallest=cython.longlong, base_timestamp=cython.longlong,
-)
-cpdef Py_ssize_t rebase(
-    const unsigned char[::1] buffer, Py_ssize_t limit, Py_ssize_t count, long long attributes, int sets_horizon,
-    long long horizon_ms, long long[::1] timestamps, long long[::1] positions, unsigned char[::1] kept,
-    unsigned char[::1] out, long long[::1] counts, long long[::1] facts) except? -9
-
-@cython.locals(
-    bits=cython.longlong, stay=cython.longlong, tombstones=cython.longlong, index=Py_ssize_t, bit=cython.longlong,
-    stays=cython.int,
-)
-cpdef Py_ssize_t keep_live(
-    long long[::1] offsets, long long[::1] value_sizes, Py_ssize_t count, unsigned long long[::1] words,
-    long long first_offset, int keeps_tombstones, unsigned char[::1] kept, long long[::1] counts) except? -9

@@ -47,13 +47,12 @@ from kcli.format.record_batch import (
 )
 from kcli.format.record_copy import copy_records
 from kcli.log.batch_walk import read_marker
-from kcli.log.cleaner import batch_cut
-from kcli.log.cleaner.batch_cut import FACT_SLOTS
-from kcli.log.cleaner.batch_strides import SCRATCH_SLOTS
-from kcli.log.cleaner.cut_strides import ROW_SLOTS, STRIDE_ROWS, clean_batches
+from kcli.log.cleaner.batch_cut import BatchCutter
+from kcli.log.cleaner.cut_strides import CutStride, clean_batches
 from kcli.log.cleaner.live_offsets import LiveOffsets
 from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
+from kcli.log.cleaner.stride_state import StrideColumns
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
 from kcli.log.log_reader import LogBatch
 from kcli.log.record_windows import RecordScanner, RecordWindow
@@ -126,19 +125,26 @@ class BatchFilter:
         self._marker_scanner = RecordScanner(_MARKER_RECORDS)
         self._kept = bytearray(self._scanner.columns.capacity)
         self._record_counts = array("q", bytes(8 * COUNT_SLOTS))
-        # Of `clean_usual`.
-        self.facts = array("q", bytes(8 * FACT_SLOTS))
-        self.rows = array("q", bytes(8 * ROW_SLOTS * STRIDE_ROWS))
-        self._scratch = array("q", bytes(8 * SCRATCH_SLOTS))
-        self._out = memoryview(bytearray(buffer_bytes))
         # Batches with these offsets may have to stay without a record.
         ends = {last.last_data_offset for last in facts.last_records.values() if last.last_data_offset is not None}
         self._stop_offsets = sorted(ends | {facts.upper_bound_offset - 1, INT64_MAX})
         self._next_stop = 0
         # Producers of which a marker is the last that was written, and stays.
-        markers = [producer_id for producer_id, last in facts.last_records.items() if last.last_data_offset is None]
-        self._marker_ids = array("q", markers)
-        self._horizon_ms = facts.now_ms + facts.delete_retention_ms
+        markers = (producer_id for producer_id, last in facts.last_records.items() if last.last_data_offset is None)
+        self._out = memoryview(bytearray(buffer_bytes))
+        self.cutter = BatchCutter(
+            StrideColumns(self._scanner.columns),
+            offsets,
+            live.window,
+            transactions.open,
+            facts.now_ms,
+            facts.now_ms + facts.delete_retention_ms,
+            frozenset(markers),
+            self._out,
+            crc32c,
+            inflate_at_once,
+        )
+        self.stride = CutStride()
 
     def pass_runs(self, runs: NotedRuns, segment: int, position: int) -> tuple[int, int]:
         """Pass over the dead runs from a byte of a segment on -> the byte behind them, and where one begins or ends next."""
@@ -153,67 +159,39 @@ class BatchFilter:
         return position, INT64_MAX if start is None else start
 
     def clean_usual(self, buffer: memoryview, index: int, limit: int, file_limit: int) -> int:
-        """Clean usual batches of buffer[index:limit] -> the index behind them, maybe behind `limit`; `facts` say why there.
+        """Clean usual batches of buffer[index:limit] -> the index behind them, maybe behind `limit`; `stride` says why there.
 
-        The segment ends at `file_limit`, counted as the others are. What is left of them lies in `left`, with `rows`.
+        The segment ends at `file_limit`, counted as the others are. What is left of them lies in `left`.
         """
-        facts, live, transactions = self.facts, self.live, self._transactions
-        stop_offset = self._stop_offsets[self._next_stop]
-        behind = clean_batches(
-            buffer,
-            buffer,
-            index,
-            limit,
-            file_limit,
-            1 if live.is_worth_it else 0,
-            crc32c,
-            inflate_at_once,
-            self._facts.now_ms,
-            self._horizon_ms,
-            stop_offset,
-            live.start_offset,
-            live.end_offset,
-            live.words,
-            live.first_offset,
-            self._offsets,
-            self._scanner.columns,
-            self._kept,
-            self._record_counts,
-            transactions.state,
-            transactions.aborted,
-            transactions.open,
-            self._marker_ids,
-            self._scratch,
-            self._out,
-            self._out,
-            self.rows,
-            facts,
-        )
-        live.passed(facts[batch_cut.DEAD_RECORDS])
+        stride, live = self.stride, self.live
+        self.cutter.stop_offset = self._stop_offsets[self._next_stop]
+        passes_dead = 1 if live.is_worth_it else 0
+        behind = clean_batches(buffer, buffer, index, limit, file_limit, passes_dead, self.cutter, stride)
+        live.passed(stride.dead_records)
         counts = self.counts
         counts.bytes_read += behind - index
-        counts.bytes_kept += facts[batch_cut.USED_BYTES]
-        counts.records_read += facts[batch_cut.DEAD_RECORDS] + facts[batch_cut.ALL_RECORDS]
-        counts.records_kept += facts[batch_cut.ALL_STAY]
-        counts.tombstones_kept += facts[batch_cut.ALL_TOMBSTONES]
-        counts.without_key += facts[batch_cut.ALL_KEYLESS]
-        counts.tombstones_dropped += facts[batch_cut.ALL_DROPPED_TOMBSTONES]
-        counts.records_discarded += facts[batch_cut.DISCARDED]
-        if facts[batch_cut.IS_AT_STOP]:
-            self._pass_stops(facts[batch_cut.LAST_OFFSET])
+        counts.bytes_kept += stride.used_bytes
+        counts.records_read += stride.dead_records + stride.records
+        counts.records_kept += stride.stay
+        counts.tombstones_kept += stride.tombstones
+        counts.without_key += stride.keyless
+        counts.tombstones_dropped += stride.dropped_tombstones
+        counts.records_discarded += stride.discarded
+        if stride.is_at_stop:
+            self._pass_stops(self.cutter.last_offset)
         return behind
 
     @property
     def left(self) -> memoryview:
         """What the last `clean_usual` left, without what `deflate_cut` gives."""
-        return self._out[: self.facts[batch_cut.USED_BYTES]]
+        return self._out[: self.stride.used_bytes]
 
     def deflate_cut(self) -> bytes:
-        """The batch that `clean_usual` ended with, where facts[WHY] is CUT."""
-        start, records_bytes = self.facts[batch_cut.USED_BYTES], self.facts[batch_cut.RECORDS_BYTES]
+        """The batch that `clean_usual` ended with, where it says CUT."""
+        start = self.stride.used_bytes
         header = read_header(self._out, start)
-        records = deflate(header.codec, self._out[start + HEADER_BYTES : start + HEADER_BYTES + records_bytes])
-        made = with_records(header, records).encode()
+        records = self._out[start + HEADER_BYTES : start + HEADER_BYTES + self.cutter.records_bytes]
+        made = with_records(header, deflate(header.codec, records)).encode()
         self.counts.bytes_kept += len(made)
         return made
 
@@ -317,7 +295,7 @@ class BatchFilter:
         append_time_ms = header.log_append_time_ms
         base_timestamp: int | None = append_time_ms
         if sets_horizon:
-            base_timestamp = self._horizon_ms
+            base_timestamp = self.cutter.horizon_ms
         elif header.delete_horizon_ms is not None:
             base_timestamp = header.delete_horizon_ms
         parts: list[bytearray] = []

@@ -30,7 +30,7 @@ from kcli.format import limits
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import read_header
-from kcli.log.cleaner import batch_cut
+from kcli.log.cleaner.batch_cut import CUT
 from kcli.log.cleaner.batch_filter import BatchFilter, FilterCounts, RoundFacts
 from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, WINDOW
 from kcli.log.cleaner.cleanable import LogToClean
@@ -209,7 +209,7 @@ class CleaningRound:
         self, reader: SegmentReader, position: int, old: LiveSegment, batches: BatchFilter, olds: list[LiveSegment]
     ) -> CleaningSteps[int]:
         """Clean the usual batches from byte `position` on -> where one begins that is to be looked at, or the end."""
-        live, facts, size_bytes, is_fresh = batches.live, batches.facts, old.size_bytes, False
+        live, stride, size_bytes, is_fresh = batches.live, batches.stride, old.size_bytes, False
         while True:
             behind, end = batches.pass_runs(self._runs, old.base_offset, position)
             self._pace.moved_bytes += behind - position
@@ -219,23 +219,22 @@ class CleaningRound:
             buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
             limit = min(filled, index + end - position)
             passed = batches.clean_usual(buffer, index, limit, index + size_bytes - position) - index
-            why = facts[batch_cut.WHY]
-            if facts[batch_cut.ROWS]:
-                self._append_rows(batches.left, batches.rows, facts[batch_cut.ROWS])
-            if why == batch_cut.CUT:
-                self._append(batches.deflate_cut(), facts[batch_cut.LAST_OFFSET], facts[batch_cut.MAX_TIMESTAMP])
+            if stride.row_count:
+                self._append_rows(batches.left, stride.rows, stride.row_count)
+            if stride.why == CUT:
+                self._append(batches.deflate_cut(), batches.cutter.last_offset, batches.cutter.max_timestamp)
             position += passed
-            if self._pace.pause_due(passed, facts[batch_cut.ALL_WORK_BYTES]):
+            if self._pace.pause_due(passed, stride.work_bytes):
                 yield ()
                 self._check(olds)
-            if why == WINDOW:
+            if stride.why == WINDOW:
                 offset = read_header(buffer, index + passed).base_offset
                 while live.move(offset):
                     yield ()
                     self._check(olds)
-            elif why == OTHER or (is_fresh and not passed):
+            elif stride.why == OTHER or (is_fresh and not passed):
                 break
-            is_fresh = why == NEED_MORE and not passed
+            is_fresh = stride.why == NEED_MORE and not passed
         return position
 
     def _next_start(self, olds: list[LiveSegment], slot: int) -> int:

@@ -8,11 +8,10 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 """
 
 from array import array
-from collections.abc import Callable
 
-from kcli.format.record_scan import Buffer, RecordColumns
-from kcli.log.cleaner import batch_cut, batch_strides, offset_map
-from kcli.log.cleaner.batch_cut import CUT, FACT_SLOTS, FULL, USED_BYTES, WHOLE
+from kcli.format.record_scan import Buffer
+from kcli.log.cleaner import batch_cut, batch_strides
+from kcli.log.cleaner.batch_cut import CUT, FULL, WHOLE
 from kcli.log.cleaner.batch_strides import BATCH_WEIGHT, ENOUGH, INFLATED_WEIGHT, NEED_MORE, OTHER
 
 # What a stride tells of each batch that is left.
@@ -27,6 +26,62 @@ DEFLATED_BATCH_WEIGHT = 16_000
 DEFLATED_WEIGHT = 8
 
 
+class CutStride:
+    """What the last stride came to: `why` it ended, and what it has left in out[:used_bytes], with `row_count` rows.
+
+    `dead_records` were passed over, `records` read; of these `stay`, with `tombstones`, `keyless` went, and markers were
+    `discarded`. `dropped_tombstones` go and were not counted when the map was built, less those that stay and were.
+    `is_at_stop` where the last batch reaches the cutter's stop offset.
+    """
+
+    def __init__(self) -> None:
+        self.passed = batch_strides.Stride()
+        self.rows = array("q", bytes(8 * ROW_SLOTS * STRIDE_ROWS))
+        self._row_words = self.rows
+        self.begin()
+
+    def begin(self) -> int:
+        """Nothing was met yet -> 0."""
+        self.why = ENOUGH
+        self.used_bytes = 0
+        self.row_count = 0
+        self.dead_records = 0
+        self.records = 0
+        self.stay = 0
+        self.tombstones = 0
+        self.keyless = 0
+        self.dropped_tombstones = 0
+        self.discarded = 0
+        self.work_bytes = 0
+        self.is_at_stop = False
+        return 0
+
+    def count(self, cutter: "batch_cut.BatchCutter") -> int:
+        """Add the counts of the last batch to those of the stride -> 0."""
+        self.records += cutter.records
+        self.stay += cutter.stay
+        self.tombstones += cutter.tombstones
+        self.discarded += cutter.is_discarded
+        if cutter.is_mapped:
+            self.dropped_tombstones -= cutter.tombstones
+        else:
+            self.keyless += cutter.keyless
+            self.dropped_tombstones += cutter.dropped_tombstones
+        if cutter.last_offset >= cutter.stop_offset:
+            self.is_at_stop = True
+        return 0
+
+    def add_row(self, size_bytes: int, last_offset: int, max_timestamp: int) -> int:
+        """So many bytes more of `out` are of a batch that is left -> 0."""
+        at = ROW_SLOTS * self.row_count
+        self._row_words[at] = size_bytes
+        self._row_words[at + 1] = last_offset
+        self._row_words[at + 2] = max_timestamp
+        self.row_count += 1
+        self.used_bytes += size_bytes
+        return 0
+
+
 def clean_batches(
     buffer: Buffer,
     view: memoryview,
@@ -34,122 +89,54 @@ def clean_batches(
     limit: int,
     file_limit: int,
     passes_dead: int,
-    crc32c: Callable[..., int],
-    inflate: Callable[[int, memoryview], bytes | None],
-    now_ms: int,
-    horizon_ms: int,
-    stop_offset: int,
-    held_from: int,
-    held_to: int,
-    words: array,  # type: ignore[type-arg]
-    first_offset: int,
-    offsets: "offset_map.OffsetMap",
-    columns: RecordColumns,
-    kept: bytearray,
-    counts: array,  # type: ignore[type-arg]
-    transactions: array,  # type: ignore[type-arg]
-    aborted: array,  # type: ignore[type-arg]
-    open_ids: array,  # type: ignore[type-arg]
-    marker_ids: array,  # type: ignore[type-arg]
-    scratch: array,  # type: ignore[type-arg]
-    out: memoryview,
-    out_view: memoryview,
-    rows: array,  # type: ignore[type-arg]
-    facts: array,  # type: ignore[type-arg]
+    cutter: "batch_cut.BatchCutter",
+    stride: CutStride,
 ) -> int:
-    """Clean usual batches from buffer[position] on -> where it ended, maybe behind `limit`; facts[WHY] says why there.
+    """Clean usual batches from buffer[position] on -> where it ended, maybe behind `limit`; `stride` says why there.
 
-    `view` and `out_view` are memoryviews of `buffer` and `out`.
-
-    The segment ends at buffer[file_limit], were it so long; dead batches are passed over where `passes_dead` is not 0. What is
-    left lies in out[:facts[USED_BYTES]], with facts[ROWS] rows; behind that, where the stride ended at a CUT, that batch with
-    its records not deflated. The others are those of `cut_batch`, and `scratch` is that of `pass_dead`.
+    `view` is a memoryview of `buffer`. The segment ends at buffer[file_limit], were it so long; dead batches are passed over
+    where `passes_dead` is not 0. What is left lies in the cutter's `out`; behind that, where the stride ended at a CUT, that
+    batch with its records not deflated.
     """
-    told = columns.offset
-    timestamps = columns.timestamp
-    key_positions = columns.key_position
-    key_sizes = columns.key_size
-    value_positions = columns.value_position
-    value_sizes = columns.value_size
-    header_positions = columns.header_position
-    header_counts = columns.header_count
-    positions = columns.record_position
-    slot = USED_BYTES
-    while slot < FACT_SLOTS:
-        facts[slot] = 0
-        slot += 1
-    dead_stop = held_to if held_to < stop_offset else stop_offset
-    used = 0
-    row = 0
-    work_bytes = 0
-    why = ENOUGH
-    while work_bytes < STRIDE_BYTES and row < STRIDE_ROWS:
+    out = cutter.out
+    passed = stride.passed
+    stride.begin()
+    while stride.work_bytes < STRIDE_BYTES and stride.row_count < STRIDE_ROWS:
         if passes_dead:
             behind = batch_strides.pass_dead(
-                buffer, position, limit, file_limit, held_from, dead_stop, words, first_offset, transactions, aborted, open_ids,
-                scratch,
-            )  # fmt: skip
-            facts[16] += scratch[2]
-            work_bytes += behind - position
+                buffer, position, limit, file_limit, cutter.stop_offset, cutter.live, cutter.transactions, passed
+            )
+            stride.dead_records += passed.records
+            stride.work_bytes += behind - position
             position = behind
-            if scratch[1] != OTHER:
-                why = scratch[1]
+            if passed.why != OTHER:
+                stride.why = passed.why
                 break
-        batch_cut.cut_batch(
-            buffer, view, position, limit, crc32c, inflate, now_ms, horizon_ms, stop_offset, held_from, held_to, words,
-            first_offset, offsets, told, timestamps, key_positions, key_sizes, value_positions, value_sizes,
-            header_positions, header_counts, positions, kept, counts, transactions, aborted, open_ids, marker_ids, out,
-            out_view, used,
-            facts,
-        )  # fmt: skip
-        why = facts[1]
-        size = facts[2]
+        used = stride.used_bytes
+        why = cutter.cut(buffer, view, position, limit, used)
+        size = cutter.size_bytes
         if why == WHOLE and size > len(out) - used:
             why = FULL
         if why == FULL:
-            why = ENOUGH if used else OTHER
+            stride.why = ENOUGH if used else OTHER
             break
         if why in (NEED_MORE, OTHER):
+            stride.why = why
             break
-        count_cut(facts)
-        is_whole = why == WHOLE
-        if facts[3] >= stop_offset:
-            facts[23] = 1
-        if why == CUT and facts[12]:
-            work_bytes += DEFLATED_WEIGHT * size + DEFLATED_BATCH_WEIGHT
+        stride.count(cutter)
+        if why == CUT and cutter.codec:
+            stride.work_bytes += DEFLATED_WEIGHT * size + DEFLATED_BATCH_WEIGHT
+            stride.why = CUT
             position += size
             break
-        work_bytes += size + (INFLATED_WEIGHT if facts[12] else BATCH_WEIGHT)
-        if is_whole:
+        stride.work_bytes += size + (INFLATED_WEIGHT if cutter.codec else BATCH_WEIGHT)
+        if why == WHOLE:
             out[used : used + size] = buffer[position : position + size]
+            stride.add_row(size, cutter.last_offset, cutter.max_timestamp)
+        elif why == CUT:
+            stride.work_bytes += (CUT_WEIGHT - 1) * size
+            stride.add_row(61 + cutter.records_bytes, cutter.last_offset, cutter.max_timestamp)
         position += size
-        why = ENOUGH
-        if facts[6] > 0:
-            if not is_whole:
-                work_bytes += (CUT_WEIGHT - 1) * size
-                size = 61 + facts[13]
-            rows[3 * row] = size
-            rows[3 * row + 1] = facts[3]
-            rows[3 * row + 2] = facts[4]
-            row += 1
-            used += size
-        if facts[23]:
+        if stride.is_at_stop:
             break
-    facts[1] = why
-    facts[14] = used
-    facts[15] = row
-    facts[22] = work_bytes
     return position
-
-
-def count_cut(facts: array) -> int:  # type: ignore[type-arg]
-    """Add the counts of the last batch to those of the stride -> 0."""
-    facts[17] += facts[5]
-    facts[18] += facts[6]
-    facts[19] += facts[7]
-    if facts[11]:
-        facts[21] -= facts[7]
-    else:
-        facts[20] += facts[8]
-        facts[21] += facts[9]
-    return 0

@@ -8,11 +8,9 @@ windows would be gathered more often than they are worth (offsets far apart), a 
 
 from __future__ import annotations
 
-from array import array
-
 from kcli.format.record_batch import MAGIC, RecordBatch
-from kcli.log.cleaner.batch_strides import any_live, mark_live
-from kcli.log.cleaner.offset_map import ABSENT, OffsetMap
+from kcli.log.cleaner.offset_map import OffsetMap
+from kcli.log.cleaner.stride_state import LiveWindow
 
 WINDOW_OFFSETS = 1 << 23
 # So many slots of the map are gone through in a slice of gathering.
@@ -22,32 +20,33 @@ SLOTS_OF_A_RECORD = 16
 
 
 class LiveOffsets:
-    """The live offsets of the part of a log from `start_offset` up to where a map ends; the map must be complete."""
+    """The live offsets of the part of a log from `start_offset` up to where a map ends; the map must be complete.
+
+    Of these `window` holds some, of none at first.
+    """
 
     def __init__(self, offsets: OffsetMap, start_offset: int) -> None:
-        self.start_offset = start_offset
-        self.end_offset = offsets.latest_offset + 1 if offsets.is_in_order else start_offset
-        self.is_worth_it = self.end_offset > start_offset
-        self.first_offset = ABSENT  # of the window
-        self.words = array("Q")
+        end_offset = offsets.latest_offset + 1 if offsets.is_in_order else start_offset
+        self.window = LiveWindow(start_offset, end_offset)
+        self.is_worth_it = end_offset > start_offset
         self._offsets = offsets
         self._gathered = 0
+        self._is_first = True
         self._passed_records = 0
 
     def holds(self, header: RecordBatch) -> bool:
         """Whether the offsets of a batch's records tell what stays of it."""
         return (
-            self.start_offset <= header.base_offset <= header.last_offset < self.end_offset
+            self.window.is_mapped(header.base_offset, header.last_offset)
+            and header.base_offset <= header.last_offset
             and header.magic == MAGIC
             and not header.is_control
         )
 
     def has_none(self, first: int, last: int) -> bool:
         """Whether it is known that of the offsets from `first` to `last`, of batches that it holds for, none is live."""
-        start = self.first_offset
-        if not start <= first <= last < min(self.end_offset, start + 64 * len(self.words)):
-            return False
-        return not any_live(self.words, first - start, last - start)
+        window = self.window
+        return window.is_mapped(first, last) and window.holds(first, last) and not window.any_live(first, last)
 
     def passed(self, records: int) -> None:
         """So many records went unread thanks to the window."""
@@ -58,15 +57,14 @@ class LiveOffsets:
 
         Where the one before was not worth it, neither is this one: `is_worth_it` says so.
         """
-        slots = len(self._offsets.table) // 3
+        slots = self._offsets.slots
         if not 0 < self._gathered < slots:
-            is_first = self.first_offset == ABSENT
-            if not is_first and self._passed_records * SLOTS_OF_A_RECORD < slots:
+            if not self._is_first and self._passed_records * SLOTS_OF_A_RECORD < slots:
                 self.is_worth_it = False
                 return False
-            self.first_offset, self._gathered, self._passed_records = offset, 0, 0
-            self.words = array("Q", (0,)) * (min(WINDOW_OFFSETS, self.end_offset - offset + 63) // 64)
+            self._is_first, self._gathered, self._passed_records = False, 0, 0
+            self.window.begin(offset, min(WINDOW_OFFSETS, self.window.end_mapped - offset))
         end = min(self._gathered + GATHERED_SLOTS, slots)
-        mark_live(self._offsets.table, 3 * self._gathered, 3 * end, offset, self.words)
+        self.window.mark(self._offsets.table, 3 * self._gathered, 3 * end)
         self._gathered = end
         return end < slots

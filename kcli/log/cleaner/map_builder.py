@@ -12,7 +12,6 @@ not hold sound records, ends the round (FormatError).
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
@@ -21,22 +20,11 @@ from kcli.format.compression import inflate_at_once
 from kcli.format.primitives import CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import MAGIC, RecordBatch
 from kcli.log.batch_walk import read_marker, walk_batches
-from kcli.log.cleaner.batch_strides import (
-    IS_PLAIN,
-    KEYLESS,
-    LAST_OFFSET,
-    NEED_MORE,
-    NO_ROOM,
-    RECORDS,
-    SCRATCH_SLOTS,
-    TOMBSTONES,
-    WHY,
-    WORK_BYTES,
-    note_batches,
-)
+from kcli.log.cleaner.batch_strides import NEED_MORE, NO_ROOM, Stride, note_batches
 from kcli.log.cleaner.noted_runs import NotedRuns
-from kcli.log.cleaner.offset_map import DISORDER, OffsetMap
+from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.cleaner.pace import Pace
+from kcli.log.cleaner.stride_state import StrideColumns
 from kcli.log.cleaner.transactions import CleanedTransactions
 from kcli.log.live_segment import LiveSegment
 from kcli.log.log_reader import LogBatch, SegmentReader
@@ -96,7 +84,8 @@ class MapBuilder:
         self._check = check
         self._buffer_bytes = buffer_bytes
         self._scanner = RecordScanner()
-        self._scratch = array("q", bytes(8 * SCRATCH_SLOTS))
+        self._columns = StrideColumns(self._scanner.columns)
+        self._noted = Stride()
 
     def build(self, start: int, end: int) -> Generator[tuple[str, ...], None, None]:
         """Note the keys of offsets [start, end). Raises FormatError, OSError, and what `check` raises."""
@@ -116,23 +105,22 @@ class MapBuilder:
         with SegmentReader(
             self._local.disk, segment.log_path, end=segment.size_bytes, chunk_bytes=self._buffer_bytes
         ) as reader:
-            is_fresh = False
+            is_fresh, noted = False, self._noted
             while position < segment.size_bytes:
                 buffer, index, filled = reader.at_hand(position, fresh=is_fresh)
                 passed = self._stride(buffer, index, filled, start, transactions) - index
                 first_offset = read_int64(buffer, index) if passed else start - 1
-                if first_offset >= start and self._scratch[IS_PLAIN]:
-                    last_offset, records = self._scratch[LAST_OFFSET], self._scratch[RECORDS]
-                    self.runs.add(segment.base_offset, position, position + passed, first_offset, last_offset, records)
+                if first_offset >= start and noted.is_plain:
+                    run = segment.base_offset, position, position + passed
+                    self.runs.add(*run, first_offset, noted.last_offset, noted.records)
                 position += passed
-                if self._pace.pause_due(passed, self._scratch[WORK_BYTES]):
+                if self._pace.pause_due(passed, noted.work_bytes):
                     yield ()
                     self._check([segment])
-                why = self._scratch[WHY]
-                if why == NO_ROOM and self._offsets.may_grow:
+                if noted.why == NO_ROOM and self._offsets.may_grow:
                     yield from self._grow()
                     continue
-                is_fresh = why == NEED_MORE and not passed and not is_fresh
+                is_fresh = noted.why == NEED_MORE and not passed and not is_fresh
                 if passed or is_fresh:
                     continue
                 batch = sound_batch(reader, position)
@@ -144,32 +132,15 @@ class MapBuilder:
         return False
 
     def _stride(self, buffer: memoryview, index: int, limit: int, start: int, transactions: CleanedTransactions) -> int:
-        """Note the keys of usual batches -> the index behind them; `_scratch` says why it ended."""
-        offsets, scratch = self._offsets, self._scratch
-        scratch[LAST_OFFSET] = offsets.latest_offset
-        stopped = note_batches(
-            buffer,
-            buffer,
-            index,
-            limit,
-            crc32c,
-            inflate_at_once,
-            start,
-            transactions.state,
-            transactions.aborted,
-            self._scanner.columns,
-            offsets.table,
-            offsets.state,
-            offsets.secret,
-            offsets.hashes,
-            offsets.rows,
-            offsets.places,
-            scratch,
-        )
-        self.keyless += scratch[KEYLESS]
-        self.tombstones += scratch[TOMBSTONES]
-        if scratch[LAST_OFFSET] >= start:
-            offsets.latest_offset = scratch[LAST_OFFSET]
+        """Note the keys of usual batches -> the index behind them; `_noted` says why it ended."""
+        offsets, noted = self._offsets, self._noted
+        noted.last_offset = offsets.latest_offset
+        codecs = crc32c, inflate_at_once
+        stopped = note_batches(buffer, buffer, index, limit, *codecs, start, transactions.open, self._columns, offsets, noted)
+        self.keyless += noted.keyless
+        self.tombstones += noted.tombstones
+        if noted.last_offset >= start:
+            offsets.latest_offset = noted.last_offset
         return stopped
 
     def _grow(self) -> Generator[tuple[str, ...], None, None]:
@@ -197,7 +168,7 @@ class MapBuilder:
                     keyless += sum(size < 0 for size in columns.key_size[:count])
                     tombstones += sum(size < 0 for size in columns.value_size[:count])
                     if columns.offset[0] < header.base_offset or columns.offset[count - 1] > header.last_offset:
-                        offsets.state[DISORDER] = 1
+                        offsets.is_in_order = False
                 if self._pace.pause_due(0, columns.end):
                     yield ()
         self.keyless += keyless

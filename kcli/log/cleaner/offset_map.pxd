@@ -20,22 +20,32 @@ cpdef Py_ssize_t put_slots(
     unsigned long long[::1] old, Py_ssize_t start, Py_ssize_t stop, unsigned long long[::1] table,
     unsigned long long slots) except? -9
 
-@cython.locals(
-    slots=cython.ulonglong, used=cython.longlong, limit=cython.longlong, latest=cython.longlong, room=Py_ssize_t,
-    end=Py_ssize_t, put=Py_ssize_t, done=Py_ssize_t, at=Py_ssize_t,
-)
-cpdef Py_ssize_t note_records(
-    const unsigned char[::1] buffer, long long[::1] offsets, long long[::1] key_positions, long long[::1] key_sizes,
-    Py_ssize_t index, Py_ssize_t count, long long start_offset, unsigned long long[::1] table, long long[::1] state,
-    unsigned long long[::1] secret, unsigned long long[::1] hashes, long long[::1] rows, long long[::1] places) except? -9
+cdef class OffsetMap:
+    cdef public unsigned long long[::1] table, secret, hashes
+    cdef public long long[::1] rows, places
+    cdef public long long slots, used, most_used, latest_offset
+    cdef public bint is_in_order
+    cdef long long _last_met
+    cdef object _most_slots, _load_factor, _memory, _old, _moved
 
-@cython.locals(
-    slots=cython.ulonglong, stay=cython.longlong, tombstones=cython.longlong, dropped_tombstones=cython.longlong,
-    without_key=cython.longlong, room=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, put=Py_ssize_t, done=Py_ssize_t,
-    last=cython.longlong,
-)
-cpdef Py_ssize_t keep_records(
-    const unsigned char[::1] buffer, long long[::1] offsets, long long[::1] key_positions, long long[::1] key_sizes,
-    long long[::1] value_sizes, Py_ssize_t count, long long latest_offset, int keeps_tombstones,
-    unsigned long long[::1] table, long long[::1] state, unsigned long long[::1] secret, unsigned long long[::1] hashes,
-    long long[::1] rows, long long[::1] places, unsigned char[::1] kept, long long[::1] counts) except? -9
+    cpdef bint has_room(self, long long count) except? -9
+
+    @cython.locals(
+        table=cython.ulonglong[::1], hashes=cython.ulonglong[::1], rows=cython.longlong[::1],
+        places=cython.longlong[::1], slots=cython.ulonglong, used=cython.longlong, limit=cython.longlong,
+        latest=cython.longlong, room=Py_ssize_t, end=Py_ssize_t, put=Py_ssize_t, done=Py_ssize_t, at=Py_ssize_t,
+    )
+    cpdef Py_ssize_t note_columns(
+        self, const unsigned char[::1] buffer, long long[::1] offsets, long long[::1] key_positions, long long[::1] key_sizes,
+        Py_ssize_t index, Py_ssize_t count, long long start_offset) except? -9
+
+    @cython.locals(
+        table=cython.ulonglong[::1], rows=cython.longlong[::1], places=cython.longlong[::1], latest_offset=cython.longlong,
+        slots=cython.ulonglong, stay=cython.longlong, tombstones=cython.longlong, dropped_tombstones=cython.longlong,
+        without_key=cython.longlong, room=Py_ssize_t, index=Py_ssize_t, first=Py_ssize_t, put=Py_ssize_t, done=Py_ssize_t,
+        last=cython.longlong,
+    )
+    cpdef Py_ssize_t keep_columns(
+        self, const unsigned char[::1] buffer, long long[::1] offsets, long long[::1] key_positions, long long[::1] key_sizes,
+        long long[::1] value_sizes, Py_ssize_t count, int keeps_tombstones, unsigned char[::1] kept,
+        long long[::1] counts) except? -9

@@ -32,14 +32,6 @@ LOAD_FACTOR = 0.9
 GROWING_LOAD_FACTOR = 0.85
 ABSENT = -1
 
-# The slots of the state that the loops share.
-SLOTS = 0
-USED = 1
-LIMIT = 2
-LATEST = 3  # the last offset that was met, whether it has a key or not
-DISORDER = 4  # not 0 where an offset was not above the one before it
-STATE_SLOTS = 5
-
 # What `keep_records` counts.
 KEPT = 0
 KEPT_TOMBSTONES = 1
@@ -56,46 +48,44 @@ MOVED_SLOTS = 1 << 14
 class OffsetMap:
     """The last offset of each key in at most `memory_bytes`; `secret` has SECRET_BYTES, drawn for this map.
 
-    `latest_offset` is the last one that the map accounts for, -1 in a new one; whoever fills it moves it on.
+    `latest_offset` is the last one that the map accounts for, -1 in a new one; whoever fills it moves it on. Of its `slots`,
+    `used` are, and `most_used` may be before it grows or is full. It `is_in_order` where each offset that was noted was above
+    the one before it, and lay in its batch.
     """
 
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = LOAD_FACTOR) -> None:
         self._most_slots = min(max(memory_bytes // SLOT_BYTES, 3), MOST_SLOTS)
         self._load_factor = load_factor
         self.secret = sip_state(secret)
-        self.state = array("q", bytes(8 * STATE_SLOTS))
+        self.used = 0
+        self.is_in_order = True
         self.hashes = array("Q", bytes(16 * HASHED_RECORDS))
         self.rows = array("q", bytes(8 * HASHED_RECORDS))
         self.places = array("q", bytes(8 * HASHED_RECORDS))
         self.latest_offset = ABSENT
+        self._last_met = ABSENT  # the last offset, whether it has a key or not
         self._old: tuple[mmap.mmap, memoryview] | None = None  # what the table grows from
         self._moved = 0
-        self.state[LATEST] = ABSENT
         self._use(min(self._most_slots, FIRST_SLOTS))
 
     def __len__(self) -> int:
         """How many keys it holds."""
-        return self.state[USED]
+        return int(self.used)
 
     @property
     def memory_bytes(self) -> int:
         """What its table takes now."""
-        return self.table.nbytes
+        return int(self.slots * SLOT_BYTES)
 
     @property
     def is_full(self) -> bool:
         """Whether not one more record may be noted."""
-        return self.state[SLOTS] == self._most_slots and self.state[USED] >= self.state[LIMIT]
+        return bool(self.slots == self._most_slots and self.used >= self.most_used)
 
     @property
     def may_grow(self) -> bool:
         """Whether there may be a larger table."""
-        return self.state[SLOTS] < self._most_slots
-
-    @property
-    def is_in_order(self) -> bool:
-        """Whether each offset that was noted was above the one before it."""
-        return not self.state[DISORDER]
+        return bool(self.slots < self._most_slots)
 
     def _use(self, slots: int) -> None:
         """Go on with an empty table of so many slots."""
@@ -105,20 +95,20 @@ class OffsetMap:
         self.table = memoryview(self._memory).cast("Q")
         is_last = slots == self._most_slots
         load_factor = self._load_factor if is_last else min(self._load_factor, GROWING_LOAD_FACTOR)
-        self.state[SLOTS] = slots
-        self.state[LIMIT] = min(int(slots * load_factor), slots - 1)
+        self.slots = slots
+        self.most_used = min(int(slots * load_factor), slots - 1)
 
     def grow(self) -> bool:
         """Move to a larger table, a slice a call -> whether there is more to move; the map must not be used until then."""
         if self._old is None:
-            if self.state[SLOTS] == self._most_slots:
+            if self.slots == self._most_slots:
                 return False
             self._old, self._moved = (self._memory, self.table), 0
-            larger = self.state[SLOTS] * 5 // 4
+            larger = int(self.slots) * 5 // 4
             self._use(larger if larger * 9 // 8 < self._most_slots else self._most_slots)
         memory, table = self._old
         end = min(self._moved + MOVED_SLOTS, len(table) // 3)
-        put_slots(table, 3 * self._moved, 3 * end, self.table, self.state[SLOTS])
+        put_slots(table, 3 * self._moved, 3 * end, self.table, self.slots)
         if hasattr(mmap, "MADV_DONTNEED"):
             start_byte, end_byte = (slot * SLOT_BYTES // mmap.PAGESIZE * mmap.PAGESIZE for slot in (self._moved, end))
             if end_byte > start_byte:
@@ -128,26 +118,73 @@ class OffsetMap:
             self._old = None
         return self._old is not None
 
+    def has_room(self, count: int) -> bool:
+        """Whether as many records may be noted, whatever their keys are."""
+        return bool(self.used + count <= self.most_used)
+
     def note(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
         """Note the keys of records [first, count) of a window that stand at `start_offset` or behind -> where it needs room.
 
         That is the index of the first record that was not noted, `count` where all were: the map is full, or is to `grow`.
         """
-        return note_records(
-            buffer,
-            columns.offset,
-            columns.key_position,
-            columns.key_size,
-            first,
-            count,
-            start_offset,
-            self.table,
-            self.state,
-            self.secret,
-            self.hashes,
-            self.rows,
-            self.places,
-        )
+        return self.note_columns(buffer, columns.offset, columns.key_position, columns.key_size, first, count, start_offset)
+
+    def note_columns(
+        self,
+        buffer: Buffer,
+        offsets: array,  # type: ignore[type-arg]
+        key_positions: array,  # type: ignore[type-arg]
+        key_sizes: array,  # type: ignore[type-arg]
+        index: int,
+        count: int,
+        start_offset: int,
+    ) -> int:
+        """The loop of `note`; it ends where as many slots are used as may be."""
+        table = self.table
+        hashes = self.hashes
+        rows = self.rows
+        places = self.places
+        slots = self.slots
+        used = self.used
+        limit = self.most_used
+        latest = self._last_met
+        room = len(rows)
+        end = 3 * slots
+        while index < count and used < limit:
+            put = 0
+            while index < count and put < room:
+                if offsets[index] <= latest:
+                    self.is_in_order = False
+                latest = offsets[index]
+                if key_sizes[index] >= 0 and latest >= start_offset:
+                    rows[put] = index
+                    put += 1
+                index += 1
+            hash_keys(buffer, key_positions, key_sizes, rows, put, self.secret, hashes)
+            find_slots(table, slots, hashes, put, places)
+            done = 0
+            while done < put and used < limit:
+                # A key of this chunk may have taken the slot by now, or be this one.
+                at = places[done]
+                while table[at + 2] != 0 and (table[at] != hashes[2 * done] or table[at + 1] != hashes[2 * done + 1]):
+                    at += 3
+                    if at == end:
+                        at = 0
+                if table[at + 2] == 0:
+                    table[at] = hashes[2 * done]
+                    table[at + 1] = hashes[2 * done + 1]
+                    used += 1
+                table[at + 2] = offsets[rows[done]] + 1
+                done += 1
+            if done < put:
+                index = rows[done]
+                latest = offsets[index] - 1
+        self.used = used
+        self._last_met = latest
+        # What follows without a key does not need room.
+        while index < count and (key_sizes[index] < 0 or offsets[index] < start_offset):
+            index += 1
+        return index
 
     def keep(
         self,
@@ -164,29 +201,71 @@ class OffsetMap:
         A record stays that the map does not account for, and the last one of its key where it has a value, or
         `keeps_tombstones`. `counts` is filled: KEPT, KEPT_TOMBSTONES, WITHOUT_KEY (such go), DROPPED_TOMBSTONES.
         """
-        return keep_records(
-            buffer,
-            columns.offset,
-            columns.key_position,
-            columns.key_size,
-            columns.value_size,
-            count,
-            self.latest_offset,
-            1 if keeps_tombstones else 0,
-            self.table,
-            self.state,
-            self.secret,
-            self.hashes,
-            self.rows,
-            self.places,
-            kept,
-            counts,
-        )
+        tombstones = 1 if keeps_tombstones else 0
+        offsets, positions, sizes = columns.offset, columns.key_position, columns.key_size
+        return self.keep_columns(buffer, offsets, positions, sizes, columns.value_size, count, tombstones, kept, counts)
+
+    def keep_columns(
+        self,
+        buffer: Buffer,
+        offsets: array,  # type: ignore[type-arg]
+        key_positions: array,  # type: ignore[type-arg]
+        key_sizes: array,  # type: ignore[type-arg]
+        value_sizes: array,  # type: ignore[type-arg]
+        count: int,
+        keeps_tombstones: int,
+        kept: bytearray,
+        counts: array,  # type: ignore[type-arg]
+    ) -> int:
+        """The loop of `keep`."""
+        table = self.table
+        rows = self.rows
+        places = self.places
+        latest_offset = self.latest_offset
+        slots = self.slots
+        stay = 0
+        tombstones = 0
+        dropped_tombstones = 0
+        without_key = 0
+        room = len(rows)
+        index = 0
+        while index < count:
+            first = index
+            put = 0
+            while index < count and put < room:
+                kept[index] = 0
+                if offsets[index] > latest_offset:
+                    kept[index] = 1
+                elif key_sizes[index] < 0:
+                    without_key += 1
+                elif value_sizes[index] >= 0 or keeps_tombstones:
+                    rows[put] = index
+                    put += 1
+                index += 1
+            hash_keys(buffer, key_positions, key_sizes, rows, put, self.secret, self.hashes)
+            find_slots(table, slots, self.hashes, put, places)
+            done = 0
+            while done < put:
+                last = table[places[done] + 2]
+                if offsets[rows[done]] + 1 >= last:
+                    kept[rows[done]] = 1
+                done += 1
+            while first < index:
+                stay += kept[first]
+                if value_sizes[first] < 0:
+                    tombstones += kept[first]
+                    dropped_tombstones += 1 - kept[first]
+                first += 1
+        counts[0] = stay
+        counts[1] = tombstones
+        counts[2] = without_key
+        counts[3] = dropped_tombstones
+        return stay
 
     def get(self, key: bytes) -> int:
         """The offset of a key, ABSENT where it has none."""
         hash_keys(key, array("q", (0,)), array("q", (len(key),)), array("q", (0,)), 1, self.secret, self.hashes)
-        find_slots(self.table, self.state[SLOTS], self.hashes, 1, self.places)
+        find_slots(self.table, self.slots, self.hashes, 1, self.places)
         return int(self.table[self.places[0] + 2]) - 1
 
 
@@ -324,122 +403,3 @@ def put_slots(old: memoryview, start: int, stop: int, table: memoryview, slots: 
             moved += 1
         start += 3
     return moved
-
-
-def note_records(
-    buffer: Buffer,
-    offsets: array,  # type: ignore[type-arg]
-    key_positions: array,  # type: ignore[type-arg]
-    key_sizes: array,  # type: ignore[type-arg]
-    index: int,
-    count: int,
-    start_offset: int,
-    table: memoryview,
-    state: array,  # type: ignore[type-arg]
-    secret: array,  # type: ignore[type-arg]
-    hashes: array,  # type: ignore[type-arg]
-    rows: array,  # type: ignore[type-arg]
-    places: array,  # type: ignore[type-arg]
-) -> int:
-    """The loop of `OffsetMap.note`; it ends where as many slots are used as may be."""
-    slots = state[0]
-    used = state[1]
-    limit = state[2]
-    latest = state[3]
-    room = len(rows)
-    end = 3 * slots
-    while index < count and used < limit:
-        put = 0
-        while index < count and put < room:
-            if offsets[index] <= latest:
-                state[4] = 1
-            latest = offsets[index]
-            if key_sizes[index] >= 0 and latest >= start_offset:
-                rows[put] = index
-                put += 1
-            index += 1
-        hash_keys(buffer, key_positions, key_sizes, rows, put, secret, hashes)
-        find_slots(table, slots, hashes, put, places)
-        done = 0
-        while done < put and used < limit:
-            # A key of this chunk may have taken the slot by now, or be this one.
-            at = places[done]
-            while table[at + 2] != 0 and (table[at] != hashes[2 * done] or table[at + 1] != hashes[2 * done + 1]):
-                at += 3
-                if at == end:
-                    at = 0
-            if table[at + 2] == 0:
-                table[at] = hashes[2 * done]
-                table[at + 1] = hashes[2 * done + 1]
-                used += 1
-            table[at + 2] = offsets[rows[done]] + 1
-            done += 1
-        if done < put:
-            index = rows[done]
-            latest = offsets[index] - 1
-    state[1] = used
-    state[3] = latest
-    # What follows without a key does not need room.
-    while index < count and (key_sizes[index] < 0 or offsets[index] < start_offset):
-        index += 1
-    return index
-
-
-def keep_records(
-    buffer: Buffer,
-    offsets: array,  # type: ignore[type-arg]
-    key_positions: array,  # type: ignore[type-arg]
-    key_sizes: array,  # type: ignore[type-arg]
-    value_sizes: array,  # type: ignore[type-arg]
-    count: int,
-    latest_offset: int,
-    keeps_tombstones: int,
-    table: memoryview,
-    state: array,  # type: ignore[type-arg]
-    secret: array,  # type: ignore[type-arg]
-    hashes: array,  # type: ignore[type-arg]
-    rows: array,  # type: ignore[type-arg]
-    places: array,  # type: ignore[type-arg]
-    kept: bytearray,
-    counts: array,  # type: ignore[type-arg]
-) -> int:
-    """The loop of `OffsetMap.keep`."""
-    slots = state[0]
-    stay = 0
-    tombstones = 0
-    dropped_tombstones = 0
-    without_key = 0
-    room = len(rows)
-    index = 0
-    while index < count:
-        first = index
-        put = 0
-        while index < count and put < room:
-            kept[index] = 0
-            if offsets[index] > latest_offset:
-                kept[index] = 1
-            elif key_sizes[index] < 0:
-                without_key += 1
-            elif value_sizes[index] >= 0 or keeps_tombstones:
-                rows[put] = index
-                put += 1
-            index += 1
-        hash_keys(buffer, key_positions, key_sizes, rows, put, secret, hashes)
-        find_slots(table, slots, hashes, put, places)
-        done = 0
-        while done < put:
-            last = table[places[done] + 2]
-            if offsets[rows[done]] + 1 >= last:
-                kept[rows[done]] = 1
-            done += 1
-        while first < index:
-            stay += kept[first]
-            if value_sizes[first] < 0:
-                tombstones += kept[first]
-                dropped_tombstones += 1 - kept[first]
-            first += 1
-    counts[0] = stay
-    counts[1] = tombstones
-    counts[2] = without_key
-    counts[3] = dropped_tombstones
-    return stay

@@ -10,14 +10,12 @@
 A control record of a producer that is no marker is damage: whoever reads it refuses the log.
 A marker outlives the last batch of its transaction: a reader that began at that batch must find out how it ended.
 
-What strides (kcli.log.cleaner.batch_strides) go by lies in arrays: `state`, whose slots they name; `aborted`, the producers
-whose aborted transactions are under way; `open`, those with data of a transaction since their last marker. Strides add to
-`open` and take from it; where it has no room, batches come here.
+What strides (kcli.log.cleaner.batch_strides) ask of each batch is `open`: the producers whose aborted transactions go on, and
+those with data of a transaction since their last marker, which strides add and take.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -26,10 +24,7 @@ from kcli.format.end_transaction_marker import EndTransactionMarker
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
-from kcli.log.cleaner.batch_strides import ABORTED, NEXT_ABORTED, TRANSACTION_SLOTS, close_open, note_open
-
-# Of either kind at first.
-_PRODUCERS = 16
+from kcli.log.cleaner.stride_state import OpenTransactions
 
 
 class LastRecord(NamedTuple):
@@ -51,13 +46,10 @@ class CleanedTransactions:
     """The transactions of a pass over a log."""
 
     def __init__(self) -> None:
-        self.state = array("q", bytes(8 * TRANSACTION_SLOTS))
-        self.aborted = array("q", bytes(8 * _PRODUCERS))
-        self.open = array("q", bytes(8 * _PRODUCERS))
+        self.open = OpenTransactions()
         self._retained: list[AbortedTxn] = []
         self._aborted: dict[int, _Ongoing] = {}
         self._waiting: list[tuple[int, int, AbortedTxn]] = []
-        self._tell_strides()
 
     def add_aborted(self, transactions: Iterable[AbortedTxn]) -> None:
         """These aborted transactions touch the offsets that are read next; one may be given more than once."""
@@ -77,9 +69,7 @@ class CleanedTransactions:
             return False
         ongoing = self._aborted.get(batch.producer_id)
         if ongoing is None:
-            if not note_open(self.state, self.open, batch.producer_id):
-                self.open.extend(self.open)
-                note_open(self.state, self.open, batch.producer_id)
+            self.open.note_open(batch.producer_id)
             return False
         ongoing.is_seen = True
         return True
@@ -90,7 +80,7 @@ class CleanedTransactions:
         if marker is None:
             return True
         if not marker.is_abort:
-            return not close_open(self.state, self.open, batch.producer_id)
+            return not self.open.close_open(batch.producer_id)
         ongoing = self._aborted.pop(batch.producer_id, None)
         self._tell_strides()
         if ongoing is None or not ongoing.is_seen:
@@ -105,6 +95,4 @@ class CleanedTransactions:
             self._tell_strides()
 
     def _tell_strides(self) -> None:
-        self.state[NEXT_ABORTED] = self._waiting[0][0] if self._waiting else INT64_MAX
-        self.state[ABORTED] = len(self._aborted)
-        self.aborted[: len(self._aborted)] = array("q", self._aborted)
+        self.open.set_aborted(self._waiting[0][0] if self._waiting else INT64_MAX, self._aborted)

@@ -15,7 +15,7 @@ from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.record_scan import Buffer, RecordColumns
 from kcli.log.cleaner.cleanable import log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
-from kcli.log.cleaner.offset_map import DISORDER, FIRST_SLOTS, LIMIT, SLOT_BYTES, OffsetMap
+from kcli.log.cleaner.offset_map import FIRST_SLOTS, SLOT_BYTES, OffsetMap
 from kcli.log.disk import OsDisk
 from kcli.log.log_config import DAY_MS, LogConfig
 from kcli.log.log_reader import LogBatch, SegmentReader
@@ -75,7 +75,7 @@ class PretendedMap(OffsetMap):
             position += len(key)
         super().note(buffer, columns, len(listed), 0)
         # It takes no key more, and which record stays is asked of its keys alone.
-        self.state[LIMIT], self.state[DISORDER] = 0, 1
+        self.most_used, self.is_in_order = 0, False
 
     def note(self, buffer: Buffer, columns: RecordColumns, count: int, start_offset: int, first: int = 0) -> int:
         return count

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,22 +21,26 @@ from kcli.log.cleaner import (
     live_offsets,
     map_builder,
     offset_map,
+    stride_state,
     transactions,
 )
 from tests.interpreted import interpreted
+from tests.log.cleaner import random_logs
 from tests.log.cleaner.random_logs import RandomLog
 
 ROUNDS = 3
 
 SCANS = {"record_scan": interpreted(record_scan)}
 INTERPRETED_MAP = interpreted(offset_map)
-INTERPRETED_STRIDES = interpreted(batch_strides, offset_map=INTERPRETED_MAP, **SCANS)
-INTERPRETED_COPY = interpreted(record_copy)
-INTERPRETED_CUT = interpreted(
-    batch_cut, batch_strides=INTERPRETED_STRIDES, offset_map=INTERPRETED_MAP, record_copy=INTERPRETED_COPY, **SCANS
-)
+INTERPRETED_STATE = interpreted(stride_state, **SCANS)
+STATES: dict[str, ModuleType] = {"as installed": stride_state, "interpreted": INTERPRETED_STATE}
+OF_MAP_AND_STATE = {"offset_map": INTERPRETED_MAP, "stride_state": INTERPRETED_STATE}
+INTERPRETED_STRIDES = interpreted(batch_strides, **OF_MAP_AND_STATE)
+INTERPRETED_CUT = interpreted(batch_cut, record_copy=interpreted(record_copy), **OF_MAP_AND_STATE)
 INTERPRETED_CUTS = interpreted(cut_strides, batch_strides=INTERPRETED_STRIDES, batch_cut=INTERPRETED_CUT)
-STRIDES: dict[str, ModuleType] = {"as installed": batch_strides, "interpreted": INTERPRETED_STRIDES}
+INTERPRETED = (INTERPRETED_MAP, INTERPRETED_STATE, INTERPRETED_STRIDES, INTERPRETED_CUT, INTERPRETED_CUTS)
+# Who makes and calls what is compiled.
+USERS = (batch_filter, live_offsets, map_builder, random_logs, transactions)
 
 
 def by_objects(patch: pytest.MonkeyPatch) -> None:
@@ -43,28 +48,24 @@ def by_objects(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(batch_filter, "clean_batches", no_batches)
 
 
-def no_notes(*arguments: object) -> object:
-    scratch = arguments[-1]
-    assert isinstance(scratch, array)
-    for slot in (batch_strides.RECORDS, batch_strides.KEYLESS, batch_strides.TOMBSTONES, batch_strides.WORK_BYTES):
-        scratch[slot] = 0
-    scratch[batch_strides.WHY] = batch_strides.OTHER
+def no_notes(*arguments: Any) -> object:
+    stride = arguments[-1]
+    stride.records = stride.keyless = stride.tombstones = stride.work_bytes = 0
+    stride.why = batch_strides.OTHER
     return arguments[2]
 
 
-def no_batches(*arguments: object) -> object:
-    facts = arguments[-1]
-    assert isinstance(facts, array)
-    for slot in range(batch_cut.FACT_SLOTS):
-        facts[slot] = 0
-    facts[batch_cut.WHY] = batch_strides.OTHER
+def no_batches(*arguments: Any) -> object:
+    stride = arguments[-1]
+    stride.begin()
+    stride.why = batch_strides.OTHER
     return arguments[2]
 
 
 def by_keys(patch: pytest.MonkeyPatch) -> None:
     """No bits of live offsets."""
     patch.setattr(live_offsets, "SLOTS_OF_A_RECORD", 0)
-    patch.setattr(live_offsets, "WINDOW_OFFSETS", 1)
+    patch.setattr(live_offsets, "WINDOW_OFFSETS", 0)
 
 
 def by_small_windows(patch: pytest.MonkeyPatch) -> None:
@@ -88,13 +89,15 @@ def by_short_strides_and_small_windows(patch: pytest.MonkeyPatch) -> None:
 def by_little_room(patch: pytest.MonkeyPatch) -> None:
     """For what is read at once, what is left of batches, and producers with open transactions."""
     patch.setattr(limits, "READ_CHUNK_BYTES", 500)
-    patch.setattr(transactions, "_PRODUCERS", 1)
+    patch.setattr(stride_state, "_PRODUCERS", 1)
 
 
 def by_interpreted_code(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(map_builder, "note_batches", INTERPRETED_STRIDES.note_batches)
-    patch.setattr(live_offsets, "mark_live", INTERPRETED_STRIDES.mark_live)
-    patch.setattr(batch_filter, "clean_batches", INTERPRETED_CUTS.clean_batches)
+    for user in USERS:
+        for module in INTERPRETED:
+            for name, made in vars(module).items():
+                if getattr(made, "__module__", None) == module.__name__ and hasattr(user, name):
+                    patch.setattr(user, name, made)
 
 
 WAYS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
@@ -131,15 +134,39 @@ def test_every_way_leaves_the_same(way: Callable[[pytest.MonkeyPatch], None], se
         assert rounds_of(seed, tmp_path / "other") == usual
 
 
-@pytest.mark.parametrize("way", STRIDES)
+@pytest.mark.parametrize("way", STATES)
 @given(st.sets(st.integers(0, 255), max_size=6), st.integers(0, 255), st.integers(0, 255))
-def test_live_bits_are_a_set_of_offsets(way: str, live: set[int], one: int, other: int) -> None:
-    module, first_offset = STRIDES[way], 1000
+def test_a_window_is_a_set_of_offsets(way: str, live: set[int], one: int, other: int) -> None:
+    start = 1000
     table = array("Q", bytes(24 * 10))
     for slot, number in enumerate(live):
-        table[3 * slot + 2] = first_offset + number + 1
-    table[3 * 8 + 2], table[3 * 9 + 2] = first_offset, first_offset + 257  # before and behind the window
-    words = array("Q", bytes(32))
-    assert module.mark_live(memoryview(table), 0, len(table), first_offset, words) == len(live)
-    first, last = min(one, other), max(one, other)
-    assert module.any_live(words, first, last) == any(first <= number <= last for number in live)
+        table[3 * slot + 2] = start + number + 1
+    table[3 * 8 + 2], table[3 * 9 + 2] = start, start + 257  # before and behind the window
+    window = STATES[way].LiveWindow(start - 100, start + 200)
+    assert not window.holds(start, start)
+    window.begin(start, 256)
+    assert window.mark(memoryview(table), 0, len(table)) == len(live)
+    first, last = start + min(one, other), start + max(one, other)
+    assert window.holds(first, last) and window.is_mapped(first, last) is (last < start + 200)
+    assert not window.holds(start - 1, last) and not window.holds(first, start + 256)
+    assert window.any_live(first, last) == any(first <= start + number <= last for number in live)
+
+
+@pytest.mark.parametrize("way", STATES)
+@given(st.lists(st.tuples(st.booleans(), st.integers(-3, 30)), max_size=60))
+def test_open_transactions_are_a_set_of_producers(way: str, steps: list[tuple[bool, int]]) -> None:
+    """More of them than there is room for at first."""
+    transactions, expected = STATES[way].OpenTransactions(), set()
+    for is_data, producer_id in steps:
+        if is_data:
+            transactions.note_open(producer_id)
+            expected.add(producer_id)
+        else:
+            assert transactions.close_open(producer_id) is (producer_id in expected)
+            expected.discard(producer_id)
+        assert transactions.open_count == len(expected)
+    transactions.set_aborted(100, sorted(expected))
+    for producer_id in range(-3, 31):
+        assert (transactions.find_open(producer_id) >= 0) is (producer_id in expected)
+        assert transactions.is_aborted(producer_id, 99) is (producer_id in expected)
+        assert transactions.is_aborted(producer_id, 100)
