@@ -4,6 +4,28 @@ Usual is a batch of format 2 with sound records, data of no aborted transaction 
 without a record. What is not is OTHER, and looked at with objects (kcli.log.cleaner.batch_filter, which has the rules): both
 ways leave the same bytes.
 
+    a cutter goes by               which is
+    -----------------------------  -----------------------------------------------------------------------------------------
+    columns                        where records are scanned to; a batch with more than they hold is OTHER
+    offsets, live, transactions    the round's map, its live offsets, the transactions that were met
+    now_ms, horizon_ms             the round's time, and the delete horizon that it sets
+    marker_ids                     the producers whose last marker stays
+    stop_offset                    a batch that reaches it is OTHER where nothing of it would stay
+    crc32c, inflate                inflate(codec, bytes) gives None for what it does not inflate
+
+    and tells of the last batch    which is
+    -----------------------------  -----------------------------------------------------------------------------------------
+    why                            what came of it
+    size_bytes, codec, records     its own; no bytes where it is not whole, no records where it is a marker that goes
+    last_offset                    its own
+    max_timestamp, base_timestamp  those of what stays
+    stay, tombstones               how many records stay, and how many of these are tombstones
+    keyless, dropped_tombstones    how many of such go, where keys were looked up
+    is_mapped                      whether live offsets tell of it, though maybe not in this window
+    is_discarded                   whether it is a marker that goes
+    sets_horizon                   whether it gets its delete horizon
+    records_bytes                  of the records that stay in `out`; with a codec they are to be deflated yet
+
 Which records stay is told by the bits of live offsets (kcli.log.cleaner.live_offsets) where they hold, else the records' keys
 are looked up in the map. This one source runs two ways, as kcli.format.record_scan does; its C types stand in batch_cut.pxd.
 """
@@ -26,30 +48,7 @@ FULL = 8  # they do not fit behind what lies in `out`
 
 
 class BatchCutter:
-    """Cuts batches of a round, one after the other, into `out`.
-
-    what it goes by
-    -----------------------------  ---------------------------------------------------------------------------------
-    columns                        where records are scanned to; those with more than they hold are OTHER
-    offsets, live, transactions    the round's map, its live offsets, the transactions that were met
-    now_ms, horizon_ms             the round's time, and the delete horizon that it sets
-    marker_ids                     producers whose last marker stays
-    stop_offset                    batches that reach it are OTHER where nothing of them would stay
-    crc32c, inflate                inflate(codec, bytes) gives None for what it does not inflate
-
-    of the last batch
-    -----------------------------  ---------------------------------------------------------------------------------
-    why                            what came of it
-    size_bytes, records, codec     of the batch, 0 records for a marker that goes; size_bytes is 0 where it is not whole
-    last_offset                    of it
-    max_timestamp, base_timestamp  of what stays
-    stay, tombstones               how many records stay, and how many of these are tombstones
-    keyless, dropped_tombstones    that go, where keys were looked up
-    is_mapped                      whether live offsets tell of it, though maybe not in this window
-    is_discarded                   whether it was a marker that goes
-    sets_horizon                   whether it gets its delete horizon
-    records_bytes                  of the records that stay; a CUT batch with a codec is to be deflated yet
-    """
+    """Cuts batches of a round, one after the other, into `out`; see the head of this module."""
 
     def __init__(
         self,

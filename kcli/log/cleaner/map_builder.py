@@ -120,7 +120,7 @@ class MapBuilder:
                 if noted.why == NO_ROOM and self._offsets.may_grow:
                     yield from self._grow()
                     continue
-                is_fresh = noted.why == NEED_MORE and not passed and not is_fresh
+                is_fresh = noted.why == NEED_MORE and (passed > 0 or not is_fresh)
                 if passed or is_fresh:
                     continue
                 batch = sound_batch(reader, position)
