@@ -77,7 +77,7 @@ kafka_log_logmanager_logdirectoryoffline | gauge | logDirectory | 1 for a log di
 kafka_log_logflushstats_logflushrateandtimems | summary |  | Milliseconds of flushes to the disk
 kafka_log_logcleaner_cleaner_recopy_percent | gauge |  | Of the bytes that the threads' last rounds read, those they kept
 kafka_log_logcleaner_max_clean_time_secs | gauge |  | Seconds of the longest of the threads' last rounds, with its waits
-kafka_log_logcleaner_max_buffer_utilization_percent | gauge |  | Of a thread's part of log.cleaner.dedupe.buffer.size, what keys took
+kafka_log_logcleaner_max_buffer_utilization_percent | gauge |  | Of a thread's log.cleaner.dedupe.buffer.size, what keys took
 kafka_log_logcleaner_max_compaction_delay_secs | gauge |  | How overdue (max.compaction.lag.ms) the latest log was before them
 kafka_log_logcleaner_deadthreadcount | gauge |  | 0: an error costs a log its cleaning, see uncleanable-partitions-count
 kafka_log_logcleanermanager_max_dirty_percent | gauge |  | The largest dirty ratio of a compacted log when all were looked at
