@@ -18,6 +18,7 @@ COMPILED_MODULES = [
     "kcli/format/batch_passes.py",
     "kcli/format/record_copy.py",
     "kcli/log/cleaner/offset_map.py",
+    "kcli/log/cleaner/batch_head.py",
     "kcli/log/cleaner/stride_state.py",
     "kcli/log/cleaner/batch_strides.py",
     "kcli/log/cleaner/batch_cut.py",

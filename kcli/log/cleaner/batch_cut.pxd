@@ -1,8 +1,7 @@
 # C types for batch_cut.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
 from kcli.format cimport record_copy
-from kcli.format.batch_scan cimport read_int32, read_int64
-from kcli.log.cleaner cimport offset_map, stride_state
+from kcli.log.cleaner cimport batch_head, offset_map, stride_state
 
 cdef class BatchCutter:
     cdef public stride_state.StrideColumns columns
@@ -13,42 +12,36 @@ cdef class BatchCutter:
     cdef public long long now_ms, horizon_ms, stop_offset
     cdef public unsigned char[::1] out, kept
     cdef public long long[::1] counts
-    cdef public int why, codec
-    cdef public long long size_bytes, last_offset, max_timestamp, base_timestamp
+    cdef public batch_head.BatchHead head
+    cdef public int why
+    cdef public long long max_timestamp, base_timestamp
     cdef public long long records, stay, tombstones, keyless, dropped_tombstones, records_bytes
     cdef public bint is_mapped, is_discarded, sets_horizon
 
-    @cython.locals(
-        size=cython.longlong, attributes=cython.longlong, base_offset=cython.longlong, last_offset=cython.longlong,
-        count=cython.longlong, end=Py_ssize_t, stored=cython.longlong, computed=cython.longlong,
-    )
+    @cython.locals(head=batch_head.BatchHead, is_of_transaction=cython.bint)
     cpdef int cut(
         self, const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t start) except? -9
 
-    @cython.locals(marker=cython.int, producer_id=cython.longlong)
-    cpdef int _cut_marker(
-        self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t end, long long base_offset,
-        long long attributes, Py_ssize_t start) except? -9
+    @cython.locals(head=batch_head.BatchHead, marker=cython.int, producer_id=cython.longlong)
+    cpdef int _cut_marker(self, const unsigned char[::1] buffer, Py_ssize_t start) except? -9
 
-    @cython.locals(keeps_tombstones=cython.int, sets_horizon=cython.int)
+    @cython.locals(head=batch_head.BatchHead, sets_horizon=cython.bint)
     cpdef int _cut_records(
-        self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, long long base_offset,
-        long long attributes, Py_ssize_t start) except? -9
+        self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t start) except? -9
 
-    @cython.locals(columns=stride_state.StrideColumns, counts=cython.longlong[::1])
-    cpdef int _choose(self, const unsigned char[::1] buffer, long long base_offset, int keeps_tombstones) except? -9
+    @cython.locals(head=batch_head.BatchHead, columns=stride_state.StrideColumns, counts=cython.longlong[::1])
+    cpdef int _choose(self, const unsigned char[::1] buffer, int keeps_tombstones) except? -9
 
     @cython.locals(
         timestamps=cython.longlong[::1], positions=cython.longlong[::1], kept=cython.uchar[::1], index=Py_ssize_t,
-        first=cython.longlong, largest=cython.longlong, smallest=cython.longlong, out=cython.uchar[::1],
+        count=Py_ssize_t, has_append_time=cython.bint, first=cython.longlong, largest=cython.longlong,
+        smallest=cython.longlong, out=cython.uchar[::1],
     )
     cpdef int _copy(
-        self, const unsigned char[::1] buffer, Py_ssize_t limit, Py_ssize_t count, long long attributes, int sets_horizon,
-        Py_ssize_t start) except? -9
+        self, const unsigned char[::1] buffer, Py_ssize_t limit, bint sets_horizon, Py_ssize_t start) except? -9
 
-    @cython.locals(out=cython.uchar[::1], computed=cython.longlong)
-    cpdef int _write_header(
-        self, const unsigned char[::1] buffer, Py_ssize_t position, long long attributes, Py_ssize_t start) except? -9
+    @cython.locals(head=batch_head.BatchHead, out=cython.uchar[::1], computed=cython.longlong)
+    cpdef int _write_header(self, const unsigned char[::1] buffer, Py_ssize_t start) except? -9
 
 @cython.locals(index=Py_ssize_t)
 cpdef Py_ssize_t put_integer(unsigned char[::1] out, Py_ssize_t position, Py_ssize_t size, long long value) except? -9

@@ -16,8 +16,8 @@ ways leave the same bytes.
     and tells of the last batch    which is
     -----------------------------  -----------------------------------------------------------------------------------------
     why                            what came of it
-    size_bytes, codec, records     its own; no bytes where it is not whole, no records where it is a marker that goes
-    last_offset                    its own
+    head                           its header
+    records                        its own; none where it is a marker that goes
     max_timestamp, base_timestamp  those of what stays
     stay, tombstones               how many records stay, and how many of these are tombstones
     keyless, dropped_tombstones    how many of such go, where keys were looked up
@@ -34,17 +34,16 @@ from array import array
 from collections.abc import Callable
 
 from kcli.format import record_copy
-from kcli.format.batch_scan import read_int32, read_int64
 from kcli.format.record_scan import Buffer
-from kcli.log.cleaner import offset_map, stride_state
-from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER
+from kcli.log.cleaner import batch_head, offset_map, stride_state
+from kcli.log.cleaner.batch_head import NEED_MORE, OTHER, USUAL
 from kcli.log.cleaner.offset_map import COUNT_SLOTS
 
 # What a cut came to, beside NEED_MORE and OTHER.
-GONE = 5  # nothing stays
-WHOLE = 6  # all of it stays
-CUT = 7  # some records stay, or their delete horizon is set, and they lie in `out`
-FULL = 8  # they do not fit behind what lies in `out`
+GONE = 6  # nothing stays
+WHOLE = 7  # all of it stays
+CUT = 8  # some records stay, or their delete horizon is set, and they lie in `out`
+FULL = 9  # they do not fit behind what lies in `out`
 
 
 class BatchCutter:
@@ -77,10 +76,8 @@ class BatchCutter:
         self.inflate = inflate
         self.kept = bytearray(columns.room)
         self.counts = array("q", bytes(8 * COUNT_SLOTS))
+        self.head = batch_head.BatchHead()
         self.why = NEED_MORE
-        self.codec = 0
-        self.size_bytes = 0
-        self.last_offset = 0
         self.max_timestamp = 0
         self.base_timestamp = 0
         self.records = 0
@@ -98,118 +95,90 @@ class BatchCutter:
 
         `view` is a memoryview of `buffer`, which ends at `limit`.
         """
-        self.size_bytes = 0
-        self.why = NEED_MORE
-        if limit - position < 61:
+        head = self.head
+        self.why = head.read(buffer, position, limit)
+        if self.why != USUAL:
             return self.why
-        size = read_int32(buffer, position + 8)
-        attributes = buffer[position + 21] << 8 | buffer[position + 22]
-        base_offset = read_int64(buffer, position)
-        last_offset = base_offset + read_int32(buffer, position + 23)
-        count = read_int32(buffer, position + 57)
-        self.why = OTHER
-        if (
-            buffer[position + 16] != 2
-            or size < 49
-            or attributes & 0xFF80  # of no meaning
-            or base_offset < 0
-            or base_offset > 4611686018427387904
-            or last_offset < base_offset
-            or count <= 0
-            or count > self.columns.room
-        ):
-            return self.why
-        if size > limit - position - 12:
+        if head.end > limit:
             self.why = NEED_MORE
             return self.why
-        end = position + 12 + size
-        stored = read_int32(buffer, position + 17)
-        if stored < 0:
-            stored += 4294967296
-        if attributes & 48 and self.transactions.is_aborted(read_int64(buffer, position + 43), last_offset):
+        self.why = OTHER
+        is_of_transaction = head.is_transactional or head.is_control
+        if is_of_transaction and self.transactions.is_aborted(head.producer_id(buffer), head.last_offset):
             return self.why
-        computed = self.crc32c(view[position + 21 : end])
-        if computed != stored:
+        if not head.is_sound(buffer, view, self.crc32c):
             return self.why
-        self.size_bytes = 12 + size
-        self.last_offset = last_offset
-        self.max_timestamp = read_int64(buffer, position + 35)
-        self.base_timestamp = read_int64(buffer, position + 27)
-        self.records = count
-        self.codec = attributes & 7
+        self.max_timestamp = head.max_timestamp(buffer)
+        self.base_timestamp = head.base_timestamp(buffer)
+        self.records = head.records
         self.is_mapped = False
         self.is_discarded = False
-        if attributes & 32:
-            self._cut_marker(buffer, position, end, base_offset, attributes, start)
+        if head.is_control:
+            self._cut_marker(buffer, start)
+        elif head.codec:
+            payload = self.inflate(head.codec, view[head.start : head.end])
+            if payload is None:
+                return self.why
+            self._cut_records(payload, 0, len(payload), start)
         else:
-            if attributes & 16:
-                self.transactions.note_open(read_int64(buffer, position + 43))
-            if self.codec:
-                payload = self.inflate(self.codec, view[position + 61 : end])
-                if payload is None:
-                    return self.why
-                self._cut_records(payload, 0, len(payload), base_offset, attributes, start)
-            else:
-                self._cut_records(buffer, position + 61, end, base_offset, attributes, start)
+            self._cut_records(buffer, head.start, head.end, start)
+        if head.is_transactional and not head.is_control and self.why != OTHER:
+            self.transactions.note_open(head.producer_id(buffer))
         if self.why == CUT:
-            self._write_header(buffer, position, attributes, start)
+            self._write_header(buffer, start)
         return self.why
 
-    def _cut_marker(self, buffer: Buffer, position: int, end: int, base_offset: int, attributes: int, start: int) -> int:
-        """Cut a marker of no aborted transaction, buffer[position:end] -> 0."""
-        if self.codec or self.records != 1:
-            return 0
-        marker = self.columns.scan_marker(buffer, position + 61, end, base_offset, self.base_timestamp)
+    def _cut_marker(self, buffer: Buffer, start: int) -> int:
+        """Cut a marker of no aborted transaction -> 0."""
+        head = self.head
+        marker = self.columns.scan_marker(buffer, head)
         if marker < 0:
             return 0
         self.tombstones = 0
         self.keyless = 0
         self.dropped_tombstones = 0
         self.stay = 1
-        producer_id = read_int64(buffer, position + 43)
-        if end - position + 13 > len(self.out) - start:
+        producer_id = head.producer_id(buffer)
+        if head.end - head.position + 13 > len(self.out) - start:
             self.why = FULL
         elif marker == 1 and self.transactions.close_open(producer_id):
             self.why = WHOLE
         # No data of its transaction was read before it.
-        elif not attributes & 64:
+        elif not head.has_horizon:
             self.kept[0] = 1
-            self._copy(buffer, end, 1, attributes, 1, start)
+            self._copy(buffer, head.end, True, start)
         elif self.base_timestamp > self.now_ms:
             self.why = WHOLE
-        elif self.last_offset < self.stop_offset and producer_id not in self.marker_ids:
+        elif head.last_offset < self.stop_offset and producer_id not in self.marker_ids:
             self.why = GONE
             self.records = 0
             self.stay = 0
             self.is_discarded = True
         return 0
 
-    def _cut_records(self, buffer: Buffer, position: int, limit: int, base_offset: int, attributes: int, start: int) -> int:
+    def _cut_records(self, buffer: Buffer, position: int, limit: int, start: int) -> int:
         """Cut a batch of data of no aborted transaction, whose records are buffer[position:limit] -> 0."""
-        keeps_tombstones = 1
-        if attributes & 64 and self.base_timestamp <= self.now_ms:
-            keeps_tombstones = 0
-        if not self.columns.scan(buffer, position, limit, base_offset, self.base_timestamp, self.records):
+        head = self.head
+        if not self.columns.scan(buffer, position, limit, head, self.base_timestamp):
             return 0
-        self._choose(buffer, base_offset, keeps_tombstones)
-        sets_horizon = 0
-        if self.tombstones > 0 and not attributes & 64:
-            sets_horizon = 1
+        self._choose(buffer, 0 if head.has_horizon and self.base_timestamp <= self.now_ms else 1)
+        sets_horizon = self.tombstones > 0 and not head.has_horizon
         if self.stay == 0:
-            if self.last_offset < self.stop_offset:
+            if head.last_offset < self.stop_offset:
                 self.why = GONE
         elif self.stay == self.records and not sets_horizon:
             self.why = WHOLE
         else:
-            self._copy(buffer, limit, self.records, attributes, sets_horizon, start)
+            self._copy(buffer, limit, sets_horizon, start)
         return 0
 
-    def _choose(self, buffer: Buffer, base_offset: int, keeps_tombstones: int) -> int:
+    def _choose(self, buffer: Buffer, keeps_tombstones: int) -> int:
         """Set `kept` of the scanned records that stay to 1, and count them -> 0."""
         columns = self.columns
         counts = self.counts
-        self.is_mapped = self.live.is_mapped(base_offset, self.last_offset)
-        if self.is_mapped and self.live.holds(base_offset, self.last_offset):
+        head = self.head
+        self.is_mapped = self.live.is_mapped(head.base_offset, head.last_offset)
+        if self.is_mapped and self.live.holds(head.base_offset, head.last_offset):
             self.live.keep(columns, self.records, keeps_tombstones, self.kept, counts)
         else:
             self.offsets.keep_columns(
@@ -229,16 +198,18 @@ class BatchCutter:
         self.dropped_tombstones = counts[3]
         return 0
 
-    def _copy(self, buffer: Buffer, limit: int, count: int, attributes: int, sets_horizon: int, start: int) -> int:
-        """Copy the kept ones of `count` records, up to buffer[limit], behind the header's place -> 0; CUT where that went.
+    def _copy(self, buffer: Buffer, limit: int, sets_horizon: bool, start: int) -> int:
+        """Copy the kept ones of the scanned records, up to buffer[limit], behind the header's place -> 0; CUT where that went.
 
         Timestamps count from the delete horizon, where there is one, else from the time of the first one that stays.
         """
         timestamps = self.columns.timestamp
         positions = self.columns.position
         kept = self.kept
+        count = self.records
+        has_append_time = self.head.has_append_time
         index = 0
-        if attributes & 8:
+        if has_append_time:
             while index < count:
                 timestamps[index] = self.max_timestamp
                 index += 1
@@ -257,7 +228,7 @@ class BatchCutter:
             index += 1
         if sets_horizon:
             first = self.horizon_ms
-        elif attributes & 64:
+        elif self.head.has_horizon:
             first = self.base_timestamp
         # Deltas near the bounds of 64 bits are left to whoever tells of them.
         if largest > 2305843009213693952 or smallest < -2305843009213693952:
@@ -268,7 +239,7 @@ class BatchCutter:
         if len(out) < limit - positions[0] + count * 13:
             self.why = FULL
             return 0
-        if first == self.base_timestamp and not attributes & 8:
+        if first == self.base_timestamp and not has_append_time:
             self.records_bytes = record_copy.copy_unchanged(buffer, positions, limit, count, kept, out)
         else:
             self.records_bytes = record_copy.copy_rebased(
@@ -277,19 +248,20 @@ class BatchCutter:
         self.why = CUT
         self.max_timestamp = largest
         self.base_timestamp = first
-        self.sets_horizon = sets_horizon != 0
+        self.sets_horizon = sets_horizon
         return 0
 
-    def _write_header(self, buffer: Buffer, position: int, attributes: int, start: int) -> int:
+    def _write_header(self, buffer: Buffer, start: int) -> int:
         """Write the header of a batch that is CUT before its records -> 0; with a codec its size and CRC are to be told yet."""
         out = self.out
-        out[start : start + 61] = buffer[position : position + 61]
+        head = self.head
+        out[start : start + 61] = buffer[head.position : head.start]
         if self.sets_horizon:
-            out[start + 22] = attributes & 255 | 64
+            out[start + 22] |= 64
         put_integer(out, start + 27, 8, self.base_timestamp)
         put_integer(out, start + 35, 8, self.max_timestamp)
         put_integer(out, start + 57, 4, self.stay)
-        if not self.codec:
+        if not head.codec:
             put_integer(out, start + 8, 4, 49 + self.records_bytes)
             computed = self.crc32c(self.out_view[start + 21 : start + 61 + self.records_bytes])
             put_integer(out, start + 17, 4, computed)

@@ -178,7 +178,7 @@ class BatchFilter:
         counts.tombstones_dropped += stride.dropped_tombstones
         counts.records_discarded += stride.discarded
         if stride.is_at_stop:
-            self._pass_stops(self.cutter.last_offset)
+            self._pass_stops(self.cutter.head.last_offset)
         return behind
 
     @property

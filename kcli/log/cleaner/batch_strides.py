@@ -14,16 +14,14 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 
 from collections.abc import Callable
 
-from kcli.format.batch_scan import read_int32, read_int64
 from kcli.format.record_scan import Buffer
-from kcli.log.cleaner import offset_map, stride_state
+from kcli.log.cleaner import batch_head, offset_map, stride_state
+from kcli.log.cleaner.batch_head import NEED_MORE, OTHER, USUAL
 
-# Why a stride ended.
-NEED_MORE = 0  # the buffer ends, or holds no whole batch any more
-OTHER = 1  # the batch is to be looked at
-NO_ROOM = 2  # the records of the batch may not fit into the map
-WINDOW = 3  # the batch has offsets outside of the window of live offsets
-ENOUGH = 4  # others should have their turn
+# Why a stride ended, beside NEED_MORE (the buffer holds no whole batch any more) and OTHER.
+NO_ROOM = 3  # the records of the batch may not fit into the map
+WINDOW = 4  # the batch has offsets outside of the window of live offsets
+ENOUGH = 5  # others should have their turn
 
 # A stride ends behind so many bytes that it has looked at; a batch counts for some more, one that is inflated for many.
 STRIDE_BYTES = 512 * 1024
@@ -40,6 +38,7 @@ class Stride:
     """
 
     def __init__(self) -> None:
+        self.head = batch_head.BatchHead()
         self.why = NEED_MORE
         self.records = 0
         self.keyless = 0
@@ -66,92 +65,70 @@ def note_batches(
 
     `view` is a memoryview of the same buffer. `inflate` gives None for what it does not inflate.
     """
+    head = stride.head
     stride.records = 0
     stride.keyless = 0
     stride.tombstones = 0
     stride.work_bytes = 0
     stride.is_plain = True
-    stride.why = NEED_MORE
-    while limit - position >= 61:
-        size = read_int32(buffer, position + 8)
-        attributes = buffer[position + 21] << 8 | buffer[position + 22]
-        base_offset = read_int64(buffer, position)
-        last_offset = base_offset + read_int32(buffer, position + 23)
-        if (
-            buffer[position + 16] != 2
-            or size < 49
-            or (attributes & 48 and transactions.is_aborted(read_int64(buffer, position + 43), last_offset))
-        ):
-            stride.why = OTHER
+    while True:
+        stride.why = head.read(buffer, position, limit)
+        if stride.why != USUAL:
             break
-        if size > limit - position - 12:
+        if head.end > limit:
+            stride.why = NEED_MORE
             break
         if stride.work_bytes >= STRIDE_BYTES:
             stride.why = ENOUGH
             break
-        end = position + 12 + size
-        stored = read_int32(buffer, position + 17)
-        if stored < 0:
-            stored += 4294967296
-        computed = crc32c(view[position + 21 : end])
-        count = read_int32(buffer, position + 57)
         stride.why = OTHER
-        if (
-            computed != stored
-            or base_offset < 0
-            or base_offset > 4611686018427387904
-            or last_offset < base_offset
-            or count <= 0
-        ):
+        is_of_transaction = head.is_transactional or head.is_control
+        if is_of_transaction and transactions.is_aborted(head.producer_id(buffer), head.last_offset):
             break
-        base_timestamp = read_int64(buffer, position + 27)
-        if attributes & 32:
-            if attributes & 7 or count != 1:
+        if not head.is_sound(buffer, view, crc32c):
+            break
+        if head.is_control:
+            if columns.scan_marker(buffer, head) < 0:
                 break
-            if columns.scan_marker(buffer, position + 61, end, base_offset, base_timestamp) < 0:
+            stride.work_bytes += head.end - position + BATCH_WEIGHT
+        elif not offsets.has_room(head.records):
+            stride.why = NO_ROOM
+            break
+        elif head.codec:
+            payload = inflate(head.codec, view[head.start : head.end])
+            if payload is None or not columns.scan(payload, 0, len(payload), head, head.base_timestamp(buffer)):
                 break
-            stride.work_bytes += size + BATCH_WEIGHT
+            stride.work_bytes += len(payload) + INFLATED_WEIGHT
+            note_batch(payload, start_offset, columns, offsets, stride)
         else:
-            if not offsets.has_room(count):
-                stride.why = NO_ROOM
+            if not columns.scan(buffer, head.start, head.end, head, head.base_timestamp(buffer)):
                 break
-            if attributes & 7:
-                payload = inflate(attributes & 7, view[position + 61 : end])
-                if payload is None or not columns.scan(payload, 0, len(payload), base_offset, base_timestamp, count):
-                    break
-                stride.work_bytes += len(payload) + INFLATED_WEIGHT
-                note_batch(payload, base_offset, last_offset, count, start_offset, columns, offsets, stride)
-            else:
-                if not columns.scan(buffer, position + 61, end, base_offset, base_timestamp, count):
-                    break
-                stride.work_bytes += size + BATCH_WEIGHT
-                note_batch(buffer, base_offset, last_offset, count, start_offset, columns, offsets, stride)
-        if attributes & 48:
+            stride.work_bytes += head.end - position + BATCH_WEIGHT
+            note_batch(buffer, start_offset, columns, offsets, stride)
+        if is_of_transaction:
             stride.is_plain = False
-        stride.why = NEED_MORE
-        stride.last_offset = last_offset
-        position = end
+        stride.last_offset = head.last_offset
+        position = head.end
     return position
 
 
 def note_batch(
     buffer: Buffer,
-    base_offset: int,
-    last_offset: int,
-    count: int,
     start_offset: int,
     columns: "stride_state.StrideColumns",
     offsets: "offset_map.OffsetMap",
     stride: Stride,
 ) -> int:
-    """Note the `count` records of a batch, which were scanned in `buffer` -> 0."""
+    """Note the records of the batch of the stride's head, which were scanned in `buffer` -> 0."""
+    head = stride.head
+    count = head.records
     key_sizes = columns.key_size
     value_sizes = columns.value_size
-    if columns.offset[0] < base_offset or columns.offset[count - 1] > last_offset:
+    if columns.offset[0] < head.base_offset or columns.offset[count - 1] > head.last_offset:
         offsets.is_in_order = False
     offsets.note_columns(buffer, columns.offset, columns.key_position, key_sizes, 0, count, start_offset)
     stride.records += count
-    if base_offset < start_offset:
+    if head.base_offset < start_offset:
         return 0
     keyless = 0
     tombstones = 0
@@ -181,34 +158,30 @@ def pass_dead(
 
     The segment ends at buffer[file_limit], were it so long. Taken are batches that live offsets tell of, below `stop_offset`.
     """
+    head = stride.head
     stride.records = 0
-    stride.why = NEED_MORE
-    while limit - position >= 61:
-        size = read_int32(buffer, position + 8)
-        base_offset = read_int64(buffer, position)
-        last_offset = base_offset + read_int32(buffer, position + 23)
+    while True:
+        stride.why = head.read(buffer, position, limit)
+        if stride.why != USUAL:
+            break
         stride.why = OTHER
         if (
-            buffer[position + 16] != 2
-            or size < 49
-            or size > file_limit - position - 12
-            or buffer[position + 22] & 32
-            or last_offset < base_offset
-            or last_offset >= stop_offset
-            or not live.is_mapped(base_offset, last_offset)
+            head.end > file_limit
+            or head.is_control
+            or head.last_offset >= stop_offset
+            or not live.is_mapped(head.base_offset, head.last_offset)
         ):
             break
-        if not live.holds(base_offset, last_offset):
+        if not live.holds(head.base_offset, head.last_offset):
             stride.why = WINDOW
             break
-        if live.any_live(base_offset, last_offset):
+        if live.any_live(head.base_offset, head.last_offset):
             break
-        if buffer[position + 22] & 16:
-            producer_id = read_int64(buffer, position + 43)
-            if transactions.is_aborted(producer_id, last_offset):
+        if head.is_transactional:
+            producer_id = head.producer_id(buffer)
+            if transactions.is_aborted(producer_id, head.last_offset):
                 break
             transactions.note_open(producer_id)
-        stride.records += read_int32(buffer, position + 57)
-        position += 12 + size
-        stride.why = NEED_MORE
+        stride.records += head.records
+        position = head.end
     return position

@@ -32,7 +32,8 @@ from kcli.format.primitives import Buffer
 from kcli.format.record_batch import read_header
 from kcli.log.cleaner.batch_cut import CUT
 from kcli.log.cleaner.batch_filter import BatchFilter, FilterCounts, RoundFacts
-from kcli.log.cleaner.batch_strides import NEED_MORE, OTHER, WINDOW
+from kcli.log.cleaner.batch_head import NEED_MORE, OTHER
+from kcli.log.cleaner.batch_strides import WINDOW
 from kcli.log.cleaner.cleanable import LogToClean
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.cut_strides import ROW_SLOTS
@@ -222,7 +223,7 @@ class CleaningRound:
             if stride.row_count:
                 self._append_rows(batches.left, stride.rows, stride.row_count)
             if stride.why == CUT:
-                self._append(batches.deflate_cut(), batches.cutter.last_offset, batches.cutter.max_timestamp)
+                self._append(batches.deflate_cut(), batches.cutter.head.last_offset, batches.cutter.max_timestamp)
             position += passed
             if self._pace.pause_due(passed, stride.work_bytes):
                 yield ()

@@ -12,7 +12,8 @@ from array import array
 from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import batch_cut, batch_strides
 from kcli.log.cleaner.batch_cut import CUT, FULL, WHOLE
-from kcli.log.cleaner.batch_strides import BATCH_WEIGHT, ENOUGH, INFLATED_WEIGHT, NEED_MORE, OTHER
+from kcli.log.cleaner.batch_head import NEED_MORE, OTHER
+from kcli.log.cleaner.batch_strides import BATCH_WEIGHT, ENOUGH, INFLATED_WEIGHT
 
 # What a stride tells of each batch that is left.
 ROW_SLOTS = 3  # its bytes, last offset and largest timestamp
@@ -67,7 +68,7 @@ class CutStride:
         else:
             self.keyless += cutter.keyless
             self.dropped_tombstones += cutter.dropped_tombstones
-        if cutter.last_offset >= cutter.stop_offset:
+        if cutter.head.last_offset >= cutter.stop_offset:
             self.is_at_stop = True
         return 0
 
@@ -99,6 +100,7 @@ def clean_batches(
     batch with its records not deflated.
     """
     out = cutter.out
+    head = cutter.head
     passed = stride.passed
     stride.begin()
     while stride.work_bytes < STRIDE_BYTES and stride.row_count < STRIDE_ROWS:
@@ -114,7 +116,7 @@ def clean_batches(
                 break
         used = stride.used_bytes
         why = cutter.cut(buffer, view, position, limit, used)
-        size = cutter.size_bytes
+        size = head.end - position
         if why == WHOLE and size > len(out) - used:
             why = FULL
         if why == FULL:
@@ -124,18 +126,18 @@ def clean_batches(
             stride.why = why
             break
         stride.count(cutter)
-        if why == CUT and cutter.codec:
+        if why == CUT and head.codec:
             stride.work_bytes += DEFLATED_WEIGHT * size + DEFLATED_BATCH_WEIGHT
             stride.why = CUT
             position += size
             break
-        stride.work_bytes += size + (INFLATED_WEIGHT if cutter.codec else BATCH_WEIGHT)
+        stride.work_bytes += size + (INFLATED_WEIGHT if head.codec else BATCH_WEIGHT)
         if why == WHOLE:
             out[used : used + size] = buffer[position : position + size]
-            stride.add_row(size, cutter.last_offset, cutter.max_timestamp)
+            stride.add_row(size, head.last_offset, cutter.max_timestamp)
         elif why == CUT:
             stride.work_bytes += (CUT_WEIGHT - 1) * size
-            stride.add_row(61 + cutter.records_bytes, cutter.last_offset, cutter.max_timestamp)
+            stride.add_row(61 + cutter.records_bytes, head.last_offset, cutter.max_timestamp)
         position += size
         if stride.is_at_stop:
             break

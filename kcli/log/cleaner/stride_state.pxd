@@ -2,6 +2,7 @@
 cimport cython
 from kcli.format cimport record_scan
 from kcli.format.batch_scan cimport read_int32
+from kcli.log.cleaner cimport batch_head
 
 cdef class StrideColumns:
     cdef public Py_ssize_t room
@@ -10,13 +11,11 @@ cdef class StrideColumns:
 
     @cython.locals(count=Py_ssize_t)
     cpdef bint scan(
-        self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, long long base_offset,
-        long long base_timestamp, long long wanted) except? -9
+        self, const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, batch_head.BatchHead head,
+        long long base_timestamp) except? -9
 
     @cython.locals(key=cython.longlong, version=cython.int)
-    cpdef int scan_marker(
-        self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, long long base_offset,
-        long long base_timestamp) except? -9
+    cpdef int scan_marker(self, const unsigned char[::1] buffer, batch_head.BatchHead head) except? -9
 
 cdef class OpenTransactions:
     cdef public long long next_aborted

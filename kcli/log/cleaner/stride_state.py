@@ -20,6 +20,7 @@ from kcli.format import record_scan
 from kcli.format.batch_scan import read_int32
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_scan import Buffer, RecordColumns
+from kcli.log.cleaner import batch_head
 
 # Producers that there is room for at first.
 _PRODUCERS = 16
@@ -42,17 +43,17 @@ class StrideColumns:
         self.position = columns.record_position
         self.scratch = array("q", bytes(16))  # where the scan ended, and why
 
-    def scan(self, buffer: Buffer, position: int, limit: int, base_offset: int, base_timestamp: int, wanted: int) -> bool:
-        """Scan the records of a batch, buffer[position:limit] -> whether that are as many as `wanted`, sound, and no more."""
-        if wanted > self.room:
+    def scan(self, buffer: Buffer, start: int, end: int, head: "batch_head.BatchHead", base_timestamp: int) -> bool:
+        """Scan the records of the batch of a head, buffer[start:end] -> whether all that it states are there, and no more."""
+        if head.records > self.room:
             return False
         count = record_scan.scan_into(
             buffer,
-            position,
-            limit,
-            base_offset,
+            start,
+            end,
+            head.base_offset,
             base_timestamp,
-            wanted,
+            head.records,
             self.offset,
             self.timestamp,
             self.key_position,
@@ -64,11 +65,13 @@ class StrideColumns:
             self.position,
             self.scratch,
         )
-        return count == wanted and self.scratch[1] == 0 and self.scratch[0] == limit
+        return count == head.records and self.scratch[1] == 0 and self.scratch[0] == end
 
-    def scan_marker(self, buffer: Buffer, position: int, limit: int, base_offset: int, base_timestamp: int) -> int:
-        """The marker in the one record of a control batch, buffer[position:limit] -> 0 ABORT, 1 COMMIT, -1 where it is odd."""
-        if not self.scan(buffer, position, limit, base_offset, base_timestamp, 1):
+    def scan_marker(self, buffer: Buffer, head: "batch_head.BatchHead") -> int:
+        """The marker in the one record of the control batch of a head -> 0 ABORT, 1 COMMIT, -1 where it is odd."""
+        if head.codec or head.records != 1:
+            return -1
+        if not self.scan(buffer, head.start, head.end, head, head.base_timestamp(buffer)):
             return -1
         if self.key_size[0] != 4 or self.value_size[0] != 6:
             return -1
