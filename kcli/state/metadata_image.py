@@ -116,6 +116,10 @@ class MetadataImage:
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 
+    def configs_of(self, resource_type: str) -> dict[str, dict[str, str]]:
+        """The configurations of all resources of a type (`TOPIC`, `BROKER`), by their names."""
+        return {resource.name: values for resource, values in self.configs.items() if resource.type == resource_type}
+
     def apply(self, record: Message) -> None:
         """Apply one metadata record. Raises StateError when it does not fit the image."""
         name = record.STRUCT.name

@@ -20,8 +20,6 @@ from kcli.log.log_directory import join_path, read_partition
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 _INTERVAL = "index.interval.bytes"
 _INDEX_BYTES = "segment.index.bytes"
-_TOPIC = "TOPIC"
-_BROKER = "BROKER"
 
 
 class ClusterTopics(NamedTuple):
@@ -51,5 +49,4 @@ def read_cluster_topics(disk: Disk, log_directory: str) -> ClusterTopics | None:
     if not disk.is_directory(directory):
         return None
     image = read_metadata_log(disk, read_partition(disk, directory), None, Remarks()).image
-    topics, brokers = ({at.name: own for at, own in image.configs.items() if at.type == type} for type in (_TOPIC, _BROKER))
-    return ClusterTopics(dict(image.topic_ids), topics, brokers)
+    return ClusterTopics(dict(image.topic_ids), image.configs_of("TOPIC"), image.configs_of("BROKER"))

@@ -184,8 +184,7 @@ class _Describer:
 
     def _topic_defaults(self) -> dict[str, Mapping[str, str]]:
         """By the path of a partition: what its node sets for topics that do not set it themselves."""
-        configs = {} if self.image is None else self.image.configs
-        brokers = {at.name: own for at, own in configs.items() if at.type == "BROKER"}
+        brokers = {} if self.image is None else self.image.configs_of("BROKER")
         found: dict[str, Mapping[str, str]] = {}
         for source in self.sources.directories:
             layers = NodeLayers(source.path, None if source.meta is None else source.meta.node_id, brokers)
