@@ -7,7 +7,7 @@
     3      whole segments go, the last first                             the log ends earlier, without a hole
     4      files that follow from the log and change (indexes,           segments without indexes, which Kafka rebuilds
            snapshots), and leftovers, go to the keeper                     at its start, marked clean or not
-    5      renames, truncations; *.tmp take the place of the files       each file as it was or as it shall be
+    5      renames; *.tmp take the place of the files; truncations       each file as it was or as it shall be
     6      new files: snapshots, epochs, then .timeindex and .txnindex,  a segment without .index, which Kafka rebuilds
            .index last
 
@@ -160,17 +160,21 @@ class _Application:
         for change in self._of(RENAME):
             self.disk.rename(change.path, change.target)
         for change in self.changes:
-            if change.kind == TRUNCATE:
-                self.disk.truncate(change.path, change.size_bytes)
-                self.disk.flush(change.path)
-            elif change.kind == REWRITE or (change.kind == WRITE and _has_sources(change.content)):
+            if change.kind == REWRITE or (change.kind == WRITE and _has_sources(change.content)):
                 self.disk.rename(change.path + _PENDING, change.path)
-            else:
-                continue
-            # Retention and the cleaner look at when a segment was last written to.
-            if change.path in self.times:
-                self.disk.set_mtime_ms(change.path, self.times[change.path])
+                self._restore_time(change)
         self._flush_directories()
+        # Only now: of a segment that is split, what is cut off is on the device under its new name.
+        for change in self._of(TRUNCATE):
+            self.disk.truncate(change.path, change.size_bytes)
+            self.disk.flush(change.path)
+            self._restore_time(change)
+        self._flush_directories()
+
+    def _restore_time(self, change: Change) -> None:
+        """Retention and the cleaner look at when a segment was last written to."""
+        if change.path in self.times:
+            self.disk.set_mtime_ms(change.path, self.times[change.path])
 
     def _write_new(self) -> None:
         for change in sorted(self._of(WRITE), key=_write_order):

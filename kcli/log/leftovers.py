@@ -24,30 +24,70 @@ from kcli.log.indexes import IndexSettings
 from kcli.log.load_disk import LoadDisk
 from kcli.log.log_directory import join_path
 from kcli.log.log_segment import LogRefusedError, LogSegment
+from kcli.log.lost_offsets import offsets_in_segment
+from kcli.log.recovery_journal import LoadJournal
+from kcli.log.slices import Slices, at_once
 
 
-def finish_leftovers(disk: LoadDisk, directory: str, settings: IndexSettings) -> None:
+def finish_leftovers_in_slices(
+    disk: LoadDisk, directory: str, settings: IndexSettings, journal: LoadJournal | None = None
+) -> Slices[None]:
     """Remove temporary files and finish swaps. Raises LogRefusedError where Kafka refuses to, and OSError."""
-    _Leftovers(disk, directory, settings).finish()
+    return _Leftovers(disk, directory, settings, journal or LoadJournal()).finish()
+
+
+finish_leftovers = at_once(finish_leftovers_in_slices)
 
 
 class _Leftovers:
-    def __init__(self, disk: LoadDisk, directory: str, settings: IndexSettings) -> None:
+    def __init__(self, disk: LoadDisk, directory: str, settings: IndexSettings, journal: LoadJournal) -> None:
         self.disk = disk
         self.directory = directory
         self.settings = settings
+        self.journal = journal
+        self.removed: list[str] = []
 
-    def finish(self) -> None:
-        swaps = self._remove_temporary_files()
+    def finish(self) -> Slices[None]:
+        swaps = yield from self._remove_temporary_files()
+        if self.removed:
+            self.journal.leftovers(self.removed, "files that a deletion, a cleaning or a split had left are removed")
         lowest, end = self._range_of_swaps(swaps)
-        for name in self._names():
+        names = self._names()
+        for name in names:
             offset = parse_integer(name.partition(".")[0], 64) if "." in name else None
             if name not in swaps and offset is not None and lowest <= offset < end:
-                self._remove(name, "a cleaned segment, complete as *.swap, takes its place")
+                why = "a cleaned segment, complete as *.swap, takes its place"
+                if parse_file_name(name).kind is FileKind.LOG and self._ends_log_behind(offset, end, names):
+                    yield from self.journal.dropping(join_path(self.directory, name), offset, f"{why} and ends before it")
+                self._remove(name, why)
         for name in swaps:
             path = join_path(self.directory, name)
             self.disk.explain(path, "an interrupted swap is finished")
             self.disk.rename(path, path.removesuffix(FileState.SWAP.value))
+        if swaps:
+            self.journal.leftovers(swaps, "an interrupted swap of cleaned or split segments is finished")
+
+    def _bases(self, names: Iterable[str]) -> list[int]:
+        """The base offsets of the segments among these names."""
+        files = (parse_file_name(name) for name in names)
+        bases = (file.base_offset for file in files if file.kind is FileKind.LOG and file.state is FileState.CURRENT)
+        return [base for base in bases if base is not None]
+
+    def _ends_log_behind(self, base_offset: int, end_offset: int, names: Iterable[str]) -> bool:
+        """Whether a segment is the last one, and has records from an offset on."""
+        if base_offset < max(self._bases(names), default=base_offset):
+            return False
+        return offsets_in_segment(self.disk, self.directory, base_offset).end_offset > end_offset
+
+    def _is_only_copy(self, file: FileName) -> bool:
+        """Whether a *.swap or *.cleaned is a segment whose records no segment has, as far as its name tells."""
+        offset = file.base_offset
+        if file.kind is not FileKind.LOG or offset is None or not self.disk.size(join_path(self.directory, file.name)):
+            return False
+        floor = max((base for base in self._bases(self._names()) if base <= offset), default=None)
+        if floor is None:
+            return True
+        return floor != offset and offsets_in_segment(self.disk, self.directory, floor).end_offset <= offset
 
     def _names(self) -> list[str]:
         listed = self.disk.list_directory(self.directory)
@@ -55,15 +95,23 @@ class _Leftovers:
 
     def _remove(self, name: str, why: str) -> None:
         path = join_path(self.directory, name)
-        self.disk.explain(path, why)
-        self.disk.remove(path)
+        if self.disk.exists(path):
+            self.disk.explain(path, why)
+            self.disk.remove(path)
 
-    def _remove_temporary_files(self) -> list[str]:
+    def _remove_leftover(self, file: FileName, why: str) -> Slices[None]:
+        if file.state is not FileState.DELETED and self._is_only_copy(file):
+            yield from self.journal.dropping(join_path(self.directory, file.name), self._offset(file), why)
+        else:
+            self.removed.append(file.name)
+        self._remove(file.name, why)
+
+    def _remove_temporary_files(self) -> Slices[list[str]]:
         """Step 1 -> the names of the *.swap files that are left."""
         parsed = [parse_file_name(name) for name in self._names()]
         for file in parsed:
             if file.name.endswith(FileState.DELETED.value) and not file.name.endswith(".checkpoint.deleted"):
-                self._remove(file.name, "it was about to be deleted")
+                yield from self._remove_leftover(file, "it was about to be deleted")
         cleaned = [file for file in parsed if file.name.endswith(FileState.CLEANED.value)]
         lowest_cleaned = min((self._offset(file) for file in cleaned), default=None)
         swaps = []
@@ -71,12 +119,13 @@ class _Leftovers:
             if not file.name.endswith(FileState.SWAP.value):
                 continue
             if lowest_cleaned is not None and self._offset(file) >= lowest_cleaned:
-                self._remove(file.name, "it belongs to a swap that was not complete: *.cleaned files are left")
+                why = "it belongs to a swap that was not complete: *.cleaned files are left"
+                yield from self._remove_leftover(file, why)
             else:
                 self._offset(file)
                 swaps.append(file.name)
         for file in cleaned:
-            self._remove(file.name, "the cleaner was writing it")
+            yield from self._remove_leftover(file, "the cleaner was writing it")
         return swaps
 
     def _offset(self, file: FileName) -> int:

@@ -27,7 +27,9 @@ class NotInPlaceError(Exception):
 
 
 class LoadDisk(Disk, Protocol):
-    """What a load asks of its disk."""
+    """What a load asks of its disk; `is_planned` says that its changes are noted only."""
+
+    is_planned: bool
 
     def explain(self, path: str, why: str) -> None:
         """Say why `path` is about to change."""
@@ -48,6 +50,8 @@ class LiveDisk:
     `unflushed` are the files that were written and not waited for: of segments that no later recovery makes anew, they
     must be flushed in time. `has_cut` tells whether a file was cut.
     """
+
+    is_planned = False
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

@@ -361,8 +361,7 @@ def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[Target], list[
 
 def _resolve(disk: Disk, path: str) -> Target | PathProblem:
     if not disk.exists(path):
-        pattern = " (nothing matches the pattern)" if _is_pattern(path) else ""
-        return PathProblem(path, f"{path}: there is no such file or directory{pattern}")
+        return PathProblem(path, f"{path}: {why_missing(path)}")
     if not disk.is_directory(path):
         if not disk.is_regular(path):
             return PathProblem(path, f"{path}: neither a plain file nor a directory (a pipe, socket, device or broken link)")
@@ -377,6 +376,12 @@ def _resolve(disk: Disk, path: str) -> Target | PathProblem:
         f"{path}: {what}; a log directory has meta.properties or directories named <topic>-<partition>, "
         "a partition's directory has .log files",
     )
+
+
+def why_missing(path: str) -> str:
+    """Return what a command says of a path that does not exist; a path in which nothing matches is a pattern."""
+    pattern = " (nothing matches the pattern)" if _is_pattern(path) else ""
+    return f"there is no such file or directory{pattern}"
 
 
 def _is_pattern(path: str) -> bool:

@@ -25,7 +25,7 @@ files do not wait for file.delete.delay.ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from kcli.format import limits
@@ -34,7 +34,7 @@ from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import INT32_MAX, CorruptIndexError, FormatError
 from kcli.log.indexes import IndexAppender, IndexSettings
 from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
-from kcli.log.leftovers import finish_leftovers
+from kcli.log.leftovers import finish_leftovers_in_slices
 from kcli.log.load_disk import LoadDisk
 from kcli.log.log_directory import join_path
 from kcli.log.log_segment import (
@@ -47,6 +47,7 @@ from kcli.log.log_segment import (
 from kcli.log.planned_file import slice_content
 from kcli.log.producer_state_loader import rebuild_in_slices
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.recovery_journal import Cut, LoadJournal
 from kcli.log.slices import Slices, finish
 
 _INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
@@ -92,18 +93,21 @@ def load_log(disk: LoadDisk, directory: str, settings: LoadSettings = LoadSettin
     return finish(load_log_in_slices(disk, directory, settings))
 
 
-def load_log_in_slices(disk: LoadDisk, directory: str, settings: LoadSettings) -> Slices[LoadedLog]:
-    """The same in slices, for a broker."""
-    return _LogLoader(disk, directory, settings).load()
+def load_log_in_slices(
+    disk: LoadDisk, directory: str, settings: LoadSettings, journal: LoadJournal | None = None
+) -> Slices[LoadedLog]:
+    """The same in slices, for a broker; `journal` takes what goes before it goes."""
+    return _LogLoader(disk, directory, settings, journal or LoadJournal()).load()
 
 
 class _LogLoader:
     """All steps; `segments` by base offset, ascending."""
 
-    def __init__(self, disk: LoadDisk, directory: str, settings: LoadSettings) -> None:
+    def __init__(self, disk: LoadDisk, directory: str, settings: LoadSettings, journal: LoadJournal) -> None:
         self.disk = disk
         self.directory = directory
         self.settings = settings
+        self.journal = journal
         self.segments: dict[int, LogSegment] = {}
         self.cut_segments: list[int] = []
         self.recovered: ProducerStateManager | None = None  # of the segment that was recovered last
@@ -117,16 +121,18 @@ class _LogLoader:
             self.epochs = load_leader_epochs(self.disk, self.directory)
         except FormatError as error:
             raise LogRefusedError(error.message, epochs_path) from error
-        self._check_snapshot_names()
-        finish_leftovers(self.disk, self.directory, self.settings.indexes)
+        names = self.disk.list_directory(self.directory)
+        self._check_snapshot_names(names)
+        self.journal.begin(self.disk, names)
+        yield from finish_leftovers_in_slices(self.disk, self.directory, self.settings.indexes, self.journal)
         yield from self._retry_on_overflow(self._load_segments)
         log_end_offset, recovery_point = yield from self._retry_on_overflow(self._recover_log)
         loaded = yield from self._finish(log_end_offset, recovery_point)
         self._check_partition_metadata()
         return loaded
 
-    def _check_snapshot_names(self) -> None:
-        for name in self.disk.list_directory(self.directory):
+    def _check_snapshot_names(self, names: Iterable[str]) -> None:
+        for name in names:
             path = join_path(self.directory, name)
             parsed = parse_file_name(name)
             if parsed.kind is FileKind.PRODUCER_SNAPSHOT and parsed.state is FileState.CURRENT and parsed.base_offset is None:
@@ -142,7 +148,7 @@ class _LogLoader:
             raise LogRefusedError(error.message, path) from error
 
     def _producer_state_manager(self) -> ProducerStateManager:
-        return ProducerStateManager(self.disk, self.directory, self.disk.explain)
+        return ProducerStateManager(self.disk, self.directory, self.disk.explain, on_damaged=self.journal.damaged)
 
     # -------------------------------------------------------------------------------------------------- 3: the segments
 
@@ -165,6 +171,7 @@ class _LogLoader:
             raise LogRefusedError("no offset stands in the name of this index", path)
         segment_path = join_path(self.directory, segment_file_name(file.base_offset, FileKind.LOG))
         if not self.disk.exists(segment_path) and self.disk.exists(path):
+            self.journal.orphan(path)
             self.disk.explain(path, "the segment that it indexes is not there")
             self.disk.remove(path)
 
@@ -173,7 +180,11 @@ class _LogLoader:
         has_time_index = self.disk.exists(segment.time_index_path)
         try:
             segment.sanity_check(has_time_index=has_time_index)
-        except (MissingIndexError, CorruptIndexError):
+        except (MissingIndexError, CorruptIndexError) as error:
+            if isinstance(error, CorruptIndexError):
+                self.journal.damaged(segment.transaction_index_path, error.message)
+            elif self.settings.had_clean_shutdown or base_offset < self.settings.recovery_point:
+                self.journal.lost_index(segment.offset_index_path)
             yield from self._recover_segment_or_refuse(segment)
         self._add(segment)
 
@@ -184,13 +195,19 @@ class _LogLoader:
         self.segments[segment.base_offset] = segment
         self.segments = dict(sorted(self.segments.items()))
 
-    def _recover_segment(self, segment: LogSegment) -> Slices[int]:
-        """Recover one segment -> how many bytes were cut off."""
+    def _recover_segment(self, segment: LogSegment, behind: Sequence[LogSegment] | None = None) -> Slices[int]:
+        """Recover one segment -> how many bytes were cut off, with which those `behind` go; None: they stay."""
+
+        def before_cut(position: int, next_offset: int, why: str) -> Slices[None]:
+            yield from self._before_cut(Cut(segment, position, next_offset, why), behind)
+
+        self.journal.recovering(segment)
         producers = self._producer_state_manager()
         log_start_offset = self.settings.log_start_offset
         yield from rebuild_in_slices(producers, self.segments, log_start_offset, segment.base_offset)
         keeps_order = self.settings.keeps_batches
-        truncated_bytes = (yield from segment.recover(producers, self.epochs, keeps_order=keeps_order)).truncated_bytes
+        recovering = segment.recover(producers, self.epochs, keeps_order=keeps_order, before_cut=before_cut)
+        truncated_bytes = (yield from recovering).truncated_bytes
         # So that recovering the next segment need not read this one again.
         producers.take_snapshot()
         self.recovered = producers
@@ -198,6 +215,14 @@ class _LogLoader:
         if truncated_bytes:
             self.cut_segments.append(segment.base_offset)
         return truncated_bytes
+
+    def _before_cut(self, cut: Cut, behind: Sequence[LogSegment] | None) -> Slices[None]:
+        next_base = None
+        if behind is None:
+            files = (parse_file_name(name) for name in self.disk.list_directory(self.directory))
+            bases = (file.base_offset for file in files if file.kind is FileKind.LOG and file.state is FileState.CURRENT)
+            next_base = min((base for base in bases if base is not None and base > cut.segment.base_offset), default=None)
+        yield from self.journal.cut(cut, behind or (), next_base)
 
     def _recover_segment_or_refuse(self, segment: LogSegment) -> Slices[None]:
         try:
@@ -211,7 +236,7 @@ class _LogLoader:
         """Recover what is not known to be on the disk -> (log end offset, recovery point)."""
         if not self.settings.had_clean_shutdown:
             yield from self._recover_segments()
-        log_end_offset = self._empty_if_it_ends_before_its_start()
+        log_end_offset = yield from self._empty_if_it_ends_before_its_start()
         if not self.segments:
             self._add(self._open(self.settings.log_start_offset))
         if log_end_offset is not None and self.settings.had_clean_shutdown:
@@ -229,15 +254,24 @@ class _LogLoader:
         first = max((base for base in self.segments if base <= recovery_point), default=-(2**63))
         unflushed = [segment for base, segment in self.segments.items() if base >= first]
         for at, segment in enumerate(unflushed):
+            behind = unflushed[at + 1 :]
             try:
-                truncated_bytes = yield from self._recover_segment(segment)
-            except OffsetsGoBackError:
-                truncated_bytes = segment.truncate_to(segment.base_offset)
-                segment.close()
-                self.cut_segments.append(segment.base_offset)
+                truncated_bytes = yield from self._recover_segment(segment, behind)
+            except OffsetsGoBackError as error:
+                truncated_bytes = yield from self._empty_segment(segment, error, behind)
             if truncated_bytes:
-                self._delete_segments(unflushed[at + 1 :], "the segment before it was cut: what follows would leave a hole")
+                self._delete_segments(behind, "the segment before it was cut: what follows would leave a hole")
                 return
+
+    def _empty_segment(self, segment: LogSegment, error: OffsetsGoBackError, behind: Sequence[LogSegment]) -> Slices[int]:
+        """Cut a segment whose offsets go back from its base offset on -> how many bytes went."""
+        found = segment.translate_offset(segment.base_offset)
+        if found is not None:
+            yield from self._before_cut(Cut(segment, found.position, segment.base_offset, error.message), behind)
+        truncated_bytes = segment.truncate_to(segment.base_offset)
+        segment.close()
+        self.cut_segments.append(segment.base_offset)
+        return truncated_bytes
 
     def _delete_segments(self, segments: Iterable[LogSegment], why: str) -> None:
         producers = self._producer_state_manager()
@@ -250,7 +284,7 @@ class _LogLoader:
                     self.disk.remove(path)
             producers.remove_snapshot(segment.base_offset, why)
 
-    def _empty_if_it_ends_before_its_start(self) -> int | None:
+    def _empty_if_it_ends_before_its_start(self) -> Slices[int | None]:
         """Step 5 -> the log end offset, None where there is no segment (any more)."""
         if not self.segments:
             return None
@@ -258,9 +292,10 @@ class _LogLoader:
         log_start_offset = self.settings.log_start_offset
         if log_end_offset >= log_start_offset:
             return log_end_offset
-        self._delete_segments(
-            list(self.segments.values()), f"the log ends at offset {log_end_offset}, before its start at {log_start_offset}"
-        )
+        segments = list(self.segments.values())
+        why = f"the log ends at offset {log_end_offset}, before its start at {log_start_offset}"
+        yield from self.journal.emptying(segments, why)
+        self._delete_segments(segments, why)
         self.epochs.clear()
         self._producer_state_manager().truncate_fully(log_start_offset)
         return None
@@ -294,6 +329,7 @@ class _LogLoader:
         if max((end for _, end in parts.values()), default=0) != segment.size_bytes:
             raise refusal
         content = self.disk.content(segment.log_path)
+        self.journal.split(segment.log_path, list(parts))
         self._delete_split(segment, keeps_snapshot=segment.base_offset in parts)
         for base_offset, (start, end) in parts.items():
             path = join_path(self.directory, segment_file_name(base_offset, FileKind.LOG))

@@ -31,7 +31,7 @@ from kcli.log.log_registry import LogRegistry
 from kcli.log.log_tasks import Cancellable, Schedule, Task, begin_tasks
 from kcli.log.offset_checkpoint_file import TopicPartition
 from kcli.log.replica_mover import ReplicaMover
-from kcli.log.report_line import Line
+from kcli.log.report_line import WarningLine
 from kcli.log.storage_errors import InconsistentTopicIdError, KafkaStorageError
 from kcli.log.unified_log import UnifiedLog
 
@@ -72,16 +72,17 @@ class LogManager(LogRegistry):
         is_hosted: Callable[[Uuid, int], bool],
         now_ms: int,
         directory_of: Callable[[Uuid, int], Uuid | None] = lambda topic_id, partition: None,
+        clock: Callable[[], int] | None = None,
     ) -> Iterator[None]:
         """Open all logs, a slice of work a step.
 
         `config_of` gives a topic's settings; `is_hosted` tells whether the metadata places a topic id's partition here, and
-        `directory_of` in which log directory, if it says so.
+        `directory_of` in which log directory, if it says so. `clock` gives the time of now in ms while it goes on.
         Raises DuplicateLogError and AllLogDirsOfflineError, at which the broker cannot start.
         """
         from kcli.log.log_startup import LogStartup
 
-        return LogStartup(self, config_of, is_hosted, directory_of, now_ms).run()
+        return LogStartup(self, config_of, is_hosted, directory_of, now_ms, clock or (lambda: now_ms)).run()
 
     def begin_tasks(self, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> None:
         """Begin what is done as time goes by (kcli.log.log_tasks).
@@ -102,7 +103,7 @@ class LogManager(LogRegistry):
             self._cleaning = Task(lambda now_ms: self.cleaner.run(now_ms), until_shutdown, after)
             self._cleaning.wake(now_ms + self.settings.cleaner_backoff_ms)
         else:
-            self.report(Line(NO_CLEANER, key="log.cleaner.enable"))
+            self.report(WarningLine(NO_CLEANER, key="log.cleaner.enable"))
 
     def change_settings(self, **settings: Any) -> None:
         """Go by these from now on. The cleaner looks at once, as Kafka's does, which begins anew with them."""

@@ -27,6 +27,7 @@ from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_loader import LoadedLog, LoadSettings, load_log_in_slices
 from kcli.log.planned_disk import PlannedDisk
 from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.recovery_journal import LoadJournal
 from kcli.log.segment_appender import SegmentAppender
 from kcli.log.slices import Slices, at_once
 from kcli.log.unified_log import Dice, UnifiedLog
@@ -46,11 +47,12 @@ def open_in_slices(
     log_start_offset: int = 0,
     topic_id: Uuid | None = None,
     rng: Dice | None = None,
+    journal: LoadJournal | None = None,
 ) -> Slices[UnifiedLog]:
     """Open the log in `directory`, made where it is missing. Raises LogRefusedError where Kafka refuses, and OSError.
 
     Offsets are those of the checkpoints of its log directory. What is there must not be open anywhere else. It goes in slices,
-    for a broker that starts: a recovery reads as much as was not flushed; `open_log` does the same at once.
+    for a broker that starts; `open_log` does the same at once. `journal` takes what a load is about to remove.
     """
     disk.make_directory(directory)
     names = disk.list_directory(directory)
@@ -64,9 +66,8 @@ def open_in_slices(
         opened = open_clean(disk, directory, names, log_start_offset)
     if opened is None:
         indexes = IndexSettings(config.index_interval_bytes, config.segment_index_bytes)
-        opened, unflushed, has_cut = yield from _load(
-            disk, directory, LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes, keeps_batches=True)
-        )
+        settings = LoadSettings(clean_shutdown, log_start_offset, recovery_point, indexes, keeps_batches=True)
+        opened, unflushed, has_cut = yield from _load(disk, directory, settings, journal)
     active = SegmentAppender(disk, opened.segments[-1], now_ms)
     local = LocalLog(disk, files, directory, config, opened.segments, active, opened.log_end_offset)
     local.new_paths.update(dict.fromkeys(unflushed, opened.log_end_offset))
@@ -132,14 +133,16 @@ def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
     return OpenedLog([LiveSegment(directory, offset)], producers, epochs, offset, offset, offset)
 
 
-def _load(disk: Disk, directory: str, settings: LoadSettings) -> Slices[tuple[OpenedLog, list[str], bool]]:
+def _load(
+    disk: Disk, directory: str, settings: LoadSettings, journal: LoadJournal | None
+) -> Slices[tuple[OpenedLog, list[str], bool]]:
     """The loaded log, the files that the load wrote and did not wait for, and whether it has cut any."""
     live = LiveDisk(disk)
     try:
-        loaded = yield from load_log_in_slices(live, directory, settings)
+        loaded = yield from load_log_in_slices(live, directory, settings, journal)
     except NotInPlaceError:
         planned = PlannedDisk(disk)
-        loaded = yield from load_log_in_slices(planned, directory, settings)
+        loaded = yield from load_log_in_slices(planned, directory, settings, journal)
         apply_changes(disk, planned.changes(), Discard(disk))
     unflushed = [path for path in live.unflushed if disk.exists(path)]
     return _opened(disk, directory, loaded), unflushed, live.has_cut

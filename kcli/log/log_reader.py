@@ -1,17 +1,22 @@
 """Walking a segment: the one way in which dump-log, verify, the Spark source and the broker read a `.log` file.
 
 A `SegmentReader` yields, in file order, a `LogBatch` for each batch (any format; its CRC is computed, not trusted) and a
-`Damage` for each stretch of bytes that is none, after which it goes on at the next sound batch:
+`Damage` for each range of bytes that is not one. Behind damage it goes on where kcli.log.resynchronise says that the log does,
+which is never inside of what may be the payload of a damaged batch:
 
     bytes at hand                                   what the reader does                      what Kafka does
     ----------------------------------------------  ----------------------------------------  -------------------------------
-    a whole batch, CRC right or wrong               LogBatch, `is_valid` says which           the same
-    fewer than 17 bytes, or an entry that reaches   Damage TRUNCATED, then searches inside    takes it for the end of the log
-      behind the end of the file                      them for a sound batch
+    a whole batch, CRC right                        LogBatch                                  the same
+    a whole batch, CRC wrong                        LogBatch, `is_valid` False; behind it     the same, and goes on by the
+                                                      Damage LOST_PLACE where its length        stated length
+                                                      leads nowhere
+    a whole batch, CRC right for another length     Damage BAD_SIZE                           the same as above
+    fewer than 17 bytes, or an entry that reaches   Damage TRUNCATED                          takes it for the end of the log
+      behind the end of the file
     nothing but zeros to the end of the file        Damage ZEROS (preallocated or sparse)     CorruptRecordException
-    a size below 14                                 Damage BAD_SIZE, then searches            CorruptRecordException
-    magic not 0, 1 or 2                             Damage BAD_MAGIC, then searches           reads it as 1 or 2
-    magic 2, but shorter than its header            Damage SHORT_HEADER, then searches        reads behind it
+    a size below 14                                 Damage BAD_SIZE                           CorruptRecordException
+    magic not 0, 1 or 2                             Damage BAD_MAGIC                          reads it as 1 or 2
+    magic 2, but shorter than its header            Damage SHORT_HEADER                       reads behind it
 
 Records are opened on request, as windows of columns (kcli.format.record_scan). A batch above STREAMED_BATCH_BYTES is never
 held whole: its CRC is computed and its records are inflated in pieces, so memory stays flat whatever a file claims.
@@ -19,7 +24,7 @@ held whole: its CRC is computed and its records are inflated in pieces, so memor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,7 +48,14 @@ from kcli.format.record_batch import (
 )
 from kcli.log.disk import Disk, DiskFile
 from kcli.log.record_windows import RecordScanner, RecordWindow, open_windows
-from kcli.log.resynchronise import SearchBudget, find_batch, streamed_crc, zeros_follow
+from kcli.log.resynchronise import (
+    Continuation,
+    IndexPlaces,
+    Resynchroniser,
+    plausible_header,
+    streamed_crc,
+    zeros_follow,
+)
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -53,18 +65,21 @@ ZEROS = "zeros"
 BAD_SIZE = "bad-size"
 BAD_MAGIC = "bad-magic"
 SHORT_HEADER = "short-header"
+LOST_PLACE = "lost-place"
 
 
 class Damage(NamedTuple):
-    """Bytes [position, end_position) of a file that are no batch; `end_position` is where the reader went on, or the end.
+    """Bytes [position, end_position) of a file that are not a batch; `end_position` is where the reader went on, or the end.
 
-    `end_position` may lie before `position` where the length of the batch before, its CRC wrong, had led past a sound one.
+    A lenient walk may go on before `position`, where the length of the batch before, its CRC wrong, had led past a batch.
+    `header` is the one that begins there, where every field of it but the length can be right.
     """
 
     position: int
     end_position: int
     kind: str
     message: str
+    header: RecordBatch | None = None
 
 
 class LogBatch:
@@ -158,7 +173,8 @@ class SegmentReader:
         self._buffer = memoryview(bytearray())  # as large as what was read at once so far
         self._start = 0  # the file's byte at the start of the buffer
         self._filled = 0
-        self._budget: SearchBudget | None = None
+        self._places = IndexPlaces(disk, path)
+        self._resynchroniser: Resynchroniser | None = None
 
     def __enter__(self) -> SegmentReader:
         return self
@@ -175,16 +191,20 @@ class SegmentReader:
         size = self.file.size()
         return size if self._end is None else min(self._end, size)
 
-    def batches(self, position: int = 0, *, resynchronise: bool = True, lenient: bool = False) -> Iterator[LogBatch | Damage]:
+    def batches(
+        self, position: int = 0, *, resynchronise: bool = True, lenient: bool = False, floor: int = 0
+    ) -> Iterator[LogBatch | Damage]:
         """Walk from byte `position`, which must begin a batch, to the end. Raises OSError as the disk does.
 
+        `floor` is the offset behind the batch before `position`, if that is known.
         With `resynchronise=False` the walk ends at the first Damage. With `lenient` a BAD_MAGIC or SHORT_HEADER entry is
-        taken as Kafka takes it: by its size, as format 2 where the magic is above 1 and else as format 1; never valid.
+        taken as Kafka takes it: by its size, as format 2 where the magic is above 1 and else as format 1; never valid. And a
+        batch with a wrong CRC is followed by what is at the end that it states, as for Kafka, as long as that is an entry.
         """
         end = self.end_position()
         unpack, struct_size = HEADER.struct.unpack_from, HEADER_BYTES
-        suspect: int | None = None  # where a batch began whose length may lie
-        legacy = False
+        legacy = seen_legacy = False
+        suspect: int | None = None  # with `lenient`: the batch before, whose CRC is wrong and whose length may be, too
         while position < end:
             if position < self._start or position + struct_size > self._start + self._filled:
                 self._fill(position, limits.READ_CHUNK_BYTES, end)
@@ -194,6 +214,7 @@ class SegmentReader:
                 fault = None
             if fault is None:
                 magic = self._buffer[index + MAGIC_POSITION]
+                seen_legacy = seen_legacy or legacy
                 legacy = magic < 2 or magic > 127
                 header: RecordBatch | LegacyBatch
                 if legacy:
@@ -202,19 +223,45 @@ class SegmentReader:
                     header = RecordBatch(position, *unpack(self._buffer, index))
                 batch = self._load(header, index, end)
                 if batch is not None:
-                    yield batch
-                    suspect = None if batch.is_valid else position
-                    position += header.size_bytes
+                    if batch.is_valid or lenient or not resynchronise:
+                        floor = batch.header.next_offset if batch.is_valid else floor
+                        suspect = None if batch.is_valid else position
+                        yield batch
+                        position = header.end_position
+                        continue
+                    after = yield from self._invalid(batch, end, floor, legacy=legacy or seen_legacy or position == 0)
+                    if after is None:
+                        return
+                    position = after
                     continue
                 fault = (TRUNCATED, "the file shrank while it was read")
             kind, message = fault
-            found = None
+            found, damaged = None, None
             if kind != ZEROS and resynchronise:
-                found = self._next_sound(position, suspect, end, legacy=legacy or position == 0)
-            yield Damage(position, end if found is None else found, kind, message)
+                entry = position if suspect is None else suspect
+                found = self._behind(entry, end, floor, legacy=legacy or entry == 0).position
+                suspect = None
+                damaged = plausible_header(self.file, position)
+            yield Damage(position, end if found is None else found, kind, message, damaged)
             if found is None:
                 return
-            position, suspect = found, None
+            position = found
+
+    def _invalid(
+        self, batch: LogBatch, end: int, floor: int, *, legacy: bool
+    ) -> Generator[LogBatch | Damage, None, int | None]:
+        """Yield a batch with a wrong CRC as what it is -> where the log goes on, or None."""
+        position, stated_end = batch.position, batch.end_position
+        behind = self._behind(position, end, floor, legacy=legacy)
+        if behind.is_proven and behind.position is not None and behind.position != stated_end:
+            message = f"the batch states {batch.header.size_bytes} bytes, its CRC is that of {behind.position - position} bytes"
+            yield Damage(position, behind.position, BAD_SIZE, message, plausible_header(self.file, position))
+            return behind.position
+        yield batch
+        if behind.position != stated_end and stated_end < end:
+            message = f"nothing shows where the log goes on behind the damaged batch at byte {position}"
+            yield Damage(stated_end, end if behind.position is None else behind.position, LOST_PLACE, message)
+        return behind.position
 
     def at_hand(self, position: int, *, fresh: bool = False) -> tuple[memoryview, int, int]:
         """Bytes from byte `position` on, for a pass over many batches -> a buffer, where in it they begin, where they end.
@@ -225,13 +272,11 @@ class SegmentReader:
             self._fill(position, self._chunk_bytes, self.end_position())
         return self._buffer, position - self._start, self._filled
 
-    def _next_sound(self, position: int, suspect: int | None, end: int, *, legacy: bool) -> int | None:
-        """Where to go on behind damage at `position`; with `suspect`, the batch before, maybe within what that one claims."""
-        if self._budget is None:
-            self._budget = SearchBudget(end)
-        if suspect is not None and self._budget.take(position - suspect):
-            position = suspect
-        return find_batch(self.file, position + 1, end, legacy=legacy, budget=self._budget)
+    def _behind(self, position: int, end: int, floor: int, *, legacy: bool) -> Continuation:
+        """Where the log goes on behind the unsound entry at byte `position`."""
+        if self._resynchroniser is None:
+            self._resynchroniser = Resynchroniser(self.file, self._places)
+        return self._resynchroniser.behind(position, end, floor=floor, legacy=legacy)
 
     def header_at(self, position: int, end: int | None = None) -> RecordBatch | LegacyBatch:
         """The header of the entry at byte `position`, without the batch.

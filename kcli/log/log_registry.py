@@ -30,7 +30,8 @@ from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_opener import open_in_slices
 from kcli.log.offset_checkpoint_file import TopicPartition
-from kcli.log.report_line import Line
+from kcli.log.recovery_journal import LoadJournal
+from kcli.log.report_line import WarningLine
 from kcli.log.slices import Slices, finish
 from kcli.log.storage_errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.unified_log import UnifiedLog
@@ -68,13 +69,15 @@ class LogManagerSettings(NamedTuple):
     cleaner_load_factor: float = 0.9  # log.cleaner.io.buffer.load.factor
     cleaner_max_bytes_per_second: float = float("inf")  # log.cleaner.io.max.bytes.per.second
     cleaner_backoff_ms: int = 15_000  # log.cleaner.backoff.ms
+    recovery_quarantine_dir: str = ""  # kcli.recovery.quarantine.dir
 
 
 class LogRegistry:
     """See the head of this module.
 
     `log_dirs` is path -> directory id (None where meta.properties has none), in the order of log.dirs; `report` takes one
-    sentence for the broker's own log. `logs` and `future_logs` are by (topic, partition).
+    line for the broker's own log, of a kind that says its level (kcli.log.report_line). `logs` and `future_logs` are by
+    (topic, partition).
     Raises LogDirLockedError where another process holds a directory, AllLogDirsOfflineError where none can be used.
     """
 
@@ -251,8 +254,9 @@ class LogRegistry:
         clean_shutdown: bool = False,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        journal: LoadJournal | None = None,
     ) -> Slices[UnifiedLog]:
-        """Open the log in a partition's directory, in slices. Raises LogRefusedError and OSError."""
+        """Open the log in a partition's directory, in slices; `journal` takes what goes. Raises LogRefusedError and OSError."""
         log = yield from open_in_slices(
             self.disk,
             self.files,
@@ -265,6 +269,7 @@ class LogRegistry:
             log_start_offset=log_start_offset,
             topic_id=topic_id,
             rng=self._rng,
+            journal=journal,
         )
         log.producers.remove_expired(now_ms, self.settings.producer_id_expiration_ms)
         return log
@@ -301,7 +306,7 @@ class LogRegistry:
         where = f" ({error.filename})" if error.filename and error.filename != log_dir.path else ""
         reason = f"{log_dir.path}: {error.strerror or error}{where}: the log directory is offline until the broker starts anew"
         log_dir.fail(reason)
-        self.report(Line(reason, path=log_dir.path, error=error.strerror or error))
+        self.report(WarningLine(reason, path=log_dir.path, error=error.strerror or error))
         lost = []
         for logs in (self.logs, self.future_logs):
             for key, log in list(logs.items()):

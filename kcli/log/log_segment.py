@@ -93,6 +93,14 @@ class OffsetPosition(NamedTuple):
     size_bytes: int
 
 
+BeforeCut = Callable[[int, int, str], Slices[None]]
+
+
+def _cut_at_once(position: int, next_offset: int, why: str) -> Slices[None]:
+    """A `before_cut` that does nothing."""
+    yield from ()
+
+
 class RecoveredSegment(NamedTuple):
     """What `recover` did: how many bytes it cut off at the end, and why, "" where it cut none."""
 
@@ -233,13 +241,19 @@ class LogSegment:
             raise LogRefusedError(error.message, self.transaction_index_path) from error
 
     def recover(
-        self, producers: ProducerStateManager, epochs: LeaderEpochCache, *, keeps_order: bool = False
+        self,
+        producers: ProducerStateManager,
+        epochs: LeaderEpochCache,
+        *,
+        keeps_order: bool = False,
+        before_cut: BeforeCut = _cut_at_once,
     ) -> Slices[RecoveredSegment]:
         """Rebuild the indexes and cut the file behind its last sound batch, applying the batches to producers and epochs.
 
         The CRC does not cover a batch's offset, which a write that is torn at a sector may leave 0. Kafka gives up the whole
         segment then, or lets the log end at that offset; with `keeps_order` such a batch is not sound, and all before it stays.
-        Whatever else goes back in offsets is as in Kafka.
+        Whatever else goes back in offsets is as in Kafka. `before_cut(position, next_offset, why)` is done before the file is
+        cut at a byte, behind which the offset would be the next one.
         `producers` must hold the state at the base offset. Raises OffsetOverflowError, OffsetsGoBackError, LogRefusedError.
         """
         self._offset_index = OffsetIndex.of(self.base_offset)
@@ -250,9 +264,10 @@ class LogSegment:
         indexes = IndexAppender(self._offset_index, self._time_index, self.settings.interval_bytes)
         for path in (self.offset_index_path, self.time_index_path, self.transaction_index_path):
             self._explain(path, "rebuilt from the batches of its segment")
-        valid_bytes, why = yield from self._recover_batches(indexes, producers, epochs, keeps_order)
+        valid_bytes, next_offset, why = yield from self._recover_batches(indexes, producers, epochs, keeps_order)
         truncated_bytes = self.size_bytes - valid_bytes
         if truncated_bytes:
+            yield from before_cut(valid_bytes, next_offset, why)
             self._explain(self.log_path, why)
             self._disk.truncate(self.log_path, valid_bytes)
         indexes.close()
@@ -260,8 +275,8 @@ class LogSegment:
 
     def _recover_batches(
         self, indexes: IndexAppender, producers: ProducerStateManager, epochs: LeaderEpochCache, keeps_order: bool
-    ) -> Slices[tuple[int, str]]:
-        """Apply the batches -> (how many bytes of them are sound, why the rest is not)."""
+    ) -> Slices[tuple[int, int, str]]:
+        """Apply the batches -> (how many bytes of them are sound, the offset behind these, why the rest is not)."""
         valid_bytes = odd_batches = 0
         scanner = RecordScanner(16)
         with SegmentReader(self._disk, self.log_path) as reader:
@@ -274,16 +289,23 @@ class LogSegment:
                     if odd_batches % ODD_BATCHES_PER_SLICE == 0:
                         yield
                     if batch is None:
-                        return valid_bytes, f"the last {self.size_bytes - valid_bytes} bytes are no whole batch"
+                        return (
+                            valid_bytes,
+                            plain.next_offset,
+                            f"the last {self.size_bytes - valid_bytes} bytes are no whole batch",
+                        )
                     if not is_valid_for_kafka(batch):
                         offset = batch.header.base_offset
-                        return valid_bytes, f"the batch at byte {batch.position} (offset {offset}) has a wrong CRC"
+                        why = f"the batch at byte {batch.position} (offset {offset}) has a wrong CRC"
+                        return valid_bytes, plain.next_offset, why
                     if plain.least_offset is not None:
                         if is_torn_offset(batch.header.base_offset, plain.least_offset, batch.position):
-                            return valid_bytes, f"the offset of the batch at byte {batch.position} was not written whole"
+                            why = f"the offset of the batch at byte {batch.position} was not written whole"
+                            return valid_bytes, plain.next_offset, why
                         plain.least_offset = batch.header.last_offset + 1
                     self._recover_indexes(batch, indexes)
                     valid_bytes += batch.header.size_bytes
+                    plain.next_offset = batch.header.last_offset + 1
                     if isinstance(batch.header, RecordBatch):
                         self._recover_epochs(batch.header, epochs)
                         self._update_producers(batch, batch.header, producers, scanner)
@@ -293,9 +315,9 @@ class LogSegment:
                     raise OSError(f"{self.log_path}: the file shrank while it was read") from error
                 raise OffsetsGoBackError(error.message, found) from error
             except CorruptRecordError as error:
-                return valid_bytes, error.message
+                return valid_bytes, plain.next_offset, error.message
             except InvalidRecordError as error:
-                return valid_bytes, f"the marker before byte {valid_bytes} cannot be read: {error.message}"
+                return valid_bytes, plain.next_offset, f"the marker before byte {valid_bytes} cannot be read: {error.message}"
 
     def _recover_indexes(self, batch: LogBatch, indexes: IndexAppender) -> None:
         header = batch.header

@@ -21,7 +21,7 @@ from kcli.log.log_checkpoints import LogCheckpoints
 from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import parent_path
 from kcli.log.log_registry import LogRegistry
-from kcli.log.report_line import Line
+from kcli.log.report_line import WarningLine
 
 # From so many files on the whole file system is written back first.
 MANY_FILES = 64
@@ -59,6 +59,6 @@ def _close_dir(registry: LogRegistry, checkpoints: LogCheckpoints, log_dir: LogD
     log_dir.finish(broker_epoch, {kind: checkpoints.offsets_in(log_dir, kind) for kind in log_dir.checkpoints})
 
 
-def _not_marked(path: str, error: OSError) -> Line:
+def _not_marked(path: str, error: OSError) -> WarningLine:
     reason = error.strerror or error
-    return Line(f"{path}: {reason}: it is not marked as cleanly stopped", path=path, error=reason)
+    return WarningLine(f"{path}: {reason}: it is not marked as cleanly stopped", path=path, error=reason)

@@ -13,6 +13,7 @@
     `__cluster_metadata-0`                    KRaft's, which opens it itself
     anything else                             left alone and reported (Kafka refuses to start over it)
 
+A directory that was not stopped cleanly is reported, and so is all that its recovery removes (kcli.log.recovery_journal).
 Where Kafka opens a log before it looks whose it is, here whose it is comes first: a stray one is renamed as it lies.
 A log that Kafka would refuse to load (LogRefusedError) takes its log directory offline, as an OSError does; with the last
 one the start has failed.
@@ -42,7 +43,9 @@ from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_registry import LogRegistry
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.offset_checkpoint_file import TopicPartition
-from kcli.log.report_line import Line
+from kcli.log.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
+from kcli.log.recovery_progress import RecoveryProgress
+from kcli.log.report_line import WarningLine
 from kcli.log.slices import Slices
 from kcli.log.storage_errors import DuplicateLogError
 from kcli.log.unified_log import UnifiedLog
@@ -60,6 +63,7 @@ class LogStartup:
         is_hosted: Callable[[Uuid, int], bool],
         directory_of: Callable[[Uuid, int], Uuid | None],
         now_ms: int,
+        clock: Callable[[], int],
     ) -> None:
         self._registry = registry
         self._disk = registry.disk
@@ -67,13 +71,20 @@ class LogStartup:
         self._is_hosted = is_hosted
         self._directory_of = directory_of
         self._now_ms = now_ms
+        self._clock = clock
 
     def run(self) -> Iterator[None]:
         """A small log a step; of one that is recovered a piece."""
         registry = self._registry
         for log_dir in registry.online_dirs():
             try:
-                yield from self._load_dir(log_dir)
+                checkpoints = log_dir.begin_loading(registry.report)
+                yield
+                loading = _Loading(log_dir, checkpoints, self._partitions_in(log_dir), registry, self._clock)
+                for _ in self._load_dir(loading):
+                    loading.progress.step()
+                    yield
+                loading.finish()
                 log_dir.is_loaded = True
             except OSError as error:
                 registry.take_offline(log_dir.path, error)
@@ -81,14 +92,15 @@ class LogStartup:
                 sentence = f"{error.path}: {error.message}; `kcli verify --repair {log_dir.path}` says what can be done"
                 registry.take_offline(log_dir.path, OSError(sentence))
 
-    def _load_dir(self, log_dir: LogDir) -> Iterator[None]:
-        registry = self._registry
-        checkpoints = log_dir.begin_loading(registry.report)
-        yield
-        for name in self._disk.list_directory(log_dir.path):
-            found = self._partition_of(log_dir, name)
-            if found is None:
-                continue
+    def _partitions_in(self, log_dir: LogDir) -> dict[str, PartitionDirectory]:
+        """The partitions' directories by name, others reported."""
+        names = self._disk.list_directory(log_dir.path)
+        found = ((name, self._partition_of(log_dir, name)) for name in names)
+        return {name: partition for name, partition in found if partition is not None}
+
+    def _load_dir(self, loading: _Loading) -> Iterator[None]:
+        registry, log_dir = self._registry, loading.log_dir
+        for name, found in loading.partitions.items():
             path = join_path(log_dir.path, name)
             if found.state is DirectoryState.DELETE:
                 registry.deletions.add((path,), self._now_ms + registry.settings.file_delete_delay_ms)
@@ -102,9 +114,9 @@ class LogStartup:
                     why = f"the metadata does not place topic id {topic_id} on this broker"
                     self._set_stray(log_dir.path, path, found, why)
                 elif not self._is_second(log_dir, path, found, topic_id):
-                    yield from self._open(log_dir, path, found, topic_id, checkpoints)
+                    yield from self._open(loading, path, found, topic_id)
                 yield
-        self._forget_the_gone(log_dir, checkpoints)
+        self._forget_the_gone(log_dir, loading.checkpoints)
 
     def _forget_the_gone(self, log_dir: LogDir, checkpoints: _Checkpoints) -> None:
         """Take out of the checkpoints what they say of partitions that are not here any more.
@@ -125,7 +137,7 @@ class LogStartup:
         except FormatError as error:
             if name != REMOTE_INDEX_CACHE_DIRECTORY and self._disk.is_directory(path):
                 text = f"{log_dir.path}: {error.message}; it is left alone"
-                self._registry.report(Line(text, path=log_dir.path, error=error.message))
+                self._registry.report(WarningLine(text, path=log_dir.path, error=error.message))
             return None
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
@@ -147,7 +159,7 @@ class LogStartup:
         registry = self._registry
         name = partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, registry.unique_id())
         target = join_path(log_dir, name)
-        registry.report(Line(f"{path}: {why}; renamed to {target}", path=path, error=why, target=target))
+        registry.report(WarningLine(f"{path}: {why}; renamed to {target}", path=path, error=why, target=target))
         self._disk.rename(path, target)
         registry.flush_directory(log_dir)
         registry.stray_directories.append(target)
@@ -191,10 +203,8 @@ class LogStartup:
     def _logs_of(self, found: PartitionDirectory) -> dict[TopicPartition, UnifiedLog]:
         return self._registry.future_logs if found.state is DirectoryState.FUTURE else self._registry.logs
 
-    def _open(
-        self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid, checkpoints: _Checkpoints
-    ) -> Slices[None]:
-        registry = self._registry
+    def _open(self, loading: _Loading, path: str, found: PartitionDirectory, topic_id: Uuid) -> Slices[None]:
+        registry, log_dir = self._registry, loading.log_dir
         key = (found.topic, found.partition)
         logs = self._logs_of(found)
         if key in logs:
@@ -202,6 +212,10 @@ class LogStartup:
                 f"{found.topic}-{found.partition} lies twice, in {logs[key].directory} and in {path}: remove the one that is "
                 "older, most likely that of the log directory which failed last"
             )
+        high_watermark = loading.offset(FileKind.REPLICATION_CHECKPOINT, key)
+        recovery_point = loading.offset(FileKind.RECOVERY_POINT_CHECKPOINT, key)
+        known = KnownOffsets(high_watermark, recovery_point)
+        journal = RecoveryJournal(*key, known, registry.report, loading.quarantine, loading.progress.counts)
         log = yield from registry.open_log(
             path,
             key,
@@ -209,16 +223,53 @@ class LogStartup:
             self._config_of(found.topic),
             self._now_ms,
             clean_shutdown=log_dir.had_clean_shutdown,
-            recovery_point=checkpoints[FileKind.RECOVERY_POINT_CHECKPOINT].get(key, 0),
-            log_start_offset=checkpoints[FileKind.LOG_START_OFFSET_CHECKPOINT].get(key, 0),
+            recovery_point=recovery_point,
+            log_start_offset=loading.offset(FileKind.LOG_START_OFFSET_CHECKPOINT, key),
+            journal=journal,
         )
-        log.update_high_watermark(checkpoints[FileKind.REPLICATION_CHECKPOINT].get(key, 0))
-        log.cleaned_offset = checkpoints[FileKind.CLEANER_CHECKPOINT].get(key)
+        journal.loaded(log.log_end_offset)
+        loading.progress.opened()
+        log.update_high_watermark(high_watermark)
+        log.cleaned_offset = loading.checkpoints[FileKind.CLEANER_CHECKPOINT].get(key)
         logs[key] = log
         if logs is registry.logs:
             registry.epochs.follow(log)
         if log_dir.had_clean_shutdown:
             registry.flush_log(log)  # indexes that were missing and made anew
+
+
+class _Loading:
+    """The load of one log directory: its partitions by name, its checkpoints, how far it is, where removed bytes are kept."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        checkpoints: _Checkpoints,
+        partitions: dict[str, PartitionDirectory],
+        registry: LogRegistry,
+        clock: Callable[[], int],
+    ) -> None:
+        self.log_dir = log_dir
+        self.checkpoints = checkpoints
+        self.partitions = partitions
+        opened = (DirectoryState.CURRENT, DirectoryState.FUTURE)
+        count = sum(found.state in opened for found in partitions.values())
+        self.progress = RecoveryProgress(log_dir.path, count, registry.report, clock)
+        self.quarantine = quarantine_in(registry.disk, registry.settings.recovery_quarantine_dir, log_dir.path)
+        self._is_recovery = count > 0 and not log_dir.had_clean_shutdown
+        if self._is_recovery:
+            self.progress.begin()
+
+    def offset(self, kind: FileKind, key: TopicPartition) -> int:
+        """What a checkpoint says of a log, 0 where it has no line for it."""
+        return self.checkpoints[kind].get(key, 0)
+
+    def finish(self) -> None:
+        """All logs are open."""
+        if self.quarantine is not None:
+            self.quarantine.finish()
+        if self._is_recovery:
+            self.progress.finish()
 
 
 def _is_torn(data: bytes) -> bool:

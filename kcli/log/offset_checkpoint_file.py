@@ -24,7 +24,7 @@ from kcli.format.primitives import FormatError
 from kcli.log.disk import Disk
 from kcli.log.flush_request import FlushRequest
 from kcli.log.log_directory import join_path
-from kcli.log.report_line import Line
+from kcli.log.report_line import WarningLine
 from kcli.log.whole_file import WholeFile
 
 TopicPartition = tuple[str, int]
@@ -53,7 +53,7 @@ class OffsetCheckpointFile:
             offsets = decode_offset_checkpoint(data).offsets()
         except FormatError as error:
             text = f"{self.path}: {error.message}; it is taken for empty and will be written anew"
-            report(Line(text, path=self.path, error=error.message))
+            report(WarningLine(text, path=self.path, error=error.message))
             return {}
         self.file.is_known_to_hold(data)
         return offsets

@@ -72,6 +72,8 @@ class PlannedDisk:
     The real files must not change meanwhile.
     """
 
+    is_planned = True
+
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self._seen: dict[str, set[str]] = {}  # of each directory looked at: what else than files lies in it

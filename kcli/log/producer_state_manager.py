@@ -204,8 +204,8 @@ class ProducerStateManager:
     """The producers of one partition, and their snapshots in its directory.
 
     `map_end_offset` is the offset behind the last batch that was applied. `explain(path, why)` is told why a snapshot is
-    written or removed. Snapshots are found when it is made, unless their offsets, ascending, are given: raises FormatError
-    for one without an offset in its name.
+    written or removed, `on_damaged(path, why)` why a damaged one goes. Snapshots are found when it is made, unless their
+    offsets, ascending, are given: raises FormatError for one without an offset in its name.
     """
 
     def __init__(
@@ -215,12 +215,14 @@ class ProducerStateManager:
         explain: Callable[[str, str], None] = _explain_nothing,
         *,
         snapshot_offsets: Iterable[int] | None = None,
+        on_damaged: Callable[[str, str], None] = _explain_nothing,
     ) -> None:
         self.producers: dict[int, ProducerStateEntry] = {}
         self.map_end_offset = 0
         self._disk = disk
         self._directory = directory
         self._explain = explain
+        self._on_damaged = on_damaged
         self._open: dict[int, TxnMetadata] = {}  # by first offset
         self._unreplicated: dict[int, TxnMetadata] = {}  # completed, but the marker lies at or behind the high watermark
         self._last_snapshot_offset = 0
@@ -418,6 +420,7 @@ class ProducerStateManager:
                 data = self._disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)
                 entries = decode_producer_snapshot(data).entries
             except CorruptSnapshotError as error:
+                self._on_damaged(path, error.message)
                 self.remove_snapshot(offset, error.message)
                 offset = log_start_offset
                 continue

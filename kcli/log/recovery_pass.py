@@ -61,6 +61,7 @@ class RecoveryPass:
     ) -> None:
         # With `keeps_order` a batch is plain only where its offsets lie behind those before it: see is_torn_offset.
         self.least_offset = base_offset if keeps_order else None
+        self.next_offset = base_offset  # behind the last batch that was taken, here or by LogSegment.recover
         self._reader = reader
         self._base_offset = base_offset
         self._indexes = indexes
@@ -120,7 +121,7 @@ class RecoveryPass:
                 self.least_offset = next_offset
             index += size
         if next_offset is not None:
-            self._producers.map_end_offset = next_offset
+            self._producers.map_end_offset = self.next_offset = next_offset
         return index + shift, why
 
     def _take_producer(self, header: RecordBatch) -> bool:

@@ -33,7 +33,7 @@ from kcli.log.log_dir import LogDir
 from kcli.log.log_directory import join_path, parent_path
 from kcli.log.log_registry import LogRegistry
 from kcli.log.offset_checkpoint_file import TopicPartition
-from kcli.log.report_line import Line
+from kcli.log.report_line import WarningLine
 from kcli.log.storage_errors import (
     InvalidTopicError,
     KafkaStorageError,
@@ -151,7 +151,7 @@ class ReplicaMover:
             return 0
         except AppendError as error:
             text = f"{key[0]}-{key[1]} cannot be copied to {future.directory}: {error}; it stays where it is"
-            self._registry.report(Line(text, topic=key[0], partition=key[1], path=future.directory, error=error))
+            self._registry.report(WarningLine(text, topic=key[0], partition=key[1], path=future.directory, error=error))
             self.cancel(*key, now_ms)
             return 0
         if not data:

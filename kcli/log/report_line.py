@@ -1,10 +1,18 @@
-"""A line of a log that knows what it is about: a text, which is all that most look at, and fields for programs.
+"""A line of a node's log: a text, which is all that most readers need, with a level and with fields for programs.
 
-field      is
----------  -------------------------------------------------------------------------------
-error      what failed, in a sentence or as an error's own text
-path       the file or directory
-topic, partition, broker, node, listener, peer (HOST:PORT), host, key, api, ...   as named
+    kind         level  for
+    -----------  -----  ---------------------------------------------------------------------------------------------
+    str, Line    INFO   what a node does
+    WarningLine  WARN   what an operator may want to look at: a log that was cut, a connection that was closed
+    FailureLine  ERROR  what an operator has to look at: a disk that failed, a fault of kcli
+
+    field      is
+    ---------  -------------------------------------------------------------------------------
+    error      what failed, in a sentence or as an error's own text
+    path       the file or directory
+    topic, partition, broker, node, listener, peer (HOST:PORT), host, key, api, ...   as named
+
+A core needs no more than a function of one text, and a caller that does not care for levels (a test, the simulator) has one.
 """
 
 from __future__ import annotations
@@ -24,6 +32,18 @@ class Line(str):
         line = super().__new__(cls, text)
         line.fields = fields
         return line
+
+
+class WarningLine(Line):
+    """A line that an operator may want to look at."""
+
+    __slots__ = ()
+
+
+class FailureLine(Line):
+    """A line that an operator has to look at."""
+
+    __slots__ = ()
 
 
 def fields_of(line: str) -> Mapping[str, object]:

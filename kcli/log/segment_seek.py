@@ -128,10 +128,14 @@ class SegmentSeeker:
         end = self.segment.base_offset
         start = self.hint(INT64_MAX)
         walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
+        last = None
         for header in walk.headers():
             end = max(end, header.last_offset + 1)
-        if walk.position < walk.end:  # damage: what lies behind it still counts
-            for found in self.reader.batches(walk.position):
+            last = header
+        batch = None if last is None else self.reader.batch_at(last.position)
+        if walk.position < walk.end or (isinstance(batch, LogBatch) and not batch.is_valid):
+            # Damage: a length that lies may have led past batches, and what is behind damage still counts.
+            for found in self.reader.batches(start):
                 if isinstance(found, LogBatch) and found.is_valid:
                     end = max(end, found.header.last_offset + 1)
         return end

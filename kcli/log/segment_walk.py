@@ -54,6 +54,7 @@ class SegmentWalk:
         self._buffer = bytearray(buffer_bytes)
         self._view = memoryview(self._buffer)
         self._start = 0
+        self._floor = 0  # the offset behind the last sound batch
         self._scratch = array("q", bytes(32))
 
     def close(self) -> None:
@@ -66,6 +67,7 @@ class SegmentWalk:
             count = self._scan()
             behind, why, odd = self._scratch[:3]
             if count:
+                self._floor = self.rows.last_offset[count - 1] + 1
                 yield Stretch(count, odd, None)
                 self.position = self._start + behind
                 if why != batch_scan.OTHER:
@@ -92,7 +94,7 @@ class SegmentWalk:
     def _step_by_step(self) -> Iterator[Stretch | Damage]:
         """What the columns do not take in, up to the next sound batch of magic 2 that fits into the buffer."""
         found: LogBatch | Damage | None = None
-        for found in self.reader.batches(self.position):
+        for found in self.reader.batches(self.position, floor=self._floor):
             self.position = found.end_position
             if isinstance(found, Damage):
                 yield found
@@ -100,6 +102,7 @@ class SegmentWalk:
             self._put_row(found)
             yield Stretch(1, 1, found)
             header = found.header
+            self._floor = header.next_offset if found.is_valid else self._floor
             if found.is_valid and isinstance(header, RecordBatch) and header.size_bytes <= self._buffer_bytes:
                 return
         if not isinstance(found, Damage) and self.position < self.end:

@@ -33,7 +33,7 @@ from kcli.server.controller.formatting import (
 from kcli.server.dice import Dice
 from kcli.server.events import Effect
 from kcli.server.flushes import Flushes
-from kcli.server.log_lines import FailureLine, Line, WarningLine, fields_of
+from kcli.server.log_lines import FailureLine, Line
 from kcli.server.node import Node
 from kcli.server.timing_wheel import Timer
 
@@ -157,6 +157,7 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
         "producer_id_expiration_check_interval_ms": "producer.id.expiration.check.interval.ms",
     }
     fields: dict[str, Any] = {field: config.get_int(key) for field, key in names.items()}
+    fields["recovery_quarantine_dir"] = config.get_str("kcli.recovery.quarantine.dir")
     return LogManagerSettings(**fields, cleaner_enable=config["log.cleaner.enable"], **cleaner_settings(config))
 
 
@@ -169,12 +170,8 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
     timer, flushes, files = Timer(now_ms), Flushes(effects), FileCache(disk, max_open_files)
     log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}
 
-    def report(line: str) -> None:
-        """What the log manager has to say is of disks that failed and directories that are odd."""
-        tell(WarningLine(line, **fields_of(line)))
-
     try:
-        log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), report)
+        log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), tell)
     except StorageError as error:
         raise NodeError(str(error)) from error
     controller = ControllerCore(config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell)

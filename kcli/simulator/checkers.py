@@ -121,8 +121,9 @@ class DiskChecker:
                 found = image.identities()
                 last_batch_end = image.batches[-1][1].next_offset if image.batches else 0
                 partition.recovered(found, must.records, last_batch_end, self._clocks(), has_lost_power=self._has_lost_power)
+        # A power cut takes records that were never flushed. The checkpoints that know of them outlive it, and further kills.
+        self.verify(may_miss_records=True)
         self._has_lost_power = False
-        self.verify()
 
     def finished(self) -> None:
         """At the end of all, the node has stopped. Raises SimulationFailure."""
@@ -141,14 +142,19 @@ class DiskChecker:
             partition.read(offset, record, how)
             self.checked_records += 1
 
-    def verify(self) -> None:
-        """Run `kcli verify` on all directories. Raises SimulationFailure for an error that it finds."""
+    def verify(self, *, may_miss_records: bool = False) -> None:
+        """Run `kcli verify` on all directories. Raises SimulationFailure for an error that it finds.
+
+        With `may_miss_records` a log may end below what a checkpoint says.
+        """
         directories = [path for path in self._directories if path != self.dead_directory]
         targets, problems = resolve_paths(self._disk, directories)
         if problems:
             raise SimulationFailure(f"verify cannot read the disk: {problems[0].message}")
         findings = Verifier(self._disk, targets).run().findings
         errors = [finding for finding in findings if finding.severity == ERROR and not _SET_ASIDE.search(finding.file)]
+        if may_miss_records:
+            errors = [finding for finding in errors if finding.code != "records-missing"]
         if errors:
             raise SimulationFailure("verify: " + "; ".join(f"{one.code} {one.file}: {one.message}" for one in errors[:3]))
 

@@ -6,6 +6,7 @@ log.dirs                        one          one or two
 open files                      thousands    a few, so that they are closed and opened all the time
 background tasks' intervals     minutes      seconds, so that retention and checkpoints come between crashes
 segments (the administrator's)  1 GiB        a few KB
+what a recovery removes         goes         is kept in KEPT, in every second seed
 the cleaner, in some seeds      seldom       eager, see kcli.simulator.curator
 """
 
@@ -22,6 +23,7 @@ from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import NodePort
 
 DIRECTORIES = ("/data/a", "/data/b")
+KEPT = "/data/kept"
 
 
 class NodeMaker:
@@ -40,6 +42,7 @@ class NodeMaker:
             "log.flush.start.offset.checkpoint.interval.ms": rng.choice((900, 5000, 60_000)),
             "replica.high.watermark.checkpoint.interval.ms": rng.choice((300, 5000)),
             "log.segment.delete.delay.ms": rng.choice((0, 1000, 60_000)),
+            "kcli.recovery.quarantine.dir": KEPT if seed % 2 else "",
             **cleaner_settings(seed),
         }
         self._totals: list[CleanerTotals] = []

@@ -22,6 +22,7 @@ from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.log_manager import LogManager
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.replica_mover import ReplicaMover
+from kcli.log.report_line import WarningLine, fields_of
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.broker.broker import Broker
 from kcli.server.shell.clock import Clock
@@ -44,6 +45,31 @@ def failures(seeds: range) -> list[str]:
 def test_a_few_seeds() -> None:
     """In every run of the tests."""
     assert failures(range(10)) == []
+
+
+def test_what_recoveries_remove_is_reported_and_kept() -> None:
+    """After the crashes of some seeds: each recovery says that it begins and ends, each loss has its offsets, and where bytes
+    are to be kept they are, whatever crash came later."""
+    begun = ended = cuts = kept = 0
+    for seed in range(1, 30, 2):
+        make_node = NodeMaker(seed)
+        simulation = Simulation(seed, make_node, make_node.directories, cleaning_rounds=make_node.cleaning_rounds)
+        lines: list[str] = []
+        says = simulation._node_says
+        simulation._node_says = lambda line, says=says, lines=lines: (lines.append(line), says(line))  # type: ignore
+        assert simulation.run().failure == ""
+        begun += sum("was not stopped cleanly: recovering" in line for line in lines)
+        ended += sum(" recovered in " in line for line in lines)
+        for line in lines:
+            fields = fields_of(line)
+            if "recovery cuts" in line and isinstance(line, WarningLine):
+                cuts += 1
+                assert "lost" in line or "cannot be told" in line
+                assert {"topic", "partition", "path", "position", "bytes", "error", "kept_in"} <= fields.keys(), line
+            if "kept_in" in fields and not simulation.disk.has_lost_writes:
+                kept += 1
+                assert simulation.disk.exists(str(fields["kept_in"])), line
+    assert begun >= ended > 10 and cuts > 10 and kept > 10
 
 
 @pytest.mark.ci

@@ -35,7 +35,7 @@ from kcli.log.deletion_queue import NEVER_MS
 from kcli.log.flush_request import FlushRequest
 from kcli.log.log_directory import parent_path
 from kcli.log.log_registry import LogRegistry
-from kcli.log.report_line import Line
+from kcli.log.report_line import WarningLine
 from kcli.log.unified_log import UnifiedLog
 
 # Of logs that are looked at to find the filthiest: some microseconds each, more where time bounds are set.
@@ -243,7 +243,9 @@ class LogCleaner:
                 f"{log.directory}: cleaner-offset-checkpoint says that it is cleaned up to {cleaned}, but the log has "
                 f"[{log.log_start_offset}, {log.log_end_offset}): it is cleaned from {first_dirty} on"
             )
-            self._registry.report(Line(text, path=log.directory, topic=log.topic, partition=log.partition, offset=cleaned))
+            self._registry.report(
+                WarningLine(text, path=log.directory, topic=log.topic, partition=log.partition, offset=cleaned)
+            )
 
     def _begin(self, now_ms: int) -> bool:
         """Begin the round of the filthiest log -> whether there is one."""
@@ -334,7 +336,7 @@ class LogCleaner:
         """Have no round look at a log again until the broker starts anew."""
         self.uncleanable[log] = GivenUp(now_ms, first_dirty_offset(log, log.cleaned_offset), why)
         text = f"{log.directory}: it is not cleaned any more: {why}; `kcli verify {log.directory}` tells what is wrong"
-        self._registry.report(Line(text, path=log.directory, topic=log.topic, partition=log.partition, error=why))
+        self._registry.report(WarningLine(text, path=log.directory, topic=log.topic, partition=log.partition, error=why))
         self.on_uncleanable(parent_path(log.directory))
 
     def _fail(self, thread: _CleanerThread, error: OSError) -> None:

@@ -72,7 +72,8 @@ class BrokerStartup:
             return
         self._has_caught_up = True
         broker, directory_of = self._broker, self.publisher.directory_of
-        work = broker.log_manager.start(broker.topic_config, self._is_hosted, now_ms, directory_of)
+        timer = broker.timer
+        work = broker.log_manager.start(broker.topic_config, self._is_hosted, now_ms, directory_of, lambda: timer.clock_ms)
         self._node.run_slices(work, self._loaded, now_ms)
 
     def _is_hosted(self, topic_id: Uuid, partition: int) -> bool:

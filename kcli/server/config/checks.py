@@ -5,10 +5,12 @@ group                what must hold
 identity             node.id and broker.id are the same; a controller is among its voters
 listeners            what kcli.server.config.listeners says; controllers' listeners are told to no client
 times and sizes      log.retention.*, log.roll.*, replica fetch waits, heartbeats below sessions, minimum below maximum
-directories          cordoned.log.dirs are among log.dirs
+directories          cordoned.log.dirs are among log.dirs; what recovery keeps is in none of them
 """
 
 from __future__ import annotations
+
+from posixpath import normpath
 
 from kcli.format.java_integers import parse_integer
 from kcli.server.config.listeners import UNROUTABLE_HOST, repeated_listeners
@@ -209,4 +211,17 @@ def _directories(config: ServerConfig) -> list[str]:
         f"cordoned.log.dirs: {path} is not among log.dirs, which are {', '.join(config.log_dirs)}"
         f"{config.where('cordoned.log.dirs')}"
         for path in strangers
-    ]
+    ] + _quarantine(config)
+
+
+def _quarantine(config: ServerConfig) -> list[str]:
+    """A broker does not start with a directory in a log directory that is not a partition's."""
+    key = "kcli.recovery.quarantine.dir"
+    place = config.get_str(key)
+    around = [path for path in (*config.log_dirs, config.metadata_log_dir) if place and _is_inside(place, path)]
+    return [f"{key}={place} is in the log directory {path}; it must be outside{config.where(key)}" for path in around[:1]]
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    """Whether a path is a directory or in it, by their names."""
+    return f"{normpath(path)}/".startswith(f"{normpath(directory).rstrip('/')}/")

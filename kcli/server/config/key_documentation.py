@@ -73,6 +73,8 @@ default.replication.factor: How many replicas a partition gets where neither the
 delete.topic.enable: Whether topics can be deleted.
 fetch.max.bytes: The most bytes of records in the answer to one fetch, whatever the client asks for.
 inter.broker.listener.name: The listener that brokers reach each other by.
+kcli.recovery.quarantine.dir: The directory, outside of the log directories, where the recovery after a crash keeps what it \
+removes; empty: nothing is kept, as in Kafka.
 listener.security.protocol.map: Which security protocol each listener speaks, as name:protocol.
 listeners: The addresses that are bound, each as name://host:port.
 log.cleaner.backoff.ms: After how many ms the compacted logs are looked at again where none needed it, 10 at least.

@@ -302,5 +302,6 @@ def raft_config(config: ServerConfig, directory_ids: Mapping[str, Uuid | None]) 
             segment_ms=config.get_int("metadata.log.segment.ms"),
             retention_bytes=config.get_int("metadata.max.retention.bytes"),
             retention_ms=config.get_int("metadata.max.retention.ms"),
+            recovery_quarantine_dir=config.get_str("kcli.recovery.quarantine.dir"),
         ),
     )

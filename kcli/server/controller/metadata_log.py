@@ -14,7 +14,7 @@ The epoch of the last record is the log's, or the snapshot's where the log holds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, metadata_snapshot_name, parse_file_name
@@ -27,8 +27,10 @@ from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.flush_request import write_unflushed
 from kcli.log.log_config import LogConfig
+from kcli.log.log_directory import parent_path
 from kcli.log.log_opener import open_log
 from kcli.log.log_segment import LogRefusedError
+from kcli.log.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.controller.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
 
@@ -60,6 +62,7 @@ class MetadataLogConfig(NamedTuple):
     segment_ms: int = 7 * 24 * 60 * 60 * 1000
     retention_bytes: int = 100 * 1024 * 1024
     retention_ms: int = 7 * 24 * 60 * 60 * 1000
+    recovery_quarantine_dir: str = ""
 
     def log_config(self) -> LogConfig:
         """The same as the settings of a log: nothing goes by age or size but below a snapshot."""
@@ -112,8 +115,16 @@ class MetadataLog:
         self._unflushed_directories: list[str] = []
 
     @classmethod
-    def open(cls, disk: LogDisk, files: FileCache, directory: str, config: MetadataLogConfig, now_ms: int) -> MetadataLog:
-        """Open what is in `directory`, recover it, remove what was left half done.
+    def open(
+        cls,
+        disk: LogDisk,
+        files: FileCache,
+        directory: str,
+        config: MetadataLogConfig,
+        now_ms: int,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> MetadataLog:
+        """Open what is in `directory`, recover it, remove what was left half done; `report` takes a line for what goes.
 
         Raises MetadataLogError for what cannot be opened, and OSError.
         """
@@ -123,10 +134,15 @@ class MetadataLog:
         _forget_epochs(disk, directory)
         own: Any = _RecoveredDisk(disk)
         settings = config.log_config()
+        quarantine = quarantine_in(disk, config.recovery_quarantine_dir, parent_path(directory))
+        journal = RecoveryJournal(METADATA_TOPIC, 0, KnownOffsets(), report, quarantine)
         try:
-            log = open_log(own, files, directory, METADATA_TOPIC, 0, settings, now_ms, topic_id=METADATA_TOPIC_ID)
+            topic_id = METADATA_TOPIC_ID
+            log = open_log(own, files, directory, METADATA_TOPIC, 0, settings, now_ms, topic_id=topic_id, journal=journal)
         except LogRefusedError as error:
             raise MetadataLogError(f"{error.path}: {error.message}; `kcli verify --repair` tells what can be done") from error
+        if quarantine is not None:
+            quarantine.finish()
         snapshots = []
         for name in disk.list_directory(directory):
             found = parse_file_name(name)

@@ -137,7 +137,7 @@ class RaftClient:
         Raises MetadataLogError for what cannot be read, OSError as the disk does.
         """
         config = self.config
-        self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, now_ms)
+        self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, now_ms, self._tell)
         self.history = VoterHistory(config.static_voters)
         self._read_control_records()
         self._store = QuorumStateStore(self._disk, config.directory)

@@ -1,0 +1,168 @@
+"""Where a repair puts what it removes: whole files are moved, byte ranges copied, and a manifest says what came from where.
+
+    FOLDER/                         the quarantine; a repair's is by default <log directory>.quarantine beside the log directory
+      <n>/                          one repair; numbers count up from 1
+        manifest.json               see below; written before anything is touched, completed at the end
+        <partition>/<file>          a file that was removed or replaced
+        <partition>/<file>.bytes-<start>-<end>    bytes [start, end) of a file that stays
+
+    manifest.json  {"version": 1, "log_directory": ..., "complete": false | true, "kept": [ENTRY, ...]}
+    ENTRY          {"file": name in the log directory, "kept_as": name in the folder, "bytes": [start, end] | null, "why": ...}
+
+Nothing in it is ever read by kcli again; it is for people. It must not lie inside a log directory: a broker does not start
+with a directory there whose name is not that of a partition.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterable, Sequence
+
+from kcli.format import limits
+from kcli.log.disk import Disk
+from kcli.log.log_directory import base_name, join_path, parent_path
+from kcli.log.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, WRITE, Change
+from kcli.log.slices import Slices, finish
+
+MANIFEST = "manifest.json"
+MANIFEST_VERSION = 1
+DEFAULT_SUFFIX = ".quarantine"
+
+
+def default_folder(log_directory: str) -> str:
+    """Where the quarantine of a log directory, named by its absolute path, lies unless another place is named."""
+    return (log_directory.rstrip("/") or "/") + DEFAULT_SUFFIX
+
+
+class Quarantine:
+    """The quarantine of one repair; a kcli.log.file_changes.Keeper. Its folder is made when the first thing is kept."""
+
+    def __init__(self, disk: Disk, folder: str, log_directory: str) -> None:
+        self.folder = folder
+        self._disk = disk
+        self._log_directory = log_directory
+        self._numbered = ""
+        self._entries: list[dict[str, object]] = []
+
+    @property
+    def path(self) -> str:
+        """The folder of this repair, "" before anything was kept."""
+        return self._numbered
+
+    def announce(self, changes: Iterable[Change]) -> None:
+        """Write down what a plan is about to have kept. Raises OSError."""
+        changes = list(changes)
+        renamed = {change.target: change.path for change in changes if change.kind == RENAME}
+        before = len(self._entries)
+        for change in changes:
+            path = renamed.get(change.path, change.path)
+            if change.kind == REMOVE or (change.kind == WRITE and change.replaces):
+                self._add(path, None, change.why)
+            elif change.kind in (REWRITE, TRUNCATE):
+                for part in change.dropped:
+                    self._add(path, part, change.why)
+        if len(self._entries) > before:
+            self._write_manifest(complete=False)
+
+    def _add(self, path: str, part: tuple[int, int] | None, why: str) -> None:
+        file = self._name_in_log_directory(path)
+        kept_as = file if part is None else f"{file}.bytes-{part[0]}-{part[1]}"
+        self._entries.append({"file": file, "kept_as": kept_as, "bytes": part, "why": why})
+
+    def _name_in_log_directory(self, path: str) -> str:
+        directory = parent_path(path)
+        inside = directory.rstrip("/") != self._log_directory.rstrip("/")
+        return join_path(base_name(directory), base_name(path)) if inside else base_name(path)
+
+    def _target(self, path: str, suffix: str = "") -> str:
+        target = join_path(self._make_folder(), self._name_in_log_directory(path) + suffix)
+        directory = parent_path(target)
+        if not self._disk.is_directory(directory):
+            self._disk.make_directory(directory)
+            self._disk.flush_directory(self._numbered)
+        return target
+
+    def _make_folder(self) -> str:
+        if not self._numbered:
+            number = 1
+            while self._disk.exists(join_path(self.folder, str(number))):
+                number += 1
+            self._numbered = join_path(self.folder, str(number))
+            self._disk.make_directory(self._numbered)
+            self._disk.flush_directory(self.folder)
+            self._disk.flush_directory(parent_path(self.folder))
+        return self._numbered
+
+    def _write_manifest(self, *, complete: bool) -> None:
+        manifest = {
+            "version": MANIFEST_VERSION,
+            "log_directory": self._log_directory,
+            "complete": complete,
+            "kept": self._entries,
+        }
+        text = json.dumps(manifest, indent=1, ensure_ascii=False)
+        self._disk.write_file(join_path(self._make_folder(), MANIFEST), text.encode("utf-8", "surrogateescape") + b"\n")
+
+    def finish(self) -> None:
+        """Say in the manifest that all was kept. Raises OSError."""
+        if self._entries:
+            self._write_manifest(complete=True)
+
+    def keep_file(self, path: str) -> None:
+        """Move a whole file here; across file systems it is copied and then removed."""
+        finish(self.move_in_slices(path))
+
+    def keep_copy(self, path: str) -> None:
+        """Copy a whole file here."""
+        self._copy(path, 0, self._disk.size(path), self._target(path))
+
+    def keep_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Copy byte ranges here."""
+        for start, end in ranges:
+            self._copy(path, start, end, self._target(path, f".bytes-{start}-{end}"))
+
+    def copy_in_slices(self, source: Disk, path: str, part: tuple[int, int] | None = None) -> Slices[str]:
+        """Copy a byte range here, or a whole file, as `source` shows it, and flush it -> its name here; in slices."""
+        start, end = part or (0, source.size(path))
+        target = self._target(path, "" if part is None else f".bytes-{start}-{end}")
+        yield from self._copy_in_slices(source, path, start, end, target)
+        self._disk.flush_directory(parent_path(target))
+        return target
+
+    def move_in_slices(self, path: str) -> Slices[str]:
+        """Move a whole file here -> its name here; in slices where it has to be copied, to another file system."""
+        target = self._target(path)
+        try:
+            self._disk.rename(path, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            yield from self._copy_in_slices(self._disk, path, 0, self._disk.size(path), target)
+            self._disk.remove(path)
+        self._disk.flush_directory(parent_path(target))
+        return target
+
+    def _copy(self, path: str, start: int, end: int, target: str) -> None:
+        finish(self._copy_in_slices(self._disk, path, start, end, target))
+
+    def _copy_in_slices(self, source: Disk, path: str, start: int, end: int, target: str) -> Slices[None]:
+        file = source.open_file(path)
+        try:
+            self._disk.append(target, b"")
+            first = start
+            while start < end:
+                data = min(file.next_data(start), end)
+                if data > start:  # a hole stays one: a sparse file may claim more than there is room for
+                    self._disk.truncate(target, data - first)
+                    start = data
+                    continue
+                chunk = file.read_at(start, min(limits.READ_CHUNK_BYTES, end - start))
+                if not chunk:
+                    break
+                self._disk.append(target, chunk)
+                start += len(chunk)
+                yield
+        finally:
+            file.close()
+        self._disk.flush(target)
