@@ -1,10 +1,13 @@
 """`kcli verify --repair`: shows what a repair would do, or does it.
 
-exit code  of the plan (--dry-run)                 of --apply
----------  --------------------------------------  ----------------------------------------
-0          there is nothing to repair              all that was found is repaired
-1          there is, or a part could not be read   a part could not be repaired
-2          could not run: no such path, the directory is locked by a broker, a quarantine in a wrong place
+exit code  of the plan (--dry-run)                     of --apply
+---------  ------------------------------------------  ------------------------------------------------------------
+0          there is nothing to repair                  all that was found is repaired, and no offset is missing
+1          there is, something is left for you, or a   something is left for you, or a part could not be repaired
+           part could not be read
+2          could not run: the directory is locked by a broker, a quarantine in a wrong place; or a path that was named
+           is missing (the others are done all the same)
+3          nothing to repair, but offsets are missing  repaired, but offsets are missing
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell, use_colour
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_HOLES, EXIT_OK, CannotRun, exit_code, print_text, tell, use_colour
 from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.renderers.repair_report import JsonReport, TextReport
-    from kcli.inspect.repairing.quarantine import Quarantine
     from kcli.inspect.repairing.repair import LogDirectoryRepair
-    from kcli.log.log_directory import PartitionDirectory
+    from kcli.inspect.verification.findings import Finding
+    from kcli.log.log_directory import LogDirectory, PartitionDirectory
+    from kcli.log.quarantine import Quarantine
 
 
 def add_repair_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +41,21 @@ def add_repair_arguments(parser: argparse.ArgumentParser) -> None:
         "--like-kafka", action="store_true", help="cut the log at the first bad batch, as a broker does after a crash"
     )
     group.add_argument(
-        "--quarantine", metavar="DIR", help="where to keep what is removed (LOGDIR.quarantine, beside the log directory)"
+        "--take-inner",
+        action="store_true",
+        help="keep what looks like sound batches inside of damaged ones: they may be the payload of a record",
+    )
+    group.add_argument(
+        "--quarantine", metavar="DIR", help="where to keep what is removed (LOGDIR.quarantine, next to the log directory)"
     )
 
 
 def check_repair_arguments(args: argparse.Namespace) -> None:
     """Raises CannotRun for options of a repair without --repair."""
-    if not args.repair and (args.apply or args.like_kafka or args.quarantine or args.dry_run):
-        raise CannotRun("--apply, --dry-run, --like-kafka and --quarantine belong to a repair: add --repair")
+    if not args.repair and (args.apply or args.like_kafka or args.quarantine or args.dry_run or args.take_inner):
+        raise CannotRun("--apply, --dry-run, --like-kafka, --take-inner and --quarantine belong to a repair: add --repair")
+    if args.like_kafka and args.take_inner:
+        raise CannotRun("--take-inner has no meaning with --like-kafka, which cuts the log at the first bad batch")
 
 
 def run_repair(args: argparse.Namespace, output: str) -> int:
@@ -53,7 +64,7 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
     Raises CannotRun.
     """
     from kcli.inspect.renderers.repair_report import JsonReport, TextReport
-    from kcli.inspect.repairing.repair import repair_targets
+    from kcli.inspect.repairing.repair import is_whole, repair_targets
     from kcli.log.log_directory import log_bytes, resolve_paths
 
     if not args.paths:
@@ -62,6 +73,8 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
     targets, problems = resolve_paths(disk, args.paths)
     for problem in problems:
         tell(problem.message)
+    if not targets:
+        return EXIT_CANNOT_RUN
     found = repair_targets(disk, targets)
     if not any(partitions for _, partitions in found):
         raise CannotRun("there is no partition to repair: name a log directory, a partition's directory or a file in one")
@@ -73,8 +86,9 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
             run.problem(path, f"the partition's directory cannot be read: {why}")
     with progress_bar(sum(log_bytes(disk, partition) for _, partitions in found for partition in partitions)) as run.bar:
         for log_directory, partitions in found:
-            run.repair(log_directory, partitions)
-    return run.finish(had_problems=bool(problems))
+            run.repair(log_directory, partitions, is_whole=is_whole(log_directory, targets))
+    run.check_across([target.log_directory for target in targets if target.log_directory is not None])
+    return run.finish(all_opened=not problems)
 
 
 class _RepairRun:
@@ -86,14 +100,22 @@ class _RepairRun:
         self.report = report
         self.bar: ProgressBar | None = None
         self.partitions = self.changes = self.holes = self.problems = 0
+        self.left: list[Finding] = []
+        self.loses_records = False
 
-    def repair(self, log_directory: str, partitions: list[PartitionDirectory]) -> None:
+    def repair(self, log_directory: str, partitions: list[PartitionDirectory], *, is_whole: bool) -> None:
         """One log directory. Raises CannotRun where it is locked, or its quarantine would lie in a log directory."""
-        from kcli.inspect.repairing.quarantine import Quarantine
         from kcli.inspect.repairing.repair import DirectoryLockedError, LogDirectoryRepair
+        from kcli.log.quarantine import Quarantine
 
         quarantine = Quarantine(self.disk, self._quarantine_folder(log_directory), log_directory)
-        session = LogDirectoryRepair(self.disk, log_directory, like_kafka=self.args.like_kafka)
+        session = LogDirectoryRepair(
+            self.disk,
+            log_directory,
+            like_kafka=self.args.like_kafka,
+            is_whole=is_whole,
+            take_inner=self.args.take_inner,
+        )
         try:
             if not self.args.apply:
                 session.check_unlocked()
@@ -109,15 +131,15 @@ class _RepairRun:
 
     def _quarantine_folder(self, log_directory: str) -> str:
         from kcli.format.file_names import FileKind
-        from kcli.inspect.repairing.quarantine import default_folder
+        from kcli.log.quarantine import default_folder
 
         if not self.args.quarantine:
             return default_folder(os.path.realpath(log_directory))
         folder = Path(os.path.realpath(self.args.quarantine))
         for above in (folder, *folder.parents):
             if str(above) == os.path.realpath(log_directory) or (above / FileKind.META_PROPERTIES.value).exists():
-                message = "a broker does not start with a directory in it that is no partition's"
-                raise CannotRun(f"--quarantine {self.args.quarantine} lies in the log directory {above}: {message}")
+                message = "a broker does not start with a directory there that is not a partition"
+                raise CannotRun(f"--quarantine {self.args.quarantine} is in the log directory {above}: {message}")
         return str(folder)
 
     def _repair(self, session: LogDirectoryRepair, partitions: list[PartitionDirectory], quarantine: Quarantine) -> None:
@@ -131,12 +153,16 @@ class _RepairRun:
             try:
                 plan = session.apply(partition, quarantine) if self.args.apply else session.plan(partition)
             except RepairError as error:
+                session.note_failure()
                 self.problem(partition.path, str(error))
             except OSError as error:
+                session.note_failure()
                 self.problem(error.filename or partition.path, error.strerror or str(error))
             else:
                 self.changes += len(plan.changes)
                 self.holes += len(plan.holes)
+                self.left += plan.left
+                self.loses_records |= plan.loses_records
                 self.print(self.report.partition(plan))
             if self.bar is not None:
                 self.bar.advance(sizes[partition.path])
@@ -146,7 +172,16 @@ class _RepairRun:
             self.problem(error.filename or session.directory, error.strerror or str(error))
             return
         self.changes += len(root.changes)
+        self.left += root.left
         self.print(self.report.root(root, quarantine.path))
+
+    def check_across(self, directories: list[LogDirectory]) -> None:
+        """Check several log directories against each other, as `kcli verify` does; a repair changes nothing of it."""
+        from kcli.inspect.repairing.repair import left_across
+
+        left = left_across(self.disk, directories)
+        self.left += left
+        self.print(self.report.left(left))
 
     def print(self, lines: Iterable[str]) -> None:
         """Print lines on stdout, if there are any."""
@@ -161,11 +196,14 @@ class _RepairRun:
         self.problems += 1
         self.print(self.report.problem(path, message))
 
-    def finish(self, *, had_problems: bool) -> int:
+    def finish(self, *, all_opened: bool) -> int:
         """The closing lines -> the exit code."""
         from kcli.inspect.renderers.repair_report import Summary
+        from kcli.inspect.verification.finding_kinds import HOLES
 
-        summary = Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems)
+        left = [finding for finding in self.left if finding.code not in HOLES]
+        summary = Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems, len(left))
         self.print(self.report.end(summary))
-        left = self.problems or had_problems or (self.changes and not self.args.apply)
-        return EXIT_FINDINGS if left else EXIT_OK
+        is_sound = not (self.problems or left or (self.changes and not self.args.apply))
+        code = exit_code(is_sound=is_sound, all_opened=all_opened)
+        return EXIT_HOLES if code == EXIT_OK and (self.holes or self.left or self.loses_records) else code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text, tell, use_colour
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_HOLES, EXIT_OK, CannotRun, exit_code, print_text, tell, use_colour
 from kcli.commands.progress import progress_bar
 from kcli.commands.repair_output import add_repair_arguments, check_repair_arguments, run_repair
 from kcli.log.disk import OsDisk
@@ -16,8 +16,8 @@ Checks log directories, partitions and single segments by everything that a Kafk
 records, offsets, indexes, producers, transactions, snapshots, leader epochs, checkpoints, names."""
 EPILOG = """\
 Paths are log directories, partition directories, files and globs; several log directories are checked against
-each other too. Exit codes: 0 sound, 1 findings, 2 could not run. docs/findings.md lists all findings,
-docs/verify.md has examples and the schema of --output json."""
+each other too. Exit codes: 0 sound, 1 findings, 2 could not run, 3 sound but offsets are missing.
+docs/findings.md lists all findings, docs/verify.md has examples and the schema of --output json."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     for problem in problems:
         tell(problem.message)
     if not targets:
-        raise CannotRun("there is nothing to verify")
+        return EXIT_CANNOT_RUN
     from kcli.inspect.process_pool import WorkerLostError
     from kcli.inspect.renderers.verify_report import json_lines, text_lines
     from kcli.inspect.verification.verifier import Verifier
@@ -61,4 +61,5 @@ def run(args: argparse.Namespace) -> int:
         print_text("\n".join(json_lines(report, problems)))
     else:
         print_text("\n".join(text_lines(report, colour=use_colour())))
-    return EXIT_OK if report.is_sound and not problems else EXIT_FINDINGS
+    code = exit_code(is_sound=report.is_undamaged, all_opened=not problems)
+    return EXIT_HOLES if code == EXIT_OK and not report.is_sound else code

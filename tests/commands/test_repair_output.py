@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main
+from kcli.inspect.verification.finding_kinds import KINDS
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES
 
@@ -59,10 +60,10 @@ def test_a_plan_touches_nothing(logs: Path, capfd: pytest.CaptureFixture[str]) -
 
 
 def test_what_the_plan_says_is_done_and_then_nothing_is_left(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The same changes, then a sound directory: 1, 0, 0, and `verify` agrees."""
+    """The same changes, then a directory with a known hole: 1, 3, 0, and `verify` agrees."""
     assert run(str(logs)) == 1
     planned = [line for line in capfd.readouterr().out.splitlines() if line.startswith("  ")]
-    assert run("--apply", str(logs)) == 0
+    assert run("--apply", str(logs)) == 3
     printed = capfd.readouterr().out
     assert [line for line in printed.splitlines() if line.startswith("  ")] == planned
     assert str(logs) + ".quarantine/1" in printed
@@ -86,6 +87,47 @@ def test_json_says_the_same(logs: Path, capfd: pytest.CaptureFixture[str]) -> No
     assert directory["shutdown"] == "unclean"
 
 
+def test_json_is_what_the_page_says(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Every type and member is in docs/repair.md, also those of findings that are left and of problems."""
+    (logs / "lost+found").mkdir()
+    (logs / "kcli-uncleanable-partitions").write_text("torn")
+    (logs / "recovery-point-offset-checkpoint").write_text("torn")
+    run("--output", "json", str(logs))
+    (logs / "codec-zstd-0/leader-epoch-checkpoint").unlink()
+    (logs / "codec-zstd-0/leader-epoch-checkpoint").mkdir()
+    run("--output", "json", str(logs))
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    types = ("schema", "change", "hole", "remark", "left", "partition", "directory", "problem", "summary")
+    assert {row["type"] for row in rows} == set(types)
+    page = (Path(__file__).parents[2] / "docs" / "repair.md").read_text()
+    lines = {kind: next(line for line in page.splitlines() if line.startswith(f"| `{kind}` |")) for kind in types}
+    for row in rows:
+        for member in row.keys() - {"type"}:
+            assert f"`{member}`" in lines[row["type"]], (row["type"], member)
+
+
+def test_what_is_left_says_what_to_do_once(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two directories that do not belong there, and one line of what to do about such."""
+    for name in ("lost+found", "backup"):
+        (logs / name).mkdir()
+    assert run("--apply", str(logs)) == 1
+    lines = capfd.readouterr().out.splitlines()
+    assert sum("left for you" in line and "directory-name" in line for line in lines) == 2
+    said = [line for line in lines if line.startswith("what to do, of ")]
+    assert said[-1] == f"what to do, of directory-name: {KINDS['directory-name'].repair_does}"
+    assert len(said) == len({line.split(":")[0] for line in said})
+
+
+def test_a_problem_is_not_nothing_to_repair(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A part that cannot be read is counted; with --apply nothing was carried out where there was nothing to do."""
+    shutil.rmtree(logs / "codec-zstd-0")
+    (logs / "codec-zstd-0").mkdir()
+    (logs / "codec-zstd-0" / f"{0:020d}.log").mkdir()
+    (logs / "codec-zstd-0" / f"{0:020d}.index").write_bytes(b"")
+    assert run("--apply", str(logs)) == 1
+    assert capfd.readouterr().out.splitlines()[-1] == "0 changes in 1 partition, 1 problem"
+
+
 def test_a_directory_in_use_is_refused(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Java's lock, a POSIX record lock: seen, and nothing touched."""
     lock = logs / ".lock"
@@ -100,7 +142,7 @@ def test_a_directory_in_use_is_refused(logs: Path, capfd: pytest.CaptureFixture[
         assert tree(logs) == before
         holder.stdin.close()
     assert "is locked" in capfd.readouterr().err
-    assert run("--apply", str(logs)) == 0
+    assert run("--apply", str(logs)) == 3
 
 
 def test_the_lock_is_held_while_files_change(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +164,7 @@ def test_the_lock_is_held_while_files_change(logs: Path, monkeypatch: pytest.Mon
 def test_a_quarantine_inside_of_a_log_directory_is_refused(logs: Path, where: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A broker does not start with such a directory."""
     assert run("--apply", "--quarantine", str(logs / where), str(logs)) == 2
-    assert "lies in the log directory" in capfd.readouterr().err
+    assert "is in the log directory" in capfd.readouterr().err
     assert not (logs / ".lock").exists()
 
 
@@ -130,7 +172,7 @@ def test_a_quarantine_elsewhere_is_used(logs: Path, tmp_path: Path) -> None:
     """And numbered, so that one repair does not mix with another."""
     kept = tmp_path / "kept"
     (kept / "1").mkdir(parents=True)
-    assert run("--apply", "--quarantine", str(kept), str(logs)) == 0
+    assert run("--apply", "--quarantine", str(kept), str(logs)) == 3
     manifest = json.loads((kept / "2/manifest.json").read_text())
     assert manifest["complete"] is True
     for entry in manifest["kept"]:
@@ -143,7 +185,7 @@ def test_a_quarantine_elsewhere_is_used(logs: Path, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--repair"], "name what to repair"),
-        (["--repair", "/nonexistent/x"], "no partition to repair"),
+        (["--repair", "/nonexistent/x"], "there is no such file or directory"),
         (["--apply", "/"], "add --repair"),
         (["--like-kafka", "/"], "add --repair"),
     ],

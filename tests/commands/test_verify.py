@@ -52,13 +52,14 @@ def test_a_damaged_directory(logs: Path, capfd: pytest.CaptureFixture[str]) -> N
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith(f"{log}: byte 0: error batch-crc: the stored CRC of the batch is ")
     assert lines[2] == f"a Kafka broker at start, of batch-crc: {KINDS['batch-crc'].broker_does}"
-    assert lines[-1] == "not sound: 1 error, 1 note"
+    assert lines[-2] == "not sound: 1 error, 1 note"
+    assert lines[-1].startswith(f"next: kcli verify --repair {logs} ")
 
 
 def test_json_is_what_the_page_says(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Every line an object, every member in docs/verify.md, the schema first and the summary last."""
     damage(logs)
-    assert main(["verify", "--output", "json", str(logs), str(logs / "nothing")]) == 1
+    assert main(["verify", "--output", "json", str(logs), str(logs / "nothing")]) == 2
     out, err = capfd.readouterr()
     rows = [json.loads(line) for line in out.splitlines()]
     assert rows[0] == {"type": "schema", "name": "kcli.verify", "version": 1}
@@ -81,7 +82,7 @@ def test_json_is_what_the_page_says(logs: Path, capfd: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         ([], "name what to verify"),
-        (["/nowhere/at/all"], "nothing to verify"),
+        (["/nowhere/at/all"], "there is no such file or directory"),
         (["--processes", "0", "."], "--processes takes a number of cores"),
     ],
 )

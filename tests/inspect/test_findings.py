@@ -15,20 +15,34 @@ PAGE = ROOT / "docs" / "findings.md"
 HEAD = """\
 # Findings of kcli verify
 
-Every kind of finding with its code, which does not change. "At start" is Apache Kafka 4.3's own loading of a log: "after a
-crash" is a start without `.kafka_cleanshutdown`, in which the segments from the recovery point on are recovered; "after a
-clean stop" one with it.
-[verify.md](verify.md) tells about severities, exit codes and outputs. Written from kcli/inspect/verification/finding_kinds.py.
+This page lists every kind of finding. The codes do not change.
+
+- "A Kafka broker at start" is how Apache Kafka 4.3 loads a log. "After a crash" is a start without `.kafka_cleanshutdown`: the
+  broker recovers the segments from the recovery point on. "After a clean stop" is a start with that file.
+- "kcli verify --repair" is what a repair does without `--like-kafka`. "Left for you" is what it does not change. What it
+  removes or replaces is kept in the quarantine.
+
+[verify.md](verify.md) explains severities, exit codes and outputs, [repair.md](repair.md) the repair. The table is written from
+kcli/inspect/verification/log_findings.py and file_findings.py.
 """
+COLUMNS = ["| code | meaning | a Kafka broker at start | kcli verify --repair |", "|---|---|---|---|"]
+TABLES = ("log_findings.py", "file_findings.py")
 TITLES = {ERROR: "Errors", WARNING: "Warnings", INFO: "Notes"}
 
 
 def page() -> str:
     lines = [HEAD]
     for severity in SEVERITIES:
-        lines += [f"## {TITLES[severity]}", "", "| code | meaning | a Kafka broker at start |", "|---|---|---|"]
         lines += [
-            f"| `{kind.code}` | {kind.meaning} | {kind.broker_does} |" for kind in KINDS.values() if kind.severity == severity
+            f"## {TITLES[severity]}",
+            "",
+            "| code | meaning | a Kafka broker at start | kcli verify --repair |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| `{kind.code}` | {kind.meaning} | {kind.broker_does} | {kind.repair_does} |"
+            for kind in KINDS.values()
+            if kind.severity == severity
         ]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
@@ -47,15 +61,30 @@ def test_codes_are_words_and_rows_are_sentences() -> None:
     for code, kind in KINDS.items():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)+", code) and code == kind.code
         assert kind.severity in SEVERITIES
-        for sentence in (kind.meaning, kind.broker_does):
+        for sentence in (kind.meaning, kind.broker_does, kind.repair_does):
             assert re.match(r"[A-Z]|[a-z-]*(\.\w+|-checkpoint) ", sentence) and sentence.endswith("."), sentence
             assert "|" not in sentence
+
+
+# Words that plain English does not need, and what stands for them.
+AVOIDED = re.compile(
+    r"\b(of which|is none|are none|stands?|lies|tells?|told|beside|behind it|has not|goes by|mends?)\b", re.IGNORECASE
+)
+
+
+def test_sentences_are_plain() -> None:
+    """A reader whose English is a second language understands each sentence at once, and a repair says what to do."""
+    for kind in KINDS.values():
+        for sentence in (kind.meaning, kind.broker_does, kind.repair_does):
+            assert not AVOIDED.search(sentence), sentence
+        assert re.match(r"It |Nothing[:,] |Left for you: ", kind.repair_does), kind.repair_does
+        assert len(kind.repair_does) <= 200, kind.repair_does
 
 
 def test_every_code_is_used_and_no_other() -> None:
     """The checks and the table agree: no row that nothing finds, no code that no row explains."""
     sources = (ROOT / "kcli" / "inspect").glob("verifi*/*.py"), (ROOT / "kcli" / "inspect").glob("*.py")
-    text = "".join(path.read_text() for paths in sources for path in paths if path.name != "finding_kinds.py")
+    text = "".join(path.read_text() for paths in sources for path in paths if path.name not in TABLES)
     said = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', text))
     # The codes of the two indexes are put together: index-size, timeindex-size.
     said |= {f"{index}-{what}" for index in ("index", "timeindex") for what in re.findall(r'\.add\(\s*"([a-z-]+)"', text)}

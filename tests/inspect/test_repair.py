@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.repairing.quarantine import Quarantine
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, LogDirectoryRepair, RootPlan, repair_targets
 from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError
 from kcli.log.disk import OsDisk
 from kcli.log.log_directory import read_log_directory, read_partition, resolve_paths
+from kcli.log.log_reader import LogBatch, SegmentReader
+from kcli.log.quarantine import Quarantine
 from tests.conftest import LogSet, every_log_set
 from tests.damage import DAMAGES
 
@@ -31,7 +32,7 @@ def test_a_sound_directory_needs_no_repair(log_set: LogSet) -> None:
     for partition in read_log_directory(disk, str(log_set.data)).partitions:
         plan = session.plan(partition)
         assert (plan.changes, plan.remarks, plan.holes) == ([], [], []), partition.name
-    assert session.plan_root() == RootPlan(str(log_set.data), [], [], UNCLEAN if not mark_of(log_set.data) else CLEAN)
+    assert session.plan_root() == RootPlan(str(log_set.data), [], [], UNCLEAN if not mark_of(log_set.data) else CLEAN, [])
 
 
 def mark_of(directory: Path) -> bool:
@@ -46,13 +47,18 @@ def logs(tmp_path: Path) -> Path:
         pytest.skip("neither ../shared nor fixtures/ holds a log directory of a KRaft cluster")
     copy = tmp_path / "logs"
     copy.mkdir()
-    for name in ("transactions-0", "codec-zstd-0", "orders-0", "__cluster_metadata-0"):
+    names = ("transactions-0", "codec-zstd-0", "orders-0", "__cluster_metadata-0")
+    for name in names:
         shutil.copytree(data / name, copy / name)
     for path in data.iterdir():
         if path.is_file():
             shutil.copy(path, copy)
     for path in copy.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
+    for path in copy.glob("*-offset-checkpoint"):
+        lines = path.read_text().splitlines()[2:]
+        kept = [line for line in lines if "-".join(line.split()[:2]) in names]
+        path.write_text("\n".join(["0", str(len(kept)), *kept, ""]))
     (copy / ".kafka_cleanshutdown").write_bytes(MARK)
     return copy
 
@@ -102,16 +108,79 @@ def offsets(path: Path) -> dict[str, str]:
     return {line.rsplit(" ", 1)[0]: line.rsplit(" ", 1)[1] for line in path.read_text().splitlines()[2:]}
 
 
-def test_checkpoints_do_not_lie_behind_a_logs_end(logs: Path) -> None:
-    """Of the repaired partition; others keep theirs."""
-    before = offsets(logs / "recovery-point-offset-checkpoint")
+def test_offsets_that_were_given_out_are_not_given_out_again(logs: Path) -> None:
+    """A torn tail: its offsets are named as lost, the log ends where the checkpoints say that it did, the mark goes."""
+    before = (logs / "recovery-point-offset-checkpoint").read_bytes()
+    end = int(offsets(logs / "recovery-point-offset-checkpoint")["codec-zstd 0"])
     damage(logs, "codec-zstd-0", "torn_tail_in_records")
-    plans, _ = repair(logs, "codec-zstd-0")
-    end = str(plans["codec-zstd-0"].log_end_offset)
-    assert int(end) < int(before["codec-zstd 0"])
-    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
-        assert offsets(logs / name)["codec-zstd 0"] == end
-    assert offsets(logs / "recovery-point-offset-checkpoint") == {**before, "codec-zstd 0": end}
+    plans, root = repair(logs, "codec-zstd-0")
+    plan = plans["codec-zstd-0"]
+    assert plan.log_end_offset == end
+    assert [hole.end_offset for hole in plan.holes] == [end]
+    assert (logs / f"codec-zstd-0/{end:020d}.log").read_bytes() == b""
+    assert (logs / "recovery-point-offset-checkpoint").read_bytes() == before
+    assert root.shutdown == NO_LONGER_CLEAN
+
+
+def test_a_deleted_segment_is_a_loss(logs: Path) -> None:
+    """Nothing of it is left but what the checkpoints, the snapshot and the epochs know."""
+    end = int(offsets(logs / "recovery-point-offset-checkpoint")["codec-zstd 0"])
+    for path in (logs / "codec-zstd-0").glob("00000000000000000000.*"):
+        path.unlink()
+    plans, root = repair(logs, "codec-zstd-0")
+    plan = plans["codec-zstd-0"]
+    assert [(hole.first_offset, hole.end_offset) for hole in plan.holes] == [(0, end)]
+    assert (plan.log_start_offset, plan.log_end_offset, plan.loses_records) == (end, end, True)
+    assert root.shutdown == NO_LONGER_CLEAN
+    again, _ = repair(logs, "codec-zstd-0")
+    assert again["codec-zstd-0"].changes == []
+
+
+@pytest.mark.parametrize("like_kafka", [False, True])
+def test_a_checkpoint_that_nothing_confirms_is_put_right(logs: Path, like_kafka: bool) -> None:
+    """After a clean stop one checkpoint ahead of the log is wrong; the change names the partition and what it means."""
+    before = offsets(logs / "recovery-point-offset-checkpoint")
+    end = before["codec-zstd 0"]
+    for name in ("recovery-point-offset-checkpoint", "cleaner-offset-checkpoint"):
+        path = logs / name
+        path.write_text(f"0\n1\ncodec-zstd 0 {9999}\n")
+    damage(logs, "codec-zstd-0", "index_garbage_last")
+    plans, root = repair(logs, "codec-zstd-0", like_kafka=like_kafka)
+    assert plans["codec-zstd-0"].log_end_offset == int(end)
+    assert offsets(logs / "recovery-point-offset-checkpoint") == {"codec-zstd 0": end}
+    assert offsets(logs / "cleaner-offset-checkpoint") == {}
+    whys = {Path(change.path).name: change.why for change in root.changes}
+    assert f"codec-zstd-0: 9999 is beyond the log end {end}" in whys["recovery-point-offset-checkpoint"]
+    assert "the cleaner starts again from the beginning" in whys["cleaner-offset-checkpoint"]
+
+
+def test_like_kafka_names_what_kafka_drops(logs: Path) -> None:
+    """All behind the first bad batch, which Kafka drops without a word."""
+    end = int(offsets(logs / "recovery-point-offset-checkpoint")["codec-zstd 0"])
+    damage(logs, "codec-zstd-0", "flip_compressed_payload")
+    plans, _ = repair(logs, "codec-zstd-0", like_kafka=True)
+    plan = plans["codec-zstd-0"]
+    assert plan.log_end_offset < end
+    assert [(hole.first_offset, hole.end_offset) for hole in plan.holes] == [(plan.log_end_offset, end)]
+
+
+def test_one_partition_changes_nothing_of_the_others(logs: Path) -> None:
+    """A checkpoint that cannot be read is everybody's: it goes only where the whole log directory is repaired."""
+    (logs / "replication-offset-checkpoint").write_bytes(b"0\nmany\n")
+    damage(logs, "codec-zstd-0", "index_garbage_last")
+    disk = OsDisk()
+    session = LogDirectoryRepair(disk, str(logs), is_whole=False)
+    session.apply(read_partition(disk, str(logs / "codec-zstd-0")), Quarantine(disk, str(logs) + ".q", str(logs)))
+    assert session.plan_root().changes == []
+    assert (logs / "replication-offset-checkpoint").exists()
+
+
+def test_what_a_broker_does_not_start_with_is_left_and_told(logs: Path) -> None:
+    """Nothing that a repair may decide: the same checks as those of `kcli verify` say so."""
+    (logs / "lost+found").mkdir()
+    (logs / "meta.properties").unlink()
+    _, root = repair(logs, "orders-0")
+    assert {finding.code for finding in root.left} >= {"directory-name", "meta-properties-missing"}
 
 
 def test_what_a_broker_gave_up_cleaning_stays_told(logs: Path) -> None:
@@ -152,7 +221,7 @@ def test_another_topics_id_is_told_and_left(logs: Path) -> None:
     damage(logs, "orders-0", "partition_metadata_of_other_topic")
     plans, _ = repair(logs, "orders-0")
     assert plans["orders-0"].changes == []
-    assert "left as it is" in plans["orders-0"].remarks[0].message
+    assert "it is left" in plans["orders-0"].remarks[0].message
 
 
 def test_without_a_metadata_log_a_bad_topic_id_goes(logs: Path) -> None:
@@ -176,7 +245,7 @@ def test_the_metadata_log_is_never_left_with_a_hole(logs: Path) -> None:
 
 def test_topics_keep_their_own_index_interval(logs: Path) -> None:
     """Rebuilt indexes are as dense as the topic's settings in the metadata log want them."""
-    topics = LogDirectoryRepair(OsDisk(), str(logs)).topics
+    topics = LogDirectoryRepair(OsDisk(), str(logs)).root.topics
     assert topics is not None
     assert topics.index_settings("many-segments").interval_bytes == 1024
     assert topics.index_settings("orders").interval_bytes == 4096
@@ -210,3 +279,115 @@ def test_what_paths_stand_for(logs: Path) -> None:
     assert names("orders-0/00000000000000000000.index", "codec-zstd-0") == [["orders-0", "codec-zstd-0"]]
     assert names("") == [["__cluster_metadata-0", "codec-zstd-0", "orders-0", "transactions-0"]]
     assert names("meta.properties") == []
+
+
+def copy_of(logs: Path, name: str, base_offset: int, to_offset: int) -> Path:
+    """A copy of a segment's .log under another base offset."""
+    target = logs / name / f"{to_offset:020d}.log"
+    shutil.copyfile(logs / name / f"{base_offset:020d}.log", target)
+    return target
+
+
+@pytest.mark.parametrize("to_offset", [500, 200])
+def test_a_stray_copy_of_a_segment_moves_no_end(logs: Path, to_offset: int) -> None:
+    """Its batches are in the segment that it was copied from: it goes to the quarantine, and nothing is lost.
+
+    Behind the log's end its name would be the new end; in the middle of the log it would hide half of the segment.
+    """
+    end = int(offsets(logs / "recovery-point-offset-checkpoint")["codec-zstd 0"])
+    before = (logs / "codec-zstd-0/00000000000000000000.log").read_bytes()
+    copy = copy_of(logs, "codec-zstd-0", 0, to_offset)
+    plans, root = repair(logs, "codec-zstd-0")
+    plan = plans["codec-zstd-0"]
+    assert (plan.log_start_offset, plan.log_end_offset, plan.holes, plan.left) == (0, end, [], [])
+    assert not copy.exists()
+    assert (logs.parent / f"logs.quarantine/1/codec-zstd-0/{copy.name}").read_bytes() == before
+    assert (logs / "codec-zstd-0/00000000000000000000.log").read_bytes() == before
+    assert root.shutdown == CLEAN
+
+
+@pytest.mark.parametrize("name", ["00000000000000000300.log", "backup.log", "300.log"])
+def test_a_renamed_segment_gets_its_name_back(logs: Path, name: str) -> None:
+    """No other segment has its batches: nothing is lost, and nothing moves but the name."""
+    directory = logs / "codec-zstd-0"
+    end = int(offsets(logs / "recovery-point-offset-checkpoint")["codec-zstd 0"])
+    before = (directory / "00000000000000000000.log").read_bytes()
+    (directory / "00000000000000000000.log").rename(directory / name)
+    plans, root = repair(logs, "codec-zstd-0")
+    plan = plans["codec-zstd-0"]
+    assert (plan.log_start_offset, plan.log_end_offset, plan.holes) == (0, end, [])
+    assert (directory / "00000000000000000000.log").read_bytes() == before
+    assert root.shutdown == CLEAN
+
+
+def test_exchanged_segments_get_their_names_back(logs: Path) -> None:
+    """Each is the only one with its batches."""
+    directory = logs / "transactions-0"
+    first, second = sorted(directory.glob("*.log"))[:2]
+    before = (first.read_bytes(), second.read_bytes())
+    first.write_bytes(before[1])
+    second.write_bytes(before[0])
+    plans, _ = repair(logs, "transactions-0")
+    assert (first.read_bytes(), second.read_bytes()) == before
+    assert plans["transactions-0"].holes == []
+
+
+def test_a_copy_from_before_the_damage_takes_the_place_of_its_original(logs: Path) -> None:
+    """It has every batch of the damaged segment, and the one that this has lost."""
+    directory = logs / "codec-zstd-0"
+    before = (directory / "00000000000000000000.log").read_bytes()
+    copy_of(logs, "codec-zstd-0", 0, 500)
+    damage(logs, "codec-zstd-0", "flip_compressed_payload")
+    plans, _ = repair(logs, "codec-zstd-0")
+    assert (directory / "00000000000000000000.log").read_bytes() == before
+    assert plans["codec-zstd-0"].holes == []
+
+
+def test_a_log_start_offset_that_cannot_be_is_dropped(logs: Path) -> None:
+    """Kafka empties a log that ends before its start. One wrong number in a text file is no reason to lose the records."""
+    (logs / "log-start-offset-checkpoint").write_text("0\n1\ncodec-zstd 0 9999\n")
+    before = (logs / "codec-zstd-0/00000000000000000000.log").read_bytes()
+    plans, root = repair(logs, "codec-zstd-0")
+    assert plans["codec-zstd-0"].holes == []
+    assert (logs / "codec-zstd-0/00000000000000000000.log").read_bytes() == before
+    assert offsets(logs / "log-start-offset-checkpoint") == {}
+    assert root.shutdown == CLEAN
+
+
+def test_the_segment_with_an_index_is_the_original(logs: Path) -> None:
+    """A segment that the cleaner thinned out begins later than its name says, so that the name of a copy may suit it, too."""
+    data = next(found.data for found in every_log_set() if (found.data / "compacted-0").is_dir())
+    directory = logs / "compacted-0"
+    shutil.copytree(data / "compacted-0", directory)
+    for path in (directory, *directory.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    original = sorted(directory.glob("*.log"))[-2]
+    with SegmentReader(OsDisk(), str(original)) as reader:
+        first = next(one.header.base_offset for one in reader.batches() if isinstance(one, LogBatch))
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    if first <= int(original.stem):
+        pytest.skip("the given segment begins where its name says")
+    shutil.copyfile(original, directory / f"{first:020d}.log")
+    plans, _ = repair(logs, "compacted-0")
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    assert plans["compacted-0"].holes == []
+
+
+def test_an_index_without_its_log_is_the_trace_of_a_segment(logs: Path) -> None:
+    """Of a compacted topic as well: the cleaner and retention remove the index with the log."""
+    directory = logs / "transactions-0"
+    second, third = sorted(directory.glob("*.log"))[1:3]
+    second.unlink()
+    plans, root = repair(logs, "transactions-0")
+    holes = [(hole.first_offset, hole.end_offset) for hole in plans["transactions-0"].holes]
+    assert holes == [(int(second.stem), int(third.stem))]
+    assert root.shutdown == NO_LONGER_CLEAN
+
+
+def test_the_leader_epochs_know_the_log_start(logs: Path) -> None:
+    """A wrong log start offset: what was deleted does not come back, where the first leader epoch says how far that was."""
+    (logs / "log-start-offset-checkpoint").write_text("0\n1\ncodec-zstd 0 9999\n")
+    (logs / "codec-zstd-0/leader-epoch-checkpoint").write_text("0\n1\n0 150\n")
+    plans, _ = repair(logs, "codec-zstd-0")
+    assert plans["codec-zstd-0"].log_start_offset == 150
+    assert offsets(logs / "log-start-offset-checkpoint") == {"codec-zstd 0": "150"}

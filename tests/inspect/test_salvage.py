@@ -31,11 +31,13 @@ def size_of(log: bytes) -> int:
     return len(log) // BATCHES
 
 
-def salvage(tmp_path: Path, data: bytes, **bounds: int) -> tuple[SegmentSalvage, bytes]:
+def salvage(tmp_path: Path, data: bytes, *, take_inner: bool = False, **bounds: int) -> tuple[SegmentSalvage, bytes]:
     """-> what is to be done, and the segment after it."""
     path = tmp_path / "0.log"
     path.write_bytes(data)
-    found = LogSalvager(OsDisk()).salvage(str(path), 0, bounds.get("first_offset", 0), bounds.get("end_offset", 2**40))
+    found = LogSalvager(OsDisk(), take_inner=take_inner).salvage(
+        str(path), 0, bounds.get("first_offset", 0), bounds.get("end_offset", 2**40)
+    )
     mended = bytearray(data)
     for mend in found.mends:
         mended[mend.position : mend.position + len(mend.data)] = mend.data
@@ -170,10 +172,17 @@ def test_records_that_do_not_open_do_not_stay(tmp_path: Path, log: bytes) -> Non
 
 
 def test_garbage_before_between_and_behind(tmp_path: Path, log: bytes) -> None:
-    """Only batches stay."""
+    """Only batches stay, and only those from which the log leads on to its end: behind noise nothing else tells of them."""
     size = size_of(log)
     noise = random.Random(1).randbytes(300)
-    _, left = salvage(tmp_path, noise + log[: 3 * size] + noise + log[3 * size :] + noise)
+    _, left = salvage(tmp_path, noise + log)
+    assert left == log
+    _, left = salvage(tmp_path, log[: 3 * size] + noise + log[3 * size :])
+    assert left == log
+    found, left = salvage(tmp_path, log[: 3 * size] + noise + log[3 * size :] + noise)
+    assert left == log[: 3 * size]
+    assert [len(inner.batches) for inner in found.inner] == [9]
+    found, left = salvage(tmp_path, log[: 3 * size] + noise + log[3 * size :] + noise, take_inner=True)
     assert left == log
     found, left = salvage(tmp_path, log + bytes(5000))
     assert (left, found.cuts[0].start, found.cuts[0].end) == (log, len(log), len(log) + 5000)

@@ -62,7 +62,7 @@ def an_index_of_lies(root: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ batches
 
 
-@case("log-torn-tail", "leader-epoch-mismatch", "recovery-point-beyond-end")
+@case("log-torn-tail", "leader-epoch-mismatch", "records-missing", "clean-shutdown-untrue")
 def a_torn_tail(root: Path) -> None:
     one_segment(root, batch(0, 3), batch(3).encode()[:-1], epochs=[(1, 0)])
     root_files(root, recovery_point={"t-0": 4})
@@ -184,7 +184,7 @@ def a_hole_in_a_segment(root: Path) -> None:
     one_segment(root, batch(0), batch(5))
 
 
-@case("segment-gap")
+@case("segment-gap", "clean-shutdown-untrue")
 def a_hole_between_segments(root: Path) -> None:
     partition(root, "t-0", [batch(0)], [batch(5)])
     root_files(root)
@@ -425,7 +425,7 @@ def a_list_of_uncleanable_partitions_that_is_torn(root: Path) -> None:
     (root / "kcli-uncleanable-partitions").write_text("0\n2\nt 0 1 2 damaged\n")
 
 
-@case("partition-missing")
+@case("partition-missing", "clean-shutdown-untrue")
 def a_partition_that_is_gone(root: Path) -> None:
     one_segment(root, batch(0))
     root_files(root, recovery_point={"t-0": 1, "gone-3": 8})
@@ -465,6 +465,38 @@ def partitions_set_aside(root: Path) -> None:
     unique = "0123456789abcdef0123456789abcdef"
     partition(root, f"s-0.{unique}-stray", [batch(0)])
     partition(root, f"d-0.{unique}-delete", [batch(0)])
+
+
+@case("partition-empty", "records-missing", "clean-shutdown-untrue")
+def a_partition_whose_segment_is_gone(root: Path) -> None:
+    """The high watermark alone is not believed after a clean stop, but that the recovery point agrees."""
+    path = partition(root, "t-0", [batch(0, 5)])
+    (path / f"{ZERO}.log").unlink()
+    (path / f"{ZERO}.index").unlink()
+    (path / f"{ZERO}.timeindex").unlink()
+    root_files(root, recovery_point={"t-0": 5}, replication={"t-0": 5})
+
+
+@case("records-missing", "unclean-shutdown")
+def the_tail_of_a_crashed_log_is_gone(root: Path) -> None:
+    """A crash takes what was not flushed without a trace; the high watermark is flushed."""
+    partition(root, "t-0", [batch(0, 5)])
+    root_files(root, clean=False, replication={"t-0": 8})
+
+
+@case("records-missing", "snapshot-beyond-end", "leader-epoch-beyond-end", "clean-shutdown-untrue")
+def a_snapshot_and_an_epoch_know_more_than_the_log(root: Path) -> None:
+    """Two sources, neither of which counts by itself after a clean stop."""
+    partition(root, "t-0", [batch(0, 5)], snapshots={5: [], 8: []}, epochs=[(0, 0), (1, 8)])
+    root_files(root)
+
+
+@case("segment-gap", "clean-shutdown-untrue")
+def an_empty_segment_behind_a_gap(root: Path) -> None:
+    """What a repair leaves where the end of a log is lost: no offset is given out twice."""
+    path = partition(root, "t-0", [batch(0, 5)], [], base=9)
+    assert (path / f"{9:020d}.log").exists()
+    root_files(root)
 
 
 @case("partition-empty")
@@ -520,6 +552,18 @@ def beside_a_metadata_log(root: Path, name: str, metadata_of: str) -> Sequence[P
 @case("topic-id-mismatch")
 def the_id_of_another_topic(root: Path) -> Sequence[Path]:
     return beside_a_metadata_log(root, "orders-0", "grown-0")
+
+
+@case("offset-hole", "clean-shutdown-untrue")
+def a_hole_in_a_topic_that_was_never_compacted(root: Path) -> Sequence[Path]:
+    """The metadata log knows its policy: it cannot have been the cleaner."""
+    paths = beside_a_metadata_log(root, "orders-0", "orders-0")
+    log = root / "orders-0" / f"{ZERO}.log"
+    log.write_bytes(batch(0).encode() + batch(5).encode())
+    index = OffsetIndex.of(0, [OffsetIndexEntry(5, len(batch(0).encode()))])
+    log.with_suffix(".index").write_bytes(index.encode())
+    log.with_suffix(".timeindex").write_bytes(TimeIndex.of(0, [TimeIndexEntry(TIME + 5, 5)]).encode())
+    return paths
 
 
 @case("topic-unknown")

@@ -10,11 +10,14 @@ many partitions, as a crash left it: no mark of a clean stop, recovery points so
               `kcli verify`                                 .log files, no finding but those that Kafka's copy has
     own       then a broker starts, tells its offsets       the same, and it takes our mark of a clean stop: it recovers
                                                             nothing
+    both      what they log of it                           we warn of each partition that Kafka warns of, at its level, with
+                                                            its offset and byte
 """
 
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -26,6 +29,7 @@ from kcli.log.disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
+from kcli.server.log_lines import fields_of, level_of
 from tests.damage import DAMAGES
 from tests.inspect.verified import verify
 from tests.oracle.brokers import ask, copy_of_given, running_broker
@@ -68,10 +72,9 @@ def settings_of(topic: str) -> LogConfig:
     return LogConfig(index_interval_bytes=1024 if topic == "many-segments" else 4096)
 
 
-def start_and_stop(data: Path) -> dict[str, tuple[int, int]]:
-    """Start and stop our manager -> (log start offset, log end offset) by partition."""
+def start_and_stop(data: Path, reports: list[str]) -> dict[str, tuple[int, int]]:
+    """Start and stop our manager -> (log start offset, log end offset) by partition; its lines go to `reports`."""
     disk = OsDisk()
-    reports: list[str] = []
     manager = LogManager(disk, FileCache(disk), {str(data): Uuid(b"directory-of-us.")}, random.Random(1), report=reports.append)
     for _ in manager.start(settings_of, lambda topic_id, partition: True, 0):
         pass
@@ -80,7 +83,6 @@ def start_and_stop(data: Path) -> dict[str, tuple[int, int]]:
     }
     for _ in manager.shutdown(3):
         pass
-    assert reports == []
     return found
 
 
@@ -107,6 +109,38 @@ def findings(data: Path) -> set[tuple[str, str]]:
     }
 
 
+def compare_lines(theirs: str, ours: list[str]) -> None:
+    """Kafka's lines about damage against ours: the same partitions, levels, offsets and bytes.
+
+    Of zeros behind the last batch Kafka warns, and we do not: no record was there.
+    """
+    cuts = {name: (segment, offset) for name, segment, offset in _CUT.findall(theirs)}
+    positions = {Path(path).parent.name: position for path, position in _FOUND.findall(theirs)}
+    own = {
+        f"{fields_of(line)['topic']}-{fields_of(line)['partition']}": line
+        for line in ours
+        if "first_lost_offset" in fields_of(line)
+    }
+    assert cuts.keys() > own.keys() > set()
+    for name, (segment, offset) in cuts.items():
+        line = own.get(name) or next(line for line in ours if line.startswith(f"{name}: recovery cuts "))
+        fields = fields_of(line)
+        assert level_of(line) == ("INFO" if DAMAGED[name] == "zero_tail" else "WARN"), line
+        assert int(Path(str(fields["path"])).stem) == int(segment)
+        assert str(fields.get("first_lost_offset", offset)) == offset
+        assert name not in positions or str(fields["position"]) == positions[name]
+    lost = {Path(path).parent.name for path in _NO_INDEX.findall(theirs)}
+    assert lost == {line.partition(":")[0] for line in ours if level_of(line) == "ERROR"} == {"transactions-0"}
+    recovering = next(line for line in ours if "was not stopped cleanly" in line)
+    assert [str(fields_of(recovering)["partitions"])] == _COUNT.findall(theirs)
+
+
+_CUT = re.compile(r"WARN \[LogLoader partition=(\S+), dir=.*?\] Corruption found in segment (\d+), truncating to offset (\d+)")
+_FOUND = re.compile(r"WARN Found invalid messages in log segment (\S+) at byte offset (\d+)")
+_NO_INDEX = re.compile(r"ERROR .* Could not find offset index file corresponding to log file (\S+),")
+_COUNT = re.compile(r"INFO Recovering (\d+) logs from ")
+
+
 def test_a_broken_directory_comes_up_as_in_kafka(kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:
     given = shared / "kafka-logs" / "data"
     homes = {use: tmp_path / use for use in ("kafka", "own")}
@@ -114,7 +148,10 @@ def test_a_broken_directory_comes_up_as_in_kafka(kafka_peer: Peer, shared: Path,
         home.mkdir()
         damaged_copy(given, home / "data")
     theirs = told_by_a_broker(kafka_peer, homes["kafka"], homes["kafka"] / "data")
-    ours = start_and_stop(homes["own"] / "data")
+    reports: list[str] = []
+    ours = start_and_stop(homes["own"] / "data", reports)
+    assert not [line for line in reports if "topic" not in fields_of(line) and level_of(line) != "INFO"]
+    compare_lines((homes["kafka"] / "broker.log").read_text(), reports)
     assert {name: ours[name] for name in theirs} == theirs
     assert log_sizes(homes["own"] / "data") == log_sizes(homes["kafka"] / "data")
     assert findings(homes["own"] / "data") <= findings(homes["kafka"] / "data")

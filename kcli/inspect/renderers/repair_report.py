@@ -1,25 +1,30 @@
 """What a repair would do or has done, as lines: for people, and as JSON for programs.
 
-text      <partition>: <counts>, offsets A to B afterwards
+text      <partition or log directory>: <counts>, offsets A to B afterwards
               <what is done>  <file>: <why>                                  one line a change, a hole, a remark
+              left for you  <path>: <code>: <sentence>                       one line a finding that stays
+          what to do, of <code>: ...                                     one line a code that stays
           <counts>; how the directory counts afterwards; where the quarantine is
 
 JSON      one object a line; docs/repair.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning or
-  goes, not when one is added. Types: schema (the first line), change, hole, remark, partition, directory, problem, summary
-  (the last line). A path that is not UTF-8 stands base64 in pathBase64 instead of path.
+  goes, not when one is added. Types: schema (the first line), change, hole, remark, left, partition, directory, problem,
+  summary (the last line). A path that is not UTF-8 stands base64 in pathBase64 instead of path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kcli.inspect.json_text import dump, path_member, quote
-from kcli.inspect.quantities import format_bytes, format_count
+from kcli.inspect.quantities import format_bytes, format_count, format_offsets
 from kcli.inspect.renderers.human_text import Palette
-from kcli.inspect.renderers.terminal_text import escape
+from kcli.inspect.renderers.terminal_text import escape, shorten
+from kcli.inspect.repairing.holes import Hole
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootPlan
-from kcli.inspect.repairing.repair_plan import Hole, PartitionPlan, Remark
+from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark
+from kcli.inspect.verification.finding_kinds import HOLES, KINDS
+from kcli.inspect.verification.findings import Finding
 from kcli.log.log_directory import base_name
 from kcli.log.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, Change
 
@@ -27,20 +32,21 @@ SCHEMA_NAME = "kcli.repair"
 SCHEMA_VERSION = 1
 
 _SHUTDOWN = {
-    CLEAN: "counts as cleanly shut down: a broker starts on it without recovery",
-    UNCLEAN: "does not count as cleanly shut down, as before: a broker recovers it at its start, and finds nothing to cut",
-    NO_LONGER_CLEAN: "no longer counts as cleanly shut down: records are lost, so its .kafka_cleanshutdown goes",
+    CLEAN: "counts as cleanly shut down: a broker does not recover it",
+    UNCLEAN: "does not count as cleanly shut down, as before: a broker recovers it at its start",
+    NO_LONGER_CLEAN: "no longer counts as cleanly shut down, since records are missing",
 }
 
 
 class Summary(NamedTuple):
-    """What a whole run came to."""
+    """What a whole run came to: counts, and whether the changes were carried out."""
 
     is_applied: bool
     partitions: int
     changes: int
     holes: int
     problems: int
+    left: int
 
 
 class TextReport:
@@ -48,6 +54,7 @@ class TextReport:
 
     def __init__(self, *, colour: bool = False) -> None:
         self._palette = Palette(colour)
+        self._left_codes: set[str] = set()
 
     def begin(self) -> Iterator[str]:
         """What stands first."""
@@ -55,7 +62,7 @@ class TextReport:
 
     def partition(self, plan: PartitionPlan) -> Iterator[str]:
         """One partition; nothing for one that needs no repair."""
-        if not plan.changes and not plan.remarks:
+        if not plan.changes and not plan.remarks and not plan.holes and not plan.left:
             return
         palette = self._palette
         offsets = f"offsets {plan.log_start_offset} to {plan.log_end_offset - 1}"
@@ -63,22 +70,35 @@ class TextReport:
             offsets = f"no records, next offset {plan.log_end_offset}"
         count = format_count(len(plan.changes), "change")
         yield f"{palette.bold}{escape(plan.directory)}{palette.plain}: {count}, {offsets} afterwards"
-        yield from self._lines(plan.changes, plan.holes, plan.remarks)
+        yield from self._lines(plan.changes, plan.holes, plan.remarks, plan.left)
 
-    def _lines(self, changes: list[Change], holes: list[Hole], remarks: list[Remark]) -> Iterator[str]:
+    def _lines(self, changes: list[Change], holes: list[Hole], remarks: list[Remark], left: list[Finding]) -> Iterator[str]:
         palette = self._palette
         for change in changes:
             yield f"  {_what(change)}{f': {escape(change.why)}' if change.why else ''}"
         for hole in holes:
-            which = f"from {hole.first_offset} on" if hole.end_offset is None else _range(hole.first_offset, hole.end_offset)
-            yield f"  {palette.red}lost{palette.plain} offsets {which}: {escape(base_name(hole.path))}: {escape(hole.why)}"
+            which = f"offsets from {hole.first_offset} on"
+            if hole.end_offset is not None:
+                which = format_offsets(hole.first_offset, hole.end_offset)
+            yield f"  {palette.red}lost{palette.plain} {which}: {escape(base_name(hole.path))}: {escape(hole.why)}"
         for remark in remarks:
-            yield f"  {palette.yellow}note{palette.plain} {escape(base_name(remark.path))}: {escape(remark.message)}"
+            yield f"  {palette.yellow}note{palette.plain} {escape(base_name(remark.path))}: {shorten(escape(remark.message))}"
+        yield from self.left(left)
+
+    def left(self, findings: Iterable[Finding]) -> Iterator[str]:
+        """Findings that stay: a repair does not know what is right there."""
+        palette = self._palette
+        for finding in findings:
+            self._left_codes.add(finding.code)
+            message = shorten(escape(finding.message))
+            yield f"  {palette.red}left for you{palette.plain} {escape(finding.file)}: {finding.code}: {message}"
 
     def root(self, plan: RootPlan, quarantine: str) -> Iterator[str]:
         """The files of the log directory itself, and how it counts afterwards; `quarantine` is where things were kept."""
-        yield from self._lines(plan.changes, [], plan.remarks)
         yield f"{self._palette.bold}{escape(plan.directory)}{self._palette.plain}: {_SHUTDOWN[plan.shutdown]}"
+        if any("not start" in finding.broker_does for finding in plan.left):
+            yield "  but a broker does not start on it before what is left for you is done"
+        yield from self._lines(plan.changes, [], plan.remarks, plan.left)
         if quarantine:
             yield f"what was removed is kept in {escape(quarantine)}"
 
@@ -88,23 +108,35 @@ class TextReport:
 
     def end(self, summary: Summary) -> Iterator[str]:
         """The closing lines."""
+        palette = self._palette
+        for code, kind in KINDS.items():
+            # What to do about lost offsets is said below, once.
+            if code in self._left_codes and not (summary.holes and code in HOLES):
+                yield f"{palette.dim}what to do, of {code}: {kind.repair_does}{palette.plain}"
         counts = f"{format_count(summary.changes, 'change')} in {format_count(summary.partitions, 'partition')}"
         if summary.holes:
-            counts += f", {format_count(summary.holes, 'stretch')} of offsets lost"
+            counts += f", {format_count(summary.holes, 'range')} of offsets lost"
             yield (
-                "Where another replica is whole, remove this one and let Kafka copy it instead: a replica with a hole answers "
-                "fetches otherwise than its peers."
+                "If another replica has all records, remove this one and let Kafka copy it: a replica without these offsets "
+                "answers fetches differently from its peers."
             )
-        if summary.is_applied:
+            if summary.changes and not summary.is_applied:
+                yield (
+                    "Export first what can still be read: kcli to-parquet DIR --out OUT --on-corrupt skip, or kcli dump-log. "
+                    "A repair keeps in the quarantine what it removes."
+                )
+        if summary.left:
+            counts += f", {format_count(summary.left, 'finding')} left for you"
+        if summary.problems:
+            counts += f", {format_count(summary.problems, 'problem')}"
+        if summary.is_applied and summary.changes:
             yield f"{counts}, carried out"
         elif summary.changes:
             yield f"{counts}; nothing was touched: --apply carries it out"
+        elif summary.left or summary.holes or summary.problems:
+            yield counts
         else:
             yield f"nothing to repair in {format_count(summary.partitions, 'partition')}"
-
-
-def _range(first_offset: int, end_offset: int) -> str:
-    return f"{first_offset}" if end_offset == first_offset + 1 else f"{first_offset} to {end_offset - 1}"
 
 
 def _what(change: Change) -> str:
@@ -116,13 +148,13 @@ def _what(change: Change) -> str:
     if change.kind == RENAME:
         return f"rename   {name} to {escape(base_name(change.target))}"
     if change.kind == TRUNCATE:
-        return f"truncate {name} to {change.size_bytes} bytes, {dropped} go"
+        return f"truncate {name} to {change.size_bytes} bytes, {format_count(dropped, 'byte')} removed"
     if change.kind == REWRITE:
         real_size = dropped + sum(extent.end - extent.start for extent in change.content if isinstance(extent.source, str))
         if change.size_bytes == real_size:
-            return f"mend     {name}: {dropped} bytes"
+            return f"correct  {name}: {format_count(dropped, 'byte')}"
         parts = ", ".join(f"{start} to {end - 1}" for start, end in change.dropped[:4])
-        more = f" and {len(change.dropped) - 4} more stretches" if len(change.dropped) > 4 else ""
+        more = f" and {len(change.dropped) - 4} more ranges" if len(change.dropped) > 4 else ""
         return f"rewrite  {name} without bytes {parts}{more}"
     return f"{'replace ' if change.replaces else 'write   '} {name} ({format_bytes(change.size_bytes)})"
 
@@ -137,6 +169,7 @@ class JsonReport:
     def partition(self, plan: PartitionPlan) -> Iterator[str]:
         """One partition, whether it needs a repair or not."""
         yield from self._lines(plan.changes, plan.holes, plan.remarks)
+        yield from self.left(plan.left)
         fields = {
             "changes": len(plan.changes),
             "logStartOffset": plan.log_start_offset,
@@ -164,10 +197,20 @@ class JsonReport:
     def root(self, plan: RootPlan, quarantine: str) -> Iterator[str]:
         """The files of the log directory itself, and how it counts afterwards."""
         yield from self._lines(plan.changes, [], plan.remarks)
+        yield from self.left(plan.left)
         yield (
             f'{{"type":"directory",{path_member(plan.directory)},"shutdown":"{plan.shutdown}",'
             f'"quarantine":{dump(quarantine or None)}}}'
         )
+
+    def left(self, findings: Iterable[Finding]) -> Iterator[str]:
+        """Findings that stay."""
+        for finding in findings:
+            yield (
+                f'{{"type":"left","code":"{finding.code}","severity":"{finding.severity}",{path_member(finding.file)},'
+                f'"position":{dump(finding.position)},"offset":{dump(finding.offset)},"message":{quote(finding.message)},'
+                f'"repairDoes":{quote(finding.repair_does)}}}'
+            )
 
     def problem(self, path: str, message: str) -> Iterator[str]:
         """Something that could not be planned or done."""
@@ -183,5 +226,6 @@ class JsonReport:
                 "changes": summary.changes,
                 "holes": summary.holes,
                 "problems": summary.problems,
+                "left": summary.left,
             }
         )

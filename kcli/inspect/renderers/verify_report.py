@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from kcli.inspect.json_text import dump, path_member, quote
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
-from kcli.inspect.renderers.terminal_text import escape
+from kcli.inspect.renderers.terminal_text import escape, shorten
 from kcli.inspect.verification.facts import PartitionResult
 from kcli.inspect.verification.finding_kinds import ERROR, INFO, KINDS, SEVERITIES, WARNING
 from kcli.inspect.verification.findings import Finding
@@ -38,11 +38,14 @@ def text_lines(report: VerifyReport, *, colour: bool = False) -> Iterator[str]:
         where = f" {', '.join(place)}:" if place else ""
         severity = f"{colours[finding.severity]}{finding.severity}{palette.plain}"
         path = f"{palette.bold}{escape(finding.file)}{palette.plain}"
-        yield f"{path}:{where} {severity} {finding.code}: {escape(finding.message)}"
+        yield f"{path}:{where} {severity} {finding.code}: {shorten(escape(finding.message))}"
     codes = {finding.code for finding in report.findings if finding.severity != INFO}
     for code, kind in KINDS.items():
         if code in codes:
             yield f"{palette.dim}a Kafka broker at start, of {code}: {kind.broker_does}{palette.plain}"
+    for code, kind in KINDS.items():
+        if code in codes and "left for you" in kind.repair_does.lower():
+            yield f"{palette.dim}what to do, of {code}: {kind.repair_does}{palette.plain}"
     yield from _text_summary(report)
 
 
@@ -62,8 +65,12 @@ def _text_summary(report: VerifyReport) -> Iterator[str]:
         parts.append(format_count(others, "file"))
     yield ", ".join(parts) if parts else "nothing to verify"
     counts = [format_count(report.count_of(severity), word) for severity, word in _words() if report.count_of(severity)]
-    verdict = "sound" if report.is_sound else "not sound"
+    verdict = "sound" if report.is_sound else "sound, but offsets are missing" if report.is_undamaged else "not sound"
     yield f"{verdict}: {', '.join(counts)}" if counts else verdict
+    if not report.is_undamaged:
+        path = report.directories[0].path if report.directories else partitions[0].path if partitions else ""
+        if path and not any(directory.is_live for directory in report.directories):
+            yield f"next: kcli verify --repair {escape(path)} shows what a repair would do, and changes nothing"
 
 
 def _words() -> Iterator[tuple[str, str]]:
@@ -89,6 +96,7 @@ def json_lines(report: VerifyReport, problems: Sequence[PathProblem] = ()) -> It
         {
             "type": "summary",
             "sound": report.is_sound,
+            "undamaged": report.is_undamaged,
             "errors": report.count_of(ERROR),
             "warnings": report.count_of(WARNING),
             "infos": report.count_of(INFO),
@@ -107,7 +115,7 @@ def _finding(finding: Finding) -> str:
     return (
         f'{{"type":"finding","code":"{finding.code}","severity":"{finding.severity}",{path_member(finding.file)},'
         f'"position":{dump(finding.position)},"offset":{dump(finding.offset)},"message":{quote(finding.message)},'
-        f'"brokerDoes":{quote(finding.broker_does)}}}'
+        f'"brokerDoes":{quote(finding.broker_does)},"repairDoes":{quote(finding.repair_does)}}}'
     )
 
 

@@ -6,9 +6,10 @@ Four fields lie outside of the CRC, and the CRC does not cover itself, so a batc
     ------------  ---------------------------------------------------------------  --------------------------------------
     batchLength   the CRC is right over all bytes up to the next sound batch       that length
     magic         likewise                                                         2
-    crc           it differs in one bit from the one computed, which no one or     the one computed
-                  two wrong bits elsewhere can bring about
-    baseOffset    the batch fills the gap that it leaves in the offsets exactly    the first offset of the gap
+    crc           one bit differs from the one computed; one or two wrong bits     the one computed
+                  elsewhere cannot cause that
+    baseOffset    one byte of it is wrong and the batch fills the gap that it      the first offset of the gap
+                    leaves in the offsets exactly; or, of the last batch, one bit
     leaderEpoch   the batches beside it have another, and epochs never go back     theirs
 
 What is put right must open as well: its records are read.
@@ -16,7 +17,9 @@ What is put right must open as well: its records are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from kcli.format.primitives import INT32_MAX
@@ -54,19 +57,42 @@ def mend_headers(
     offsets: tuple[int, int],
     size_bytes: int,
     content_fault: Callable[[LogBatch], str | None],
+    edges: Sequence[int] = (),
 ) -> list[Mend]:
-    """Try each stretch between the batches `kept` of a segment, whose offsets lie in [first, end) -> what is put right.
+    """Try each range of bytes between the batches `kept` of a segment, whose offsets are in [first, end) -> what is fixed.
 
-    Batches that are whole again join `kept`. `content_fault` tells what is wrong with a batch's records. Raises OSError.
+    A range that holds several of the bytes `edges`, at which unsound entries begin, is tried in the parts between them too.
+    Batches that are whole again join `kept`. `content_fault` returns what is wrong with a batch's records. Raises OSError.
     """
-    mender = _Mender(file, kept, offsets, size_bytes, content_fault)
+    mender = _Mender(file, kept, offsets, size_bytes, content_fault, edges)
     mender.mend()
     return mender.mends
 
 
+def mend_last_offset(kept: Batches, first_offset: int, known_ends: Sequence[int]) -> list[Mend]:
+    """Fix the base offset of the last batch where one bit of it is wrong, and it is beyond all known ends of the log.
+
+    Nothing may be missing before it, and with the other bit it must end within the largest known end.
+    """
+    last = len(kept) - 1
+    known_end = max(known_ends, default=0)
+    if last < 0 or kept.magic[last] != MAGIC or kept.base_offset[last] < known_end:
+        return []
+    follows = kept.position[last] == (kept.end[last - 1] if last else 0)
+    expected = kept.last_offset[last - 1] + 1 if last else first_offset
+    delta = kept.last_offset[last] - kept.base_offset[last]
+    is_flip = (kept.base_offset[last] ^ expected).bit_count() == 1
+    if not follows or not is_flip or expected + delta + 1 > known_end:
+        return []
+    kept.base_offset[last], kept.last_offset[last] = expected, expected + delta
+    position = kept.position[last]
+    why = f"the log is known to end at offset {known_end}: the base offset of the batch at byte {position} is {expected}"
+    return [Mend(position, expected.to_bytes(8, "big"), why)]
+
+
 def leader_epoch_mend(position: int, epoch: int) -> Mend:
     """Give the batch at byte `position` the leader epoch of those beside it."""
-    why = f"the batches beside the one at byte {position} have leader epoch {epoch}"
+    why = f"the batches next to the one at byte {position} have leader epoch {epoch}"
     return Mend(position + LEADER_EPOCH_POSITION, epoch.to_bytes(4, "big"), why)
 
 
@@ -80,8 +106,10 @@ class _Mender:
         offsets: tuple[int, int],
         size_bytes: int,
         content_fault: Callable[[LogBatch], str | None],
+        edges: Sequence[int],
     ) -> None:
         self.file = file
+        self.edges = sorted(edges)
         self.kept = kept
         self.first_offset, self.end_offset = offsets
         self.size_bytes = size_bytes
@@ -93,18 +121,32 @@ class _Mender:
         )
 
     def mend(self) -> None:
-        """Try each stretch between the batches."""
+        """Try each range between the batches, whole and in its parts."""
         index = 0
         while index <= len(self.kept):
             start = self.kept.end[index - 1] if index else 0
             end = self.kept.position[index] if index < len(self.kept) else self.size_bytes
-            if HEADER_BYTES <= end - start <= INT32_MAX + LOG_OVERHEAD_BYTES:
-                self._mend_stretch(index, start, end)
-            index += 1
+            before = len(self.kept)
+            self._mend_stretch(index, start, end)
+            if len(self.kept) == before:
+                self._mend_parts(index, start, end)
+            index += 1 + len(self.kept) - before
         self._mend_leader_epochs()
+
+    def _mend_parts(self, index: int, start: int, end: int) -> None:
+        """Try the parts of a range between the unsound entries that begin in it."""
+        inside = self.edges[bisect_right(self.edges, start) : bisect_left(self.edges, end)]
+        if not inside:
+            return
+        for part_start, part_end in pairwise([start, *inside, end]):
+            before = len(self.kept)
+            self._mend_stretch(index, part_start, part_end)
+            index += len(self.kept) - before
 
     def _mend_stretch(self, index: int, start: int, end: int) -> None:
         """Where bytes [start, end) are one whole batch but for its first 17 bytes, put those right."""
+        if not HEADER_BYTES <= end - start <= INT32_MAX + LOG_OVERHEAD_BYTES:
+            return
         head = self.file.read_at(start, HEADER_BYTES)
         if len(head) < HEADER_BYTES:
             return
@@ -130,8 +172,13 @@ class _Mender:
             return header.base_offset
         last = before + 1 + header.last_offset_delta
         if behind is None:
-            return before + 1 if index and not self.has_gaps and last < self.end_offset else None
-        return before + 1 if last + 1 == behind else None
+            # Behind the last batch nothing else shows the offset: one wrong bit is believed to be one.
+            is_flip = (header.base_offset ^ (before + 1)).bit_count() == 1
+            return before + 1 if index and is_flip and not self.has_gaps and last < self.end_offset else None
+        # A batch of another partition may fill a gap by chance: one byte of the offset is believed to be wrong, not more.
+        differing = (header.base_offset ^ (before + 1)).to_bytes(8, "big", signed=False) if header.base_offset >= 0 else b""
+        is_one_byte = header.base_offset < 0 or sum(byte != 0 for byte in differing) == 1
+        return before + 1 if last + 1 == behind and is_one_byte else None
 
     def _note(self, stated: RecordBatch, mended: RecordBatch) -> None:
         start = stated.position
@@ -153,7 +200,8 @@ class _Mender:
         epochs = self.kept.leader_epoch
         last = len(epochs) - 1
         for index in range(1, last):
-            if epochs[index] != epochs[index - 1] == epochs[index + 1]:
+            before, behind = epochs[index - 1], epochs[index + 1]
+            if epochs[index] != before == behind or (before <= behind and not before <= epochs[index] <= behind):
                 self._set_leader_epoch(index, epochs[index - 1])
         if last > 0 and epochs[0] > epochs[1]:
             self._set_leader_epoch(0, epochs[1])

@@ -2,22 +2,27 @@
 
     file of the log directory                 what becomes of it
     ----------------------------------------  --------------------------------------------------------------------------
-    recovery-point-, replication- and         entries behind a repaired log's end are lowered to it; one that cannot be
-      cleaner-offset-checkpoint               read is taken away (a broker starts from 0 and writes it anew)
-    log-start-offset-checkpoint               one that cannot be read is taken away: records deleted before reappear
-    .kafka_cleanshutdown                      aside while files change; back where no records were lost, else it stays in
+    recovery-point- and                       entries beyond a repaired log's end are lowered to it; a file that cannot be
+      replication-offset-checkpoint           read goes (a broker starts from 0, or the log start, and writes it anew)
+    cleaner- and                              entries beyond the end go, as a file that cannot be read does: the cleaner
+      log-start-offset-checkpoint             begins at the log's start; deleted records that are still there reappear
+    .kafka_cleanshutdown                      aside while files change; back where no records are missing, else it stays in
                                               the quarantine: its broker epoch vouches that all records are there
-    kcli-uncleanable-partitions               one that cannot be read is taken away; else it stays until a broker starts
+    kcli-uncleanable-partitions               one that cannot be read goes; else it stays until a broker starts
     .lock                                     held while files change, as a broker holds it
 
 The directory is treated as unclean from its start, whatever .kafka_cleanshutdown and the recovery points say. A plan is made
 again right before it is carried out, under the lock. Each partition's plan is carried out before the next one is made, so
 memory holds one at a time.
+
+What a repair leaves is what `kcli verify` finds in the planned state: the same checks judge before and after. If only some
+partitions of a log directory are repaired, files of the directory change in the entries of these partitions only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from kcli.format import limits
@@ -25,44 +30,53 @@ from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, en
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import FormatError
-from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
-from kcli.inspect.repairing.quarantine import Quarantine
 from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
+from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root
+from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.log.disk import Disk
 from kcli.log.file_changes import apply_changes
 from kcli.log.indexes import IndexSettings
 from kcli.log.log_directory import (
+    LogDirectory,
     PartitionDirectory,
     Target,
     join_path,
     parent_path,
-    read_checkpoints,
+    read_log_directory,
     read_partition,
     read_uncleanable_partitions,
 )
 from kcli.log.planned_disk import REMOVE, REWRITE, WRITE, Change, PlannedDisk
+from kcli.log.quarantine import Quarantine
 
+# How many partitions a change of a checkpoint names.
+MOST_CULPRITS = 5
 CLEAN = "clean"
 UNCLEAN = "unclean"
 NO_LONGER_CLEAN = "no-longer-clean"
-# The checkpoints whose offsets must not lie behind the end of a log.
-_BOUND_CHECKPOINTS = (
-    FileKind.RECOVERY_POINT_CHECKPOINT,
-    FileKind.REPLICATION_CHECKPOINT,
-    FileKind.CLEANER_CHECKPOINT,
-)
+# The checkpoints whose offsets must not be beyond the end of a log: what they hold, and what it means that one is wrong.
+_LOWERED = {
+    FileKind.RECOVERY_POINT_CHECKPOINT: "a broker recovers from there",
+    FileKind.REPLICATION_CHECKPOINT: "the high watermark begins there",
+}
+_DROPPED = {
+    FileKind.CLEANER_CHECKPOINT: "the cleaner starts again from the beginning",
+    FileKind.LOG_START_OFFSET_CHECKPOINT: "a broker would empty the log",
+}
 
 
 class RootPlan(NamedTuple):
     """What is to be done to the files of the log directory itself.
 
-    `shutdown` says how the directory counts afterwards: CLEAN, UNCLEAN (it did not before either) or NO_LONGER_CLEAN.
+    `shutdown` says how the directory counts afterwards: CLEAN, UNCLEAN (it did not before either) or NO_LONGER_CLEAN. `left`
+    are the errors and warnings that a verifier finds in the directory afterwards, but for its partitions' own.
     """
 
     directory: str
     changes: list[Change]
     remarks: list[Remark]
     shutdown: str
+    left: list[Finding]
 
 
 class DirectoryLockedError(Exception):
@@ -72,21 +86,32 @@ class DirectoryLockedError(Exception):
 class LogDirectoryRepair:
     """The repair of one log directory, or of some partitions in it.
 
-    `indexes` are the settings for indexes that are built anew; None: each topic's own, as the metadata log beside tells them.
+    `indexes` are the settings for indexes that are built anew; None: each topic's own, as the metadata log beside has them.
+    `is_whole` is False where only some of its partitions are repaired, `take_inner` is that of kcli.inspect.repairing.salvage.
     """
 
     def __init__(
-        self, disk: Disk, log_directory: str, *, like_kafka: bool = False, indexes: IndexSettings | None = None
+        self,
+        disk: Disk,
+        log_directory: str,
+        *,
+        like_kafka: bool = False,
+        indexes: IndexSettings | None = None,
+        is_whole: bool = True,
+        take_inner: bool = False,
     ) -> None:
         self.disk = disk
         self.directory = log_directory
         self.like_kafka = like_kafka
         self.indexes = indexes
-        self.checkpoints = read_checkpoints(disk, log_directory)
-        self.topics: ClusterTopics | None = read_cluster_topics(disk, log_directory)
-        self._is_kraft = self.topics is not None or self._has_kraft_properties()
+        self.is_whole = is_whole
+        self.take_inner = take_inner
+        self.root = read_root(disk, log_directory, FindingList())
+        self._is_kraft = self.root.topics is not None or self._has_kraft_properties()
         self._ends: dict[tuple[str, int], int] = {}
+        self._starts: dict[tuple[str, int], int] = {}
         self._loses_records = False
+        self._has_failed = False
         self._mark: bytes | None = None  # what stood in .kafka_cleanshutdown when it was set aside
 
     def _has_kraft_properties(self) -> bool:
@@ -119,11 +144,16 @@ class LogDirectoryRepair:
     def plan(self, partition: PartitionDirectory) -> PartitionPlan:
         """Plan the repair of one partition. Raises RepairError and OSError."""
         key = (partition.topic, partition.partition)
-        topics = self.topics
+        topics = self.root.topics
+        # The checks that `kcli verify` makes of the partition, though of a broker that is not running.
+        options = self.root._replace(is_live=False).options(partition)
         settings = RepairSettings(
             self.like_kafka,
-            self.checkpoints.log_start_offsets.get(key, 0),
+            self.root.checkpoints.log_start_offsets.get(key, 0),
             needs_topic_id=self._is_kraft and not partition.is_metadata_log,
+            take_inner=self.take_inner,
+            options=options,
+            also_check=partial(self._check_topic_id, partition),
         )
         if topics is not None:
             topic_id = None if partition.is_metadata_log else topics.ids.get(partition.topic)
@@ -133,50 +163,94 @@ class LogDirectoryRepair:
         plan = plan_partition(self.disk, partition.path, settings)
         if partition.state is DirectoryState.CURRENT:
             self._ends[key] = plan.log_end_offset
+            self._starts[key] = plan.log_start_offset
         self._loses_records |= plan.loses_records
         return plan
+
+    def _check_topic_id(self, partition: PartitionDirectory, disk: Disk, findings: FindingList) -> None:
+        now = read_partition(disk, partition.path)
+        check_topic_id(disk, now, self.root._replace(is_live=False), self.root.topics, findings)
 
     def plan_root(self) -> RootPlan:
         """Plan what becomes of the directory's own files, after its partitions were planned. Raises OSError."""
         planned = PlannedDisk(self.disk)
         remarks: list[Remark] = []
-        unreadable = dict(self.checkpoints.problems)
+        if self.is_whole:
+            self._remove_unreadable(planned, remarks)
+        for kind, effect in {**_LOWERED, **_DROPPED}.items():
+            if planned.exists(self._root(kind)):
+                self._bound_offsets(planned, kind, effect)
+        mark = self._root(FileKind.CLEAN_SHUTDOWN)
+        is_there = planned.exists(mark)
+        changes, left = planned.changes(), self._left(planned)
+        lost_partition = any(finding.code == "partition-missing" for finding in left)
+        if not is_there and self._mark is None:
+            shutdown = UNCLEAN
+        elif not self._loses_records and not lost_partition:
+            shutdown = CLEAN
+        else:
+            shutdown = NO_LONGER_CLEAN
+            size = planned.size(mark) if is_there else len(self._mark or b"")
+            why = "records are missing, so the directory must not count as cleanly shut down"
+            changes.append(Change(REMOVE, mark, why, size))
+            if is_there:
+                planned.remove(mark)
+        return RootPlan(self.directory, changes, remarks, shutdown, left)
+
+    def _remove_unreadable(self, planned: PlannedDisk, remarks: list[Remark]) -> None:
+        unreadable = dict(self.root.checkpoints.problems)
         try:
             read_uncleanable_partitions(self.disk, self.directory)
         except FormatError as error:
             unreadable[self._root(FileKind.UNCLEANABLE_PARTITIONS)] = error.message
+        effects = {
+            FileKind.LOG_START_OFFSET_CHECKPOINT: "records that were deleted, and are still in a segment, can be read again",
+            FileKind.REPLICATION_CHECKPOINT: "no record counts as committed until a broker has run",
+            FileKind.CLEANER_CHECKPOINT: "the cleaner starts again from the beginning",
+            FileKind.RECOVERY_POINT_CHECKPOINT: "a broker recovers every segment at its next start after a crash",
+        }
         for path, message in unreadable.items():
             planned.explain(path, message)
             planned.remove(path)
-            if path == self._root(FileKind.LOG_START_OFFSET_CHECKPOINT):
-                remarks.append(Remark(path, "records that were deleted, and are still in a segment, can be read again"))
-        for kind in _BOUND_CHECKPOINTS:
-            if planned.exists(self._root(kind)):
-                self._lower_offsets(planned, self._root(kind))
-        mark = self._root(FileKind.CLEAN_SHUTDOWN)
-        is_there = planned.exists(mark)
-        if not is_there and self._mark is None:
-            return RootPlan(self.directory, planned.changes(), remarks, UNCLEAN)
-        if not self._loses_records:
-            return RootPlan(self.directory, planned.changes(), remarks, CLEAN)
-        if is_there:
-            planned.explain(mark, "records are lost: the directory must not count as cleanly shut down")
-            planned.remove(mark)
-        return RootPlan(self.directory, planned.changes(), remarks, NO_LONGER_CLEAN)
+            effect = next((effect for kind, effect in effects.items() if path == self._root(kind)), None)
+            if effect is not None:
+                remarks.append(Remark(path, f"without it {effect}"))
 
-    def _lower_offsets(self, planned: PlannedDisk, path: str) -> None:
+    def _left(self, planned: PlannedDisk) -> list[Finding]:
+        """What a verifier finds wrong with the directory itself afterwards; of a part of it nothing is asked."""
+        if not self.is_whole:
+            return []
+        findings = FindingList()
+        directory = read_log_directory(planned, self.directory)
+        root = read_root(planned, self.directory, findings, with_topics=False, asks_lock=False)
+        check_log_directory(planned, directory, root, findings)
+        return serious(findings.finish())
+
+    def _bound_offsets(self, planned: PlannedDisk, kind: FileKind, effect: str) -> None:
+        """Lower or drop the entries of one checkpoint that are beyond the end of a log."""
+        path = self._root(kind)
         try:
             entries = decode_offset_checkpoint(planned.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
         except FormatError:
             return
-        lowered = [self._lowered(entry) for entry in entries]
-        if lowered != list(entries):
-            planned.explain(path, "it has offsets behind the end of a log")
-            planned.write_file(path, encode_offset_checkpoint(lowered))
-
-    def _lowered(self, entry: PartitionOffset) -> PartitionOffset:
-        end_offset = self._ends.get((entry.topic, entry.partition))
-        return entry if end_offset is None or entry.offset <= end_offset else entry._replace(offset=end_offset)
+        kept: list[PartitionOffset] = []
+        whys: list[str] = []
+        for entry in entries:
+            end_offset = self._ends.get((entry.topic, entry.partition))
+            if end_offset is None or entry.offset <= end_offset:
+                kept.append(entry)
+                continue
+            whys.append(f"{entry.topic}-{entry.partition}: {entry.offset} is beyond the log end {end_offset}")
+            start_offset = self._starts[entry.topic, entry.partition]
+            if kind in _LOWERED:
+                kept.append(entry._replace(offset=end_offset))
+            elif kind is FileKind.LOG_START_OFFSET_CHECKPOINT and start_offset > 0:
+                kept.append(entry._replace(offset=start_offset))
+                whys[-1] += f" (the log starts at {start_offset}, by its leader epochs or its first segment)"
+        if whys:
+            more = f" and {len(whys) - MOST_CULPRITS} more" if len(whys) > MOST_CULPRITS else ""
+            planned.explain(path, f"{', '.join(whys[:MOST_CULPRITS])}{more}; {effect}")
+            planned.write_file(path, encode_offset_checkpoint(kept))
 
     # ------------------------------------------------------------------------------------------------- carrying out
 
@@ -189,6 +263,10 @@ class LogDirectoryRepair:
             quarantine.announce(plan.changes)
             apply_changes(self.disk, plan.changes, quarantine)
         return plan
+
+    def note_failure(self) -> None:
+        """Note that a partition could not be repaired: the directory must not count as clean, nor the repair as complete."""
+        self._loses_records = self._has_failed = True
 
     def _check_space(self, plan: PartitionPlan) -> None:
         """Files are written beside those that they replace, and what goes is kept: both must fit before anything is touched."""
@@ -213,12 +291,31 @@ class LogDirectoryRepair:
     def apply_root(self, quarantine: Quarantine) -> RootPlan:
         """Carry out what becomes of the directory's own files, the last step of a repair. Raises OSError."""
         plan = self.plan_root()
-        quarantine.announce(plan.changes)
-        apply_changes(self.disk, plan.changes, quarantine)
+        # The mark of a clean stop was taken before the first change.
+        changes = [
+            change for change in plan.changes if self._mark is None or change.path != self._root(FileKind.CLEAN_SHUTDOWN)
+        ]
+        quarantine.announce(changes)
+        apply_changes(self.disk, changes, quarantine)
         if self._mark is not None and plan.shutdown == CLEAN:
             self.disk.write_file(self._root(FileKind.CLEAN_SHUTDOWN), self._mark)
-        quarantine.finish()
+        if not self._has_failed:
+            quarantine.finish()
         return plan
+
+
+def is_whole(log_directory: str, targets: Iterable[Target]) -> bool:
+    """True where a log directory is to be repaired with its own files, not just some partitions in it."""
+    path = log_directory.rstrip("/") or "/"
+    return any(target.log_directory is not None and (target.path.rstrip("/") or "/") == path for target in targets)
+
+
+def left_across(disk: Disk, directories: Sequence[LogDirectory]) -> list[Finding]:
+    """What a verifier finds wrong between log directories that are given together: a partition twice on one broker, say."""
+    findings = FindingList()
+    roots = [read_root(disk, directory.path, FindingList(), with_topics=False) for directory in directories]
+    check_across(directories, roots, findings)
+    return serious(findings.finish())
 
 
 def repair_targets(disk: Disk, targets: Iterable[Target]) -> list[tuple[str, list[PartitionDirectory]]]:

@@ -2,6 +2,9 @@
 
     step                         by itself                                     with like_kafka
     ---------------------------  --------------------------------------------  -----------------------------------------
+    0  verification              a partition without findings is left alone    not asked
+       names of segments         those of their batches                        believed
+                                 (kcli.inspect.repairing.misplaced_segments)
     1  *.tmp and *.part; names   taken away                                    where Kafka refuses to start with them
        of segment files that no
        broker writes
@@ -9,6 +12,8 @@
                                  old segments are gone, else dropped
     3  bad batches               cut out, what can be put right is             the log is cut at the first one, and all
                                  (kcli.inspect.repairing.salvage)                        segments behind it go
+       the end of the log        an empty segment where the log once reached   the last batch
+                                 (kcli.inspect.verification.evidence)
     4  leader epochs             rebuilt where the batches contradict them     believed
     5  recovery of all segments  kcli.log.log_loader, from offset 0 on, as after a crash: indexes, snapshots, epochs
     6  files that were sound     stay as they are (kcli.inspect.verification.sound_files)   are rebuilt
@@ -16,7 +21,7 @@
 
 Where Kafka itself would refuse to load the log, what stands in its way is taken away (a file, or the bytes of a batch; with
 like_kafka all behind them too) and the recovery is tried again. The log of __cluster_metadata is always treated as Kafka
-does: a hole in it would make a cluster of a kind that never was, while a node that lost its end gets it from the others.
+does: a hole in it would produce metadata that never existed, while a node that lost its end gets it from the others.
 """
 
 from __future__ import annotations
@@ -26,18 +31,29 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from kcli.format import limits
-from kcli.format.checkpoint import decode_leader_epochs, encode_leader_epochs
 from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
-from kcli.inspect.repairing.salvage import Cut, EpochRun, LogSalvager, SegmentSalvage, mend_epochs_across
+from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, sound_ranges, without
+from kcli.inspect.repairing.misplaced_segments import Placement, place_segments
+from kcli.inspect.repairing.salvage import (
+    Cut,
+    LogSalvager,
+    SegmentSalvage,
+    mend_epochs_across,
+    rebuild_epochs,
+)
+from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, start_by_epochs
+from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
+from kcli.inspect.verification.finding_kinds import HOLES
+from kcli.inspect.verification.findings import Finding, FindingList, serious
+from kcli.inspect.verification.partitions import verify_partition
 from kcli.inspect.verification.sound_files import keep_sound_files
 from kcli.log.disk import Disk
 from kcli.log.indexes import IndexSettings
-from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.leftovers import finish_leftovers
-from kcli.log.log_directory import base_name, join_path
+from kcli.log.log_directory import base_name, join_path, read_partition
 from kcli.log.log_loader import LoadedLog, LoadSettings, load_log
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.log_segment import LogRefusedError
@@ -47,10 +63,18 @@ from kcli.log.planned_disk import REMOVE, WRITE, Change, PlannedDisk, is_zeros
 MOST_SINGLE_CUTS = 64
 MOST_REFUSALS = 4096
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+_NO_BATCH = "no batch of the log has them"
+_METADATA_CUT = (
+    "the log of the cluster's metadata is cut at the first bad batch: with a hole the metadata would be wrong. What the lost "
+    "records say of topics, settings and brokers is unknown afterwards. Another controller has them; if there is none, restore "
+    "the directory from a backup first: a broker sets partitions of unknown topics aside"
+)
 
 
 class RepairSettings(NamedTuple):
-    """How one partition is repaired.
+    """How one partition is repaired; `options` are what the verifier knows of it, `take_inner` that of LogSalvager.
+
+    `also_check` adds what the log directory's own checks find in the partition, on the disk as planned.
 
     `topic_id` is what the cluster's metadata say, None where they are not at hand; `needs_topic_id` is False for clusters
     from before KRaft, whose partitions may lack one.
@@ -61,6 +85,9 @@ class RepairSettings(NamedTuple):
     indexes: IndexSettings = IndexSettings()
     topic_id: Uuid | None = None
     needs_topic_id: bool = False
+    take_inner: bool = False
+    options: PartitionOptions = PartitionOptions()
+    also_check: Callable[[Disk, FindingList], None] = lambda disk, findings: None
 
 
 class Remark(NamedTuple):
@@ -70,19 +97,12 @@ class Remark(NamedTuple):
     message: str
 
 
-class Hole(NamedTuple):
-    """Offsets [first_offset, end_offset) that go: bytes [start, end) of `path`, or files whole. None: not known."""
-
-    path: str
-    first_offset: int
-    end_offset: int | None
-    why: str
-
-
 class PartitionPlan(NamedTuple):
     """What is to be done to a partition's directory, and what its log is afterwards.
 
-    `loses_records` is True where bytes go that may have been records; `holes` are the offsets that go with them.
+    `loses_records` is True where records are missing afterwards or may be; `holes` are the offsets that are lost, as far as
+    they are known. `left` is what a verifier finds afterwards (errors and warnings), `drops_log_start` says that the
+    checkpointed log start offset is wrong.
     """
 
     directory: str
@@ -92,10 +112,12 @@ class PartitionPlan(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     loses_records: bool
+    left: list[Finding]
+    drops_log_start: bool = False
 
 
 class RepairError(Exception):
-    """No plan could be made; the message is one sentence that names the file."""
+    """No plan could be made; the message names the file."""
 
 
 def plan_partition(disk: Disk, directory: str, settings: RepairSettings = RepairSettings()) -> PartitionPlan:  # noqa: B008
@@ -109,36 +131,118 @@ class _Planner:
         self.directory = directory
         self.settings = settings
         self.remarks: list[Remark] = []
-        self.holes: list[Hole] = []
+        self.holes = Holes(directory)
         self.like_kafka = settings.like_kafka or base_name(directory) == f"{METADATA_TOPIC}-0"
         self.single_cuts = 0
         self.misleading: set[str] = set()
+        self.displaced: list[tuple[str, int, int]] = []  # path, first and last offset of sound batches that go
+        self.takes_inner = False
+        self.drops_log_start = False
 
     def plan(self) -> PartitionPlan:
+        before = self._verify(self.planned.disk, self.settings.options)
+        if not self.settings.like_kafka and all(finding.code in HOLES for finding in serious(before.findings)):
+            return self._unchanged(before)
+        log_start_offset = self.settings.log_start_offset
         if not self.like_kafka:
+            placement = place_segments(self.planned, self.directory)
+            self.remarks += [Remark(path, message) for path, message in placement.remarks]
             self._remove_odd_files()
             self._decide_swaps()
             self._try(lambda: finish_leftovers(self.planned, self.directory, self.settings.indexes))
-            self._salvage()
-        load_settings = LoadSettings(False, self.settings.log_start_offset, 0, self.settings.indexes)
+            evident_end = self._salvage(placement)
+            if log_start_offset > evident_end:
+                self.drops_log_start, log_start_offset = True, start_by_epochs(self.planned.disk, self.directory, evident_end)
+        load_settings = LoadSettings(False, log_start_offset, 0, self.settings.indexes)
         loaded: list[LoadedLog] = []
         self._try(lambda: loaded.append(load_log(self.planned, self.directory, load_settings)))
         if not self.settings.like_kafka:
             keep_sound_files(self.planned, self.directory, loaded[-1].log_start_offset)
         self._restore_partition_metadata()
-        return self._finished(loaded[-1])
+        return self._finished(loaded[-1], before)
 
-    def _finished(self, loaded: LoadedLog) -> PartitionPlan:
+    def _unchanged(self, before: PartitionResult) -> PartitionPlan:
+        """The plan for a partition in which nothing is damaged, though offsets may be missing."""
+        self._restore_partition_metadata()
+        for first_offset, end_offset in before.missing:
+            self.holes.add(first_offset, end_offset, _NO_BATCH)
+        return PartitionPlan(
+            self.directory,
+            self.planned.changes(),
+            self.remarks,
+            self.holes.in_order(),
+            before.log_start_offset,
+            before.end_offset,
+            bool(before.missing),
+            self._left(before.findings),
+        )
+
+    def _verify(self, disk: Disk, options: PartitionOptions) -> PartitionResult:
+        return verify_partition(disk, read_partition(disk, self.directory), options)
+
+    def _finished(self, loaded: LoadedLog, before: PartitionResult) -> PartitionPlan:
         self._explain_snapshots(loaded)
         changes = self.planned.changes()
         if not self.settings.like_kafka:
             changes = [change for change in changes if not _is_new_empty_epoch_file(change)]
-        cut = bool(self.holes) or any(self._was_cut(base_offset, changes) for base_offset in loaded.cut_segments)
-        if cut and self.like_kafka and not self.settings.like_kafka:
-            message = "the log of the cluster's metadata is cut at the first bad batch: with a hole it would tell lies"
-            self.remarks.append(Remark(self.directory, message))
         start, end = loaded.log_start_offset, loaded.log_end_offset
-        return PartitionPlan(self.directory, changes, self.remarks, self.holes, start, end, cut)
+        cut = any(self._was_cut(base_offset, changes) for base_offset in loaded.cut_segments)
+        if (cut or self.holes) and self.like_kafka and not self.settings.like_kafka:
+            self.remarks.append(Remark(self.directory, _METADATA_CUT))
+        after = self._verify(self.planned, self._options_afterwards(end))
+        missing = [*before.missing, *after.missing]
+        if self.like_kafka:
+            self.holes = Holes(self.directory)
+            why = "the log is cut at its first bad batch" if cut else _NO_BATCH
+            lost_end = max([before.end_offset, *(last for _, last in missing)])
+            missing = [*sound_ranges(self.planned.disk, self.directory), *missing, (end, lost_end)]
+        else:
+            self._name_displaced()
+            why = _NO_BATCH
+        for first_offset, end_offset in without(missing, batch_ranges(self.planned, self.directory)):
+            self.holes.add(first_offset, end_offset, why)
+        loses_records = cut or bool(self.holes) or self.takes_inner
+        return PartitionPlan(
+            self.directory,
+            changes,
+            self.remarks,
+            self.holes.in_order(),
+            start,
+            end,
+            loses_records,
+            self._left(after.findings),
+            self.drops_log_start,
+        )
+
+    def _left(self, findings: list[Finding]) -> list[Finding]:
+        """What is left for people of a verifier's findings in the planned state."""
+        also = FindingList()
+        self.settings.also_check(self.planned, also)
+        return serious([*findings, *also.finish()])
+
+    def _options_afterwards(self, end_offset: int) -> PartitionOptions:
+        """What the verifier will know of the partition once the checkpoints of the log directory are lowered."""
+        options = self.settings.options
+
+        def lowered(offset: int | None) -> int | None:
+            return None if offset is None else min(offset, end_offset)
+
+        return options._replace(
+            recovery_point=lowered(options.recovery_point),
+            high_watermark=lowered(options.high_watermark),
+            cleaner_offset=None if (options.cleaner_offset or 0) > end_offset else options.cleaner_offset,
+            log_start_offset=None if self.drops_log_start else options.log_start_offset,
+        )
+
+    def _name_displaced(self) -> None:
+        """Name the offsets of sound batches that go and that no other batch has."""
+        if not self.displaced:
+            return
+        kept = batch_ranges(self.planned, self.directory)
+        for path, first_offset, last_offset in self.displaced:
+            if not any(first <= first_offset and last_offset <= last for first, last in kept):
+                why = f"the batch of offsets {first_offset} to {last_offset} contradicts the rest of the log"
+                self.holes.add(first_offset, last_offset + 1, why, path)
 
     def _explain_snapshots(self, loaded: LoadedLog) -> None:
         """A recovery drops snapshots on its way; what counts in the end is how the log ended."""
@@ -179,8 +283,7 @@ class _Planner:
         self.planned.explain(path, why)
         self.planned.remove(path)
 
-    # ----------------------------------------------------------------------------------------------- what Kafka refuses
-
+    # ---------------------------------------------------------------------------------------------- what Kafka refuses
     def _try(self, step: Callable[[], object]) -> None:
         """Run a step; what makes Kafka refuse to load the log is taken away, and the step run again."""
         for _ in range(MOST_REFUSALS):
@@ -188,9 +291,11 @@ class _Planner:
                 step()
             except LogRefusedError as refusal:
                 self._take_away(refusal)
+            except FormatError as error:
+                raise RepairError(f"{self.directory}: a broker does not load the log: {error.message}") from error
             else:
                 return
-        raise RepairError(f"{self.directory}: there is no end of what keeps Kafka from loading this log")
+        raise RepairError(f"{self.directory}: a broker does not load this log after any cut; take another replica")
 
     def _take_away(self, refusal: LogRefusedError) -> None:
         path, name = refusal.path, parse_file_name(base_name(refusal.path))
@@ -200,7 +305,7 @@ class _Planner:
             # Once: looking for the segment's end makes a new one, which leads nowhere.
             if self.planned.exists(index) and index not in self.misleading:
                 self.misleading.add(index)
-                self._remove(index, "it leads to bytes of its segment that are no batch")
+                self._remove(index, "it points at bytes of its segment that are not a batch")
                 return
         position, end = refusal.position, refusal.end_position
         if name.kind is not FileKind.LOG or position is None or end is None or name.base_offset is None:
@@ -234,9 +339,7 @@ class _Planner:
 
     def _remove_segments_behind(self, base_offset: int) -> None:
         for behind in [base for base in self._bases() if base > base_offset]:
-            for kind in _SEGMENT_KINDS:
-                if self.planned.exists(self._path(behind, kind)):
-                    self._remove(self._path(behind, kind), "the segment before it was cut: what follows would leave a hole")
+            self._remove_segment(behind, "the segment before it was cut, and this one would follow a hole")
 
     # ------------------------------------------------------------------------------------------------ 1, 2: names, swaps
 
@@ -245,7 +348,7 @@ class _Planner:
             file = parse_file_name(name)
             path = join_path(self.directory, name)
             if file.kind in (*_SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT) and not file.is_regular:
-                self._remove(path, "its name is none that a broker writes, and may keep one from starting")
+                self._remove(path, "a broker does not write such a name, and may not start with it")
             elif file.kind is not FileKind.UNKNOWN and file.state in (FileState.TEMPORARY, FileState.PARTIAL):
                 self._remove(path, "it was being written when the broker stopped")
 
@@ -261,7 +364,7 @@ class _Planner:
             for kind in _SEGMENT_KINDS:
                 swap = self._path(base_offset, kind, FileState.SWAP)
                 if self.planned.exists(swap):
-                    self._remove(swap, "the cleaned segment is damaged, the segments that it was made of are there")
+                    self._remove(swap, "the cleaned segment is damaged, and the segments that it was made from exist")
             for base in deleted:
                 target = self._path(base, FileKind.LOG)
                 self.planned.explain(target, "the cleaned segment that was to take its place is damaged")
@@ -273,67 +376,99 @@ class _Planner:
 
     # --------------------------------------------------------------------------------------------- 3, 4: batches, epochs
 
-    def _salvage(self) -> None:
-        salvager = LogSalvager(self.planned)
+    def _salvage(self, placement: Placement) -> int:
+        """Cut out and fix what is damaged in the segments -> the offset that the log once reached."""
+        salvager = LogSalvager(self.planned, take_inner=self.settings.take_inner)
         bases = self._bases()
         found: list[SegmentSalvage] = []
         next_offset = 0
         for base_offset, next_base in zip_longest(bases, bases[1:]):
             path = self._path(base_offset, FileKind.LOG)
             end_offset = 2**63 - 1 if next_base is None else next_base
-            found.append(salvager.salvage(path, base_offset, next_offset, end_offset))
+            known_ends = self._known_ends() if next_base is None else []
+            found.append(salvager.salvage(path, base_offset, next_offset, end_offset, known_ends))
             next_offset = max(next_offset, found[-1].next_offset)
         mend_epochs_across(found)
         for base_offset, next_base, salvage in zip_longest(bases, bases[1:], found):
             path = self._path(base_offset, FileKind.LOG)
             for mend in salvage.mends:
                 self.remarks.append(Remark(path, mend.why))
-                self.planned.explain(path, "what is wrong in the headers of batches follows from the rest of them")
+                self.planned.explain(path, "header fields are wrong, and their values follow from the rest of the log")
                 self.planned.write_at(path, mend.position, mend.data)
+            self.remarks += [Remark(path, inner.message(self.settings.take_inner)) for inner in salvage.inner]
+            self.takes_inner |= self.settings.take_inner and bool(salvage.inner)
+            self.displaced += [(path, first, last) for first, last in salvage.displaced]
             self._cut(path, salvage.cuts, next_base)
             if salvage.cuts and not salvage.kept and next_base is not None:
-                self._remove_emptied(base_offset)
-        self._check_epochs([run for salvage in found for run in salvage.epochs if run.epoch >= 0])
+                self._remove_segment(base_offset, "no batch of the segment is left")
+        self.displaced += [(lost.path, lost.first_offset, lost.end_offset - 1) for lost in placement.lost]
+        rebuild_epochs(self.planned, self.directory, [run for salvage in found for run in salvage.epochs if run.epoch >= 0])
+        return self._keep_end(placement, bases, found)
+
+    def _known_ends(self) -> list[int]:
+        """The offsets at which the checkpoints and the snapshots' names say that the log ends or ended."""
+        options = self.settings.options
+        names = [parse_file_name(name) for name in self.planned.disk.list_directory(self.directory)]
+        snapshots = [name.base_offset for name in names if name.kind is FileKind.PRODUCER_SNAPSHOT]
+        return [end for end in (options.recovery_point, options.high_watermark, *snapshots) if end is not None]
+
+    def _keep_end(self, placement: Placement, bases: list[int], found: list[SegmentSalvage]) -> int:
+        """Let the log end where it once ended, so that no offset is given out twice -> that offset."""
+        kept = [salvage.next_offset for salvage in found if salvage.kept]
+        batch_end = max([bases[0] if bases else 0, *kept])
+        unproven = [base for base, salvage in zip(bases, found, strict=True) if not salvage.kept and base > batch_end]
+        disk = self.planned.disk
+        partition = read_partition(disk, self.directory)
+        sizes = {segment.base_offset: disk.size(segment.log) for segment in partition.segments}
+        empty = [base for base in unproven if sizes.get(base) == 0]
+        partition = partition._replace(
+            snapshots=[file for file in partition.snapshots if file.base_offset not in placement.gone_names],
+            others=[file for file in partition.others if file.base_offset not in placement.gone_names],
+        )
+        claims = collect_claims(
+            disk,
+            partition,
+            self.settings.options,
+            is_end_damaged=not found or found[-1].ends_damaged,
+            stated_end=found[-1].stated_end if found else None,
+            empty_names=empty,
+            unproven_names=[base for base in unproven if base not in empty],
+        )
+        evidence = evident_end(claims, batch_end)
+        for base_offset in unproven:
+            if base_offset != evidence.end_offset:
+                why = f"it has no sound batch, and nothing else shows that the log reached {base_offset}"
+                self._remove_segment(base_offset, why)
+        if evidence.end_offset > batch_end:
+            self._end_at(evidence, batch_end)
+        return evidence.end_offset
+
+    def _end_at(self, evidence: Evidence, batch_end: int) -> None:
+        """Name what is missing up to the evident end, and let an empty segment begin there."""
+        end_offset = evidence.end_offset
+        path = self._path(end_offset, FileKind.LOG)
+        if not self.planned.exists(path):
+            self.planned.explain(path, f"an offset is not given out twice: {evidence.sentence()}")
+            self.planned.put(path, ())
+        self.holes.close(end_offset)
+        self.holes.add(max(batch_end, self.settings.log_start_offset), end_offset, f"{_NO_BATCH}: {evidence.sentence()}")
 
     def _cut(self, path: str, cuts: list[Cut], next_base: int | None) -> None:
         if not cuts:
             return
         for start, end, first_offset, end_offset, why in cuts:
+            # Zeros at the very end were allocated ahead; anywhere else they are what is left of batches.
+            is_end = end_offset is None and next_base is None
             end_offset = next_base if end_offset is None else end_offset
-            if end_offset != first_offset and not is_zeros(self.planned, path, start, end):
+            if end_offset != first_offset and not (is_end and is_zeros(self.planned, path, start, end)):
                 self.holes.append(Hole(path, first_offset, end_offset, why))
             self.planned.explain(path, why)
         self.planned.cut_out(path, [(cut.start, cut.end) for cut in cuts])
 
-    def _remove_emptied(self, base_offset: int) -> None:
+    def _remove_segment(self, base_offset: int, why: str) -> None:
         for kind in _SEGMENT_KINDS:
             if self.planned.exists(self._path(base_offset, kind)):
-                self._remove(self._path(base_offset, kind), "no batch of the segment is left")
-
-    def _check_epochs(self, runs: list[EpochRun]) -> None:
-        """Write leader-epoch-checkpoint anew where it and the batches contradict each other."""
-        path = join_path(self.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
-        if not self.planned.exists(path):
-            why = "it is missing"
-        else:
-            try:
-                entries = decode_leader_epochs(self.planned.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
-                cache = LeaderEpochCache(entries)
-            except FormatError as error:
-                why = error.message
-            else:
-                if cache.entries == entries and all(
-                    cache.epoch_for_offset(run.first_offset) == run.epoch == cache.epoch_for_offset(run.last_offset)
-                    for run in runs
-                ):
-                    return
-                why = "the batches have other leader epochs"
-        rebuilt = LeaderEpochCache()
-        for run in runs:
-            if rebuilt.latest_epoch is None or run.epoch > rebuilt.latest_epoch:
-                rebuilt.assign(run.epoch, run.first_offset)
-        self.planned.explain(path, why)
-        self.planned.write_file(path, encode_leader_epochs(rebuilt.entries) if runs else b"")
+                self._remove(self._path(base_offset, kind), why)
 
     # --------------------------------------------------------------------------------------------- 7: partition.metadata
 
@@ -342,18 +477,19 @@ class _Planner:
         topic_id = self.settings.topic_id
         present = None
         if self.planned.exists(path):
-            present = decode_partition_metadata(self.planned.read_file(path, limits.MAX_TEXT_FILE_BYTES)).topic_id
+            try:
+                present = decode_partition_metadata(self.planned.read_file(path, limits.MAX_TEXT_FILE_BYTES)).topic_id
+            except FormatError as error:
+                self._remove(path, error.message)
         if present is None and topic_id is not None:
-            self.planned.explain(path, "the metadata log tells the topic's id")
+            self.planned.explain(path, "the metadata log has the topic's id")
             self.planned.write_file(path, encode_partition_metadata(PartitionMetadata(0, topic_id)))
         elif present is None and self.settings.needs_topic_id:
-            message = (
-                "partition.metadata is missing and no metadata log tells the topic's id: a broker sets the partition aside"
-            )
+            message = "partition.metadata is missing, and no metadata log has the topic's id: a broker makes it *-stray"
             self.remarks.append(Remark(path, message))
         elif present is not None and topic_id is not None and present != topic_id:
             message = (
-                f"it names topic id {present}, the metadata log {topic_id}: left as it is, it may be of a topic since deleted"
+                f"it has topic id {present}, the metadata log {topic_id}: it is left as it is, the topic may be a deleted one"
             )
             self.remarks.append(Remark(path, message))
 

@@ -1,29 +1,46 @@
 """Which batches of a damaged log can stay.
 
-A batch stays where its CRC is right, its records open, and its offsets rise between those before and behind it, within what
-its segment stands for. Behind damage the next sound batch is searched for. What of a damaged batch's header follows from the
-rest is put right (header_mending), so that the batch stays, too. Of batches that contradict each other in their offsets most
-stay (salvage_batches). All else goes.
+    batch                                                                what becomes of it
+    -------------------------------------------------------------------  -------------------------------------------------
+    its CRC is right, its records open, its offsets rise between those   stays
+      of its neighbours and are within the segment
+    a field of its header is wrong and follows from the rest             is fixed and stays (header_mending)
+    it contradicts others in its offsets                                 stays if the largest choice of batches that agree
+                                                                           contains it (salvage_batches)
+    it looks like a sound batch inside of a damaged one: it may be the   a remark; with take_inner it stays, and the repair
+      payload of a record, or a batch over which a wrong length lies       counts as one that loses records
+    any other                                                            goes
 
-Offsets never change to close a hole: consumers have seen them.
+Where the log goes on behind damage is decided by kcli.log.resynchronise. Nothing inside of a damaged batch counts, not even
+as a remark, if the next batch begins where the damaged one says that it ends, with the next offset. Offsets never change to
+close a hole: consumers have seen them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from kcli.format import limits
+from kcli.format.checkpoint import decode_leader_epochs, encode_leader_epochs
 from kcli.format.end_transaction_marker import UnreadableMarkerError
-from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError, RecordTooLargeError
+from kcli.format.file_names import FileKind
+from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
-from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers
+from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.batch_walk import first_offset, read_marker
 from kcli.log.disk import Disk
-from kcli.log.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.leader_epoch_cache import LeaderEpochCache
+from kcli.log.log_directory import join_path
+from kcli.log.log_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.planned_disk import PlannedDisk
 from kcli.log.record_windows import RecordScanner
-from kcli.log.resynchronise import find_batch
+from kcli.log.resynchronise import SearchBudget, find_batch, stated_next_offset
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
 
 
 class Cut(NamedTuple):
@@ -46,74 +63,164 @@ class EpochRun(NamedTuple):
     batches: int
 
 
+class InnerBatches(NamedTuple):
+    """Sound batches found inside of the damaged bytes [start, end), whose offsets fit there: may be payload."""
+
+    start: int
+    end: int
+    batches: list[Batch]
+
+    def message(self, is_taken: bool) -> str:
+        """Say what was found, and what becomes of it."""
+        what = (
+            f"the damaged bytes {self.start} to {self.end - 1} contain what looks like sound batches, {len(self.batches)} of "
+            f"offsets {self.batches[0].base_offset} to {self.batches[-1].last_offset}"
+        )
+        if is_taken:
+            return f"{what}: kept as asked for (--take-inner), though they may be the payload of a record"
+        return f"{what}: they may be the payload of a record, so they are removed; --take-inner keeps them"
+
+
 class SegmentSalvage(NamedTuple):
-    """What is to be done to one segment. `next_offset` is the offset behind what stays; `kept` how many batches do."""
+    """What is to be done to one segment. `next_offset` is the offset behind what stays; `kept` how many batches do.
+
+    `inner` are batches inside of damaged ones; they are among those that stay only with take_inner. `displaced` are the
+    offsets (first, last) of sound batches that go because they contradict others or the segment's name. `stated_end` is the
+    offset behind the damaged batches at the end, by their headers; `ends_damaged` is True where bytes at the end go.
+    """
 
     cuts: list[Cut]
     mends: list[Mend]
     kept: int
     next_offset: int
     epochs: list[EpochRun]
+    inner: list[InnerBatches]
+    displaced: list[tuple[int, int]]
+    stated_end: int | None
+    ends_damaged: bool
+
+
+class _Unsound(NamedTuple):
+    """Bytes [position, end) of a segment that are not a sound batch; `is_closed`: nothing inside of them is looked at.
+
+    `header` is theirs where it can be one; `is_entry` is False where they do not begin with one.
+    """
+
+    position: int
+    end: int
+    is_closed: bool
+    header: RecordBatch | None = None
+    is_entry: bool = True
 
 
 class LogSalvager:
-    """Salvages the segments of one log, which must be given in the order of their base offsets."""
+    """Salvages the segments of one log, which must be given in the order of their base offsets.
 
-    def __init__(self, disk: Disk) -> None:
+    `take_inner` keeps batches that are inside of damaged ones where their offsets fit.
+    """
+
+    def __init__(self, disk: Disk, *, take_inner: bool = False) -> None:
         self._disk = disk
+        self._take_inner = take_inner
         self._scanner = RecordScanner()
         self._open_transactions: set[int] = set()
 
-    def salvage(self, path: str, base_offset: int, first_offset: int, end_offset: int) -> SegmentSalvage:
-        """Look through the segment at `path`, which may hold offsets [first_offset, end_offset). Raises OSError."""
+    def salvage(
+        self, path: str, base_offset: int, first_offset: int, end_offset: int, known_ends: Sequence[int] = ()
+    ) -> SegmentSalvage:
+        """Scan the segment at `path`, which may hold offsets [first_offset, end_offset). Raises OSError.
+
+        `known_ends` are the offsets at which the log ended at some time, as far as other files say.
+        """
         with SegmentReader(self._disk, path) as reader:
             size_bytes = reader.end_position()
-            batches, faults = self._scan(reader)
-            self._search(reader, batches, faults)
+            batches, faults, unsound = self._scan(reader)
             end_offset = min(end_offset, base_offset + INT32_MAX + 1)
             first_offset = max(first_offset, base_offset)
-            kept = batches.pick(choose(batches, first_offset, end_offset))
-            mends = mend_headers(reader.file, kept, (first_offset, end_offset), size_bytes, self._content_fault)
+            bounds = (first_offset, end_offset)
+            kept = batches.pick(choose(batches, *bounds))
+            edges = [found.position for found in unsound if found.is_entry]
+            mends = mend_headers(reader.file, kept, bounds, size_bytes, self._content_fault, edges)
+            mends += mend_last_offset(kept, first_offset, known_ends)
+            inner = self._search_inside(reader, kept, unsound, bounds)
         cuts = _cuts(kept, faults, batches, first_offset, size_bytes)
         next_offset = kept.last_offset[-1] + 1 if len(kept) else first_offset
-        return SegmentSalvage(cuts, mends, len(kept), next_offset, _epoch_runs(kept))
+        stays = set(kept.position)
+        displaced = [
+            (batches.base_offset[row], batches.last_offset[row])
+            for row in range(len(batches))
+            if batches.position[row] not in stays
+        ]
+        stated_end, ends_damaged = _end_of_damage(kept, unsound, next_offset)
+        return SegmentSalvage(
+            cuts, mends, len(kept), next_offset, _epoch_runs(kept), inner, displaced, stated_end, ends_damaged
+        )
 
-    def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str]]:
-        """Read the segment -> its sound batches, and by position what is wrong with the rest."""
+    def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
+        """Read the segment -> its sound batches; by position what is wrong with the rest; and where the rest is."""
         batches = Batches()
         faults: dict[int, str] = {}
+        unsound: list[_Unsound] = []
+        awaits: RecordBatch | LegacyBatch | None = None  # the header of an invalid batch that the next entry may continue
         for found in reader.batches():
+            if awaits is not None:
+                is_closed = isinstance(found, LogBatch) and _continues(awaits, found)
+                unsound[-1] = unsound[-1]._replace(is_closed=is_closed)
+                awaits = None
             if isinstance(found, Damage):
                 faults[found.position] = found.message
+                if found.kind != ZEROS:
+                    is_entry = found.kind != LOST_PLACE
+                    unsound.append(_Unsound(found.position, found.end_position, False, found.header, is_entry))
                 continue
             fault = self._fault(found)
-            if fault is not None:
-                faults[found.position] = fault
+            if fault is None:
+                batches.insert(len(batches), _row(found))
                 continue
-            batches.insert(len(batches), _row(found))
-        return batches, faults
+            faults[found.position] = fault
+            # A batch whose CRC is right ends where it says.
+            header = found.header if isinstance(found.header, RecordBatch) else None
+            unsound.append(_Unsound(found.position, found.end_position, found.is_valid, header))
+            if not found.is_valid:
+                awaits = found.header
+        return batches, faults, unsound
 
-    def _search(self, reader: SegmentReader, batches: Batches, faults: dict[int, str]) -> None:
-        """Look for sound batches inside of the damaged stretches: a length that lies may have led past some.
+    def _search_inside(
+        self, reader: SegmentReader, kept: Batches, unsound: list[_Unsound], bounds: tuple[int, int]
+    ) -> list[InnerBatches]:
+        """Find what looks like sound batches inside of the damaged bytes that go; with take_inner they join `kept`."""
+        inner: list[InnerBatches] = []
+        for position, end, is_closed, *_ in unsound:
+            index = bisect_left(kept.position, position)
+            if is_closed or (index < len(kept) and kept.position[index] < end):
+                continue
+            found = self._inside(reader, kept, index, _Unsound(position, end, False), bounds)
+            if found:
+                inner.append(InnerBatches(position, end, found))
+            for slot, batch in enumerate(found if self._take_inner else ()):
+                kept.insert(index + slot, batch)
+        return inner
 
-        What only looks like a batch, in the records of a damaged one, has other offsets than those between its neighbours.
-        """
-        index = 0
-        while index <= len(batches) and faults:
-            start = batches.end[index - 1] if index else 0
-            end = batches.position[index] if index < len(batches) else reader.end_position()
-            before = batches.last_offset[index - 1] if index else -1
-            behind = batches.base_offset[index] if index < len(batches) else INT64_MAX
-            index += 1
-            found = find_batch(reader.file, start + 1, end) if end - start > HEADER_BYTES else None
-            while found is not None:
-                batch = reader.batch_at(found)
-                if not isinstance(batch, LogBatch) or batch.end_position > end:
-                    break
-                if before < batch.header.base_offset and batch.header.last_offset < behind and self._fault(batch) is None:
-                    batches.insert(index - 1, _row(batch))
-                    break
-                found = find_batch(reader.file, found + 1, end)
+    def _inside(
+        self, reader: SegmentReader, kept: Batches, index: int, damaged: _Unsound, bounds: tuple[int, int]
+    ) -> list[Batch]:
+        """The sound batches inside of damaged bytes whose offsets rise from those kept before to those kept behind."""
+        found: list[Batch] = []
+        before = max(kept.last_offset[index - 1] if index else -1, bounds[0] - 1)
+        behind = kept.base_offset[index] if index < len(kept) else bounds[1]
+        budget = SearchBudget(reader.end_position())
+        position = find_batch(reader.file, damaged.position + 1, damaged.end, budget=budget)
+        while position is not None:
+            batch = reader.batch_at(position)
+            end = position + 1
+            if isinstance(batch, LogBatch) and batch.is_valid:
+                end = batch.end_position
+                fits = before < batch.header.base_offset <= batch.header.last_offset < behind
+                if fits and self._content_fault(batch) is None:
+                    found.append(_row(batch))
+                    before = batch.header.last_offset
+            position = find_batch(reader.file, end, damaged.end, budget=budget)
+        return found
 
     def _fault(self, batch: LogBatch) -> str | None:
         """What is wrong with a batch by itself, or None."""
@@ -138,11 +245,11 @@ class LogSalvager:
     def _records_fault(self, batch: LogBatch) -> str | None:
         header = batch.header
         if isinstance(header, RecordBatch) and header.record_count == 0 and header.size_bytes > HEADER_BYTES:
-            return "the batch states no records and has bytes of them"
+            return "the batch states 0 records and has bytes of records"
         last = header.base_offset - 1 if isinstance(header, RecordBatch) else -1
         for window in batch.windows(self._scanner, skip_large=True):
             if isinstance(window.error, RecordTooLargeError):
-                return None  # too large to look into, which is no fault of its own
+                return None  # too large to check, which is not a fault
             if window.error is not None:
                 return f"the records of the batch cannot be read: {window.error.message}"
             offsets = window.columns.offset
@@ -164,6 +271,27 @@ class LogSalvager:
         elif header.producer_id in self._open_transactions:
             return f"the batch is outside of the transaction that its producer {header.producer_id} has open"
         return None
+
+
+def _continues(header: RecordBatch | LegacyBatch, batch: LogBatch) -> bool:
+    """True where a batch has the offset that the header of the damaged one before it leads to."""
+    if isinstance(header, RecordBatch):
+        return batch.header.base_offset == header.next_offset
+    return batch.header.last_offset > header.last_offset
+
+
+def _end_of_damage(kept: Batches, unsound: list[_Unsound], next_offset: int) -> tuple[int | None, bool]:
+    """What is behind the last batch that stays: (the offset behind it by the headers of damaged batches, whether there is any).
+
+    A batch that is damaged there was given offsets, though no record of it can be read.
+    """
+    last = kept.position[-1] if len(kept) else -1
+    behind = [found for found in unsound if found.position > last]
+    expected = next_offset
+    for found in behind:
+        if found.header is not None:
+            expected = stated_next_offset(found.header, expected) or expected
+    return (expected if expected > next_offset else None), bool(behind)
 
 
 def _row(batch: LogBatch) -> Batch:
@@ -215,6 +343,33 @@ def mend_epochs_across(salvages: Sequence[SegmentSalvage]) -> None:
     runs = [(salvage, slot) for salvage in salvages for slot in range(len(salvage.epochs))]
     for (before, i), (salvage, slot), (behind, j) in zip(runs, runs[1:], runs[2:], strict=False):
         run, epoch = salvage.epochs[slot], before.epochs[i].epoch
-        if run.batches == 1 and run.epoch != epoch == behind.epochs[j].epoch >= 0:
+        following = behind.epochs[j].epoch
+        is_out_of_order = 0 <= epoch <= following and not epoch <= run.epoch <= following
+        if run.batches == 1 and (run.epoch != epoch == following >= 0 or is_out_of_order):
             salvage.epochs[slot] = run._replace(epoch=epoch)
             salvage.mends.append(leader_epoch_mend(run.position, epoch))
+
+
+def rebuild_epochs(planned: PlannedDisk, directory: str, runs: Sequence[EpochRun]) -> None:
+    """Write leader-epoch-checkpoint anew where it and the batches contradict each other."""
+    path = join_path(directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
+    if not planned.exists(path):
+        why = "it is missing"
+    else:
+        try:
+            entries = decode_leader_epochs(planned.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
+            cache = LeaderEpochCache(entries)
+        except FormatError as error:
+            why = error.message
+        else:
+            if cache.entries == entries and all(
+                cache.epoch_for_offset(run.first_offset) == run.epoch == cache.epoch_for_offset(run.last_offset) for run in runs
+            ):
+                return
+            why = "the batches have other leader epochs"
+    rebuilt = LeaderEpochCache()
+    for run in runs:
+        if rebuilt.latest_epoch is None or run.epoch > rebuilt.latest_epoch:
+            rebuilt.assign(run.epoch, run.first_offset)
+    planned.explain(path, why)
+    planned.write_file(path, encode_leader_epochs(rebuilt.entries) if runs else b"")

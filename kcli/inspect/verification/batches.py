@@ -70,7 +70,7 @@ class BatchInspector:
                 "batch-header",
                 batch,
                 f"the batch states {header.record_count} records, but its offsets {header.base_offset} to "
-                f"{header.last_offset} have room for {header.last_offset_delta + 1}",
+                f"{header.last_offset} allow {header.last_offset_delta + 1}",
             )
         if header.attributes & ~_KNOWN_ATTRIBUTES:
             self.add(
@@ -86,7 +86,7 @@ class BatchInspector:
         largest: int | None = None
         if header.record_count == 0 and header.size_bytes != batch_scan.HEADER_BYTES:
             left = header.size_bytes - batch_scan.HEADER_BYTES
-            self.add("batch-records", batch, f"the batch states no records and has {left} bytes of them")
+            self.add("batch-records", batch, f"the batch states 0 records and has {left} bytes of records")
         for window in batch.windows(self.scanner, skip_large=True):
             columns = window.columns
             wrong = batch_scan.summarise(columns, window.count, previous, self._scratch)
@@ -116,7 +116,7 @@ class BatchInspector:
         self.add(
             "record-offset",
             batch,
-            f"record {window.first_index + row} of the batch has offset {offset}; it must lie above {before} and within "
+            f"record {window.first_index + row} of the batch has offset {offset}; it must be above {before} and within "
             f"the batch's own {header.base_offset} to {header.last_offset}",
         )
 
@@ -152,7 +152,7 @@ class BatchInspector:
                     self.add(
                         "record-offset",
                         batch,
-                        f"message {done} of the set has offset {record.offset}; it must lie above {previous} and not above "
+                        f"message {done} of the set has offset {record.offset}; it must be above {previous} and not above "
                         f"{header.last_offset}",
                     )
                 previous = record.offset
@@ -174,7 +174,7 @@ class BatchInspector:
                     self.add(
                         "record-offset",
                         batch,
-                        f"message {messages.count - 1} of the set has offset {message.offset}; it must lie above {previous}",
+                        f"message {messages.count - 1} of the set has offset {message.offset}; it must be above {previous}",
                     )
                 first = message.offset if messages.count == 1 else first
                 previous = message.offset
@@ -210,6 +210,6 @@ class BatchInspector:
                 types.append(record.type_id)
                 if record.is_marker or record.message is None:
                     self.add(
-                        "control-record", batch, f"a control record of type {record.type_id} stands in a batch of no producer"
+                        "control-record", batch, f"a control record of type {record.type_id} is in a batch without a producer"
                     )
         return types

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, REMOTE_INDEX_CACHE_DIRECTORY, DirectoryState, FileKind, FileState
 from kcli.format.metadata_files import MetaProperties
-from kcli.inspect.verification.facts import PartitionOptions
+from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
 from kcli.log.disk import Disk
+from kcli.log.log_dir_owner import Owner, owner_of, topic_id_conflict
 from kcli.log.log_directory import (
     Checkpoints,
     FoundFile,
@@ -56,17 +57,26 @@ class Root(NamedTuple):
     meta: MetaProperties | None
     topics: ClusterTopics | None
 
+    @property
+    def owner(self) -> Owner:
+        """The node that the log directory belongs to."""
+        return owner_of(self.path, self.meta)
+
     def options(self, partition: PartitionDirectory) -> PartitionOptions:
         """What the log directory says about one of its partitions."""
         key = (partition.topic, partition.partition)
         of_current = partition.state is DirectoryState.CURRENT and not partition.is_metadata_log
         checkpoints = self.checkpoints
-        policy = self.topics.configs.get(partition.topic, {}).get("cleanup.policy", "") if self.topics else ""
+        policy, is_known = "", False
+        if self.topics is not None:
+            policy = self.topics.configs.get(partition.topic, {}).get("cleanup.policy", "")
+            is_known = partition.topic in self.topics.ids and partition.topic not in COMPACTED_TOPICS
         return PartitionOptions(
             is_live=self.is_live,
             # The metadata log closes after the mark is written, and is always loaded as after a crash.
             is_clean=False if self.is_live else None if partition.is_metadata_log else self.is_clean,
             is_compacted="compact" in policy,
+            is_never_compacted=is_known and "compact" not in policy,
             recovery_point=checkpoints.recovery_points.get(key) if of_current else None,
             log_start_offset=checkpoints.log_start_offsets.get(key) if of_current else None,
             high_watermark=checkpoints.high_watermarks.get(key) if of_current else None,
@@ -74,10 +84,11 @@ class Root(NamedTuple):
         )
 
 
-def read_root(disk: Disk, path: str, findings: FindingList, *, with_topics: bool = True) -> Root:
+def read_root(disk: Disk, path: str, findings: FindingList, *, with_topics: bool = True, asks_lock: bool = True) -> Root:
     """Read the files of the log directory at `path`, as far as they are there; what cannot be read is a finding.
 
-    The metadata log may be large: `with_topics=False` leaves it alone.
+    The metadata log may be large: `with_topics=False` leaves it alone. A process that holds .lock itself must not ask for it
+    (`asks_lock=False`): closing the file would release the lock.
     """
     checkpoints = read_checkpoints(disk, path)
     for at, message in checkpoints.problems:
@@ -91,7 +102,7 @@ def read_root(disk: Disk, path: str, findings: FindingList, *, with_topics: bool
     if is_clean:
         check_small_file(disk, clean_path, FileKind.CLEAN_SHUTDOWN, findings)
     topics = _read_topics(disk, path) if with_topics else None
-    return Root(path, is_live(disk, path), is_clean, checkpoints, meta, topics)
+    return Root(path, asks_lock and is_live(disk, path), is_clean, checkpoints, meta, topics)
 
 
 def _read_topics(disk: Disk, path: str) -> ClusterTopics | None:
@@ -183,9 +194,9 @@ def check_topic_id(
         return
     expected = topics.ids.get(partition.topic)
     if expected is None:
-        findings.add("topic-unknown", path, f"the metadata log knows no topic {partition.topic}")
+        findings.add("topic-unknown", path, f"the metadata log has no topic {partition.topic}")
     elif expected != metadata.topic_id:
-        message = f"the file has topic id {metadata.topic_id}; the metadata log has {expected} for {partition.topic}"
+        message = topic_id_conflict(partition.topic, path, metadata.topic_id, topics.path, expected)
         findings.add("topic-id-mismatch", path, message)
 
 
@@ -199,18 +210,11 @@ def check_across(directories: Sequence[LogDirectory], roots: Sequence[Root], fin
                 continue
             others = seen.setdefault((partition.topic, partition.partition, partition.state), [])
             for other, path in others:
-                if _may_be_one_broker(root, other):
-                    message = f"the partition {partition.topic}-{partition.partition} lies in {path} as well"
+                if not root.owner.is_other_node(other.owner):
+                    message = f"the partition {partition.topic}-{partition.partition} exists in {path} too"
                     findings.add("partition-duplicate", partition.path, message)
                     break
             others.append((root, partition.path))
-
-
-def _may_be_one_broker(one: Root, other: Root) -> bool:
-    """True unless meta.properties tells that two log directories are of different brokers."""
-    if one.meta is None or other.meta is None:
-        return True
-    return (one.meta.cluster_id, one.meta.node_id) == (other.meta.cluster_id, other.meta.node_id)
 
 
 def _check_identities(roots: Sequence[Root], findings: FindingList) -> None:
@@ -218,11 +222,11 @@ def _check_identities(roots: Sequence[Root], findings: FindingList) -> None:
     ids: dict[str, str] = {}
     for root in known:
         path = join_path(root.path, FileKind.META_PROPERTIES.value)
-        if root is not known[0] and not _may_be_one_broker(root, known[0]):
-            message = f"the log directory is of another broker than {known[0].path}"
+        if root.owner.is_other_node(known[0].owner):
+            message = f"the log directory is of another broker: {root.owner.sentence}, {known[0].owner.sentence}"
             findings.add("meta-properties-differ", path, message)
         directory_id = root.meta.directory_id if root.meta is not None else None
         if directory_id is not None:
             other_path = ids.setdefault(str(directory_id), root.path)
             if other_path != root.path:
-                findings.add("directory-id-twice", path, f"directory.id {directory_id} is that of {other_path} as well")
+                findings.add("directory-id-twice", path, f"directory.id {directory_id} is also that of {other_path}")

@@ -99,6 +99,6 @@ def _compare(
             if told == run.epoch or (is_live and run.epoch > (-1 if cache.latest_epoch is None else cache.latest_epoch)):
                 continue
             what = "no epoch" if told is None else f"epoch {told}"
-            message = f"the file tells {what} for offset {offset}; the batch there, in {log}, has {run.epoch}"
+            message = f"the file has {what} for offset {offset}; the batch there, in {log}, has {run.epoch}"
             findings.add("leader-epoch-mismatch", path, message, offset=offset)
             break

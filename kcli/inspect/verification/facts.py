@@ -11,6 +11,9 @@ from kcli.format.file_names import DirectoryState
 from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.producers import OpenTransactionCount
 
+# Kafka's own topics that are compacted, whatever their settings say.
+COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+
 
 class EpochRun(NamedTuple):
     """Batches of one leader epoch, one after the other: the base offsets of the first and the last, the first one's byte."""
@@ -38,6 +41,10 @@ class SegmentOptions(NamedTuple):
     log_start_offset: int = 0
 
 
+# How many gaps in the offsets of a segment are kept one by one.
+MOST_GAPS = 1000
+
+
 class SegmentFacts:
     """What a segment holds; offsets are -1 where it has no batch. `gap_offset` as in ProducerStep, for the whole segment."""
 
@@ -56,9 +63,12 @@ class SegmentFacts:
         self.gap_offset = -1
         self.gaps = 0
         self.first_gap: tuple[int, int, int] | None = None  # from offset, to offset, byte
+        self.gap_ranges: list[tuple[int, int]] = []  # the first MOST_GAPS of them
         self.is_thinned = False  # batches have fewer records than offsets, or a delete horizon: a cleaner was here
         self.is_damaged = False
         self.starts_damaged = False  # before the first sound batch
+        self.ends_damaged = False  # behind the last sound batch, or without one
+        self.stated_end: int | None = None  # the offset behind the damaged batches at the end, by their headers
         self.damaged: list[tuple[int, int]] = []  # ranges of offsets that damage may have held
         self.epochs: list[EpochRun] = []
         self.joined = False  # set with the next by who puts segments together
@@ -70,14 +80,15 @@ class PartitionOptions(NamedTuple):
     """What is known about a partition before it is read: the state of its log directory, the checkpoints' words on it.
 
     `is_whole` is False where single segments are looked at, without what belongs to the whole partition.
-    `is_clean` is None where the log directory is not known; `is_compacted` says that the topic's own setting is so; offsets
-    are None where no checkpoint tells.
+    `is_clean` is None where the log directory is not known; `is_compacted` says that the topic's own setting is so,
+    `is_never_compacted` that the cluster's metadata know the topic and it is not. Offsets are None where no checkpoint has one.
     """
 
     is_whole: bool = True
     is_live: bool = False
     is_clean: bool | None = None
     is_compacted: bool = False
+    is_never_compacted: bool = False
     recovery_point: int | None = None
     log_start_offset: int | None = None
     high_watermark: int | None = None
@@ -88,7 +99,8 @@ class PartitionResult(NamedTuple):
     """What a partition holds and what is wrong with it.
 
     Records are counted as data or control; `aborted_records` are those data records that belong to aborted transactions,
-    `records_below_start` those below the log start offset. `end_offset` is the offset behind the last batch.
+    `records_below_start` those below the log start offset. `end_offset` is the offset behind the last batch. `missing` are
+    the offsets [first, end) that findings of the kinds HOLES and records-missing are about.
     """
 
     path: str
@@ -109,3 +121,4 @@ class PartitionResult(NamedTuple):
     aborted_transactions: int
     open_transactions: list[OpenTransactionCount]
     findings: list[Finding]
+    missing: list[tuple[int, int]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kcli.inspect.verification.finding_kinds import KINDS
+from kcli.inspect.verification.finding_kinds import INFO, KINDS
 
 
 class Finding(NamedTuple):
@@ -30,6 +30,16 @@ class Finding(NamedTuple):
     def broker_does(self) -> str:
         """What a Kafka broker does about it at start."""
         return KINDS[self.code].broker_does
+
+    @property
+    def repair_does(self) -> str:
+        """What a repair does about it, or leaves to the operator."""
+        return KINDS[self.code].repair_does
+
+
+def serious(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the errors and warnings."""
+    return [finding for finding in findings if finding.severity != INFO]
 
 
 # How many findings of one kind a file may have before the rest is only counted.

@@ -88,7 +88,7 @@ class IndexFile:
                 return
             if position >= MOST_BYTES:
                 left = self.total - position // self.entry_bytes
-                message = f"the file has {end} bytes, more than any segment needs; the last {left} entries were not looked at"
+                message = f"the file has {end} bytes, more than any segment needs; the last {left} entries were not checked"
                 self.add("size", message, position // self.entry_bytes)
                 self.total -= left
                 return
@@ -106,7 +106,7 @@ class IndexFile:
         if used < len(offsets) and any(offsets[used:]):
             return len(offsets)
         if used < self.total and not zeros_allowed:
-            self.add("zero-tail", f"{self.total - used} entries of zeros stand behind the {used} that are in use", used)
+            self.add("zero-tail", f"{self.total - used} entries of zeros follow the {used} that are in use", used)
         return used
 
     def _is_zero(self, slot: int) -> bool:
@@ -146,7 +146,7 @@ class OffsetIndexCheck(IndexFile):
                 where = f"entry {wrong} has the {what} {column[wrong]}, not above {column[wrong - 1]} before it"
                 if wrong == 0:
                     where = f"entry 0 has the {what} {column[0]}, below 0"
-                self.add("order", f"{where}; it and the {used - wrong - 1} entries behind it were not looked at further", wrong)
+                self.add("order", f"{where}; it and the {used - wrong - 1} entries after it were not checked", wrong)
                 used = wrong
         return used
 
@@ -231,14 +231,14 @@ class OffsetIndexCheck(IndexFile):
         if left:
             self.add(
                 "mismatch",
-                f"entry {self.slot} points at byte {self._positions[self.slot]}, behind the segment's last batch; "
-                f"{left} entries do, the segment has {end_position} bytes",
+                f"entry {self.slot} points at byte {self._positions[self.slot]}, after the last batch of the segment; "
+                f"{left} entries do so; the segment has {end_position} bytes",
                 self.slot,
                 self.base_offset + self._offsets[self.slot],
             )
         elif self._awaited is not None:
             slot, offset = self._awaited
-            self.add("mismatch", f"entry {slot} is of offset {offset}, with which no batch of the segment ends", slot, offset)
+            self.add("mismatch", f"entry {slot} is of offset {offset}, and no batch of the segment ends with it", slot, offset)
 
 
 class TimeIndexCheck(IndexFile):
@@ -278,11 +278,11 @@ class TimeIndexCheck(IndexFile):
         return used
 
     def _add_order(self, wrong: int, used: int, what: str, column: array[int]) -> None:
-        before = f"behind {column[wrong - 1]} in the entry before" if wrong else "below 0"
+        before = f"below {column[wrong - 1]} in the entry before" if wrong else "below 0"
         self.add(
             "order",
-            f"entry {wrong} has the {what} {column[wrong]}, {before}; it and the {used - wrong - 1} entries behind it were not "
-            "looked at further",
+            f"entry {wrong} has the {what} {column[wrong]}, {before}; it and the {used - wrong - 1} entries after it were not "
+            "checked",
             wrong,
         )
         self._readable = False
@@ -322,7 +322,7 @@ class TimeIndexCheck(IndexFile):
         elif self._scratch[1] > timestamp:
             self.add(
                 "mismatch",
-                f"entry {slot} states that no record up to offset {offset} is younger than {timestamp} ms; one is of "
+                f"entry {slot} states that no record up to offset {offset} is later than {timestamp} ms; one has "
                 f"{self._scratch[1]} ms",
                 slot,
                 offset,
@@ -339,13 +339,13 @@ class TimeIndexCheck(IndexFile):
             left = self.slots - self.slot
             self.add(
                 "mismatch",
-                f"entry {self.slot} is of offset {offset}, behind the segment's last, {self._last_offset}; {left} entries are",
+                f"entry {self.slot} is of offset {offset}, after the segment's last offset {self._last_offset}; {left} are",
                 self.slot,
                 offset,
             )
         last = self._timestamps[-1] if self.slots else -1
         if closed and self._readable and last < self._scratch[1]:
-            self.add("behind", f"its last entry is of {last} ms, the youngest record of {self._scratch[1]} ms")
+            self.add("behind", f"its last entry has {last} ms, the latest record {self._scratch[1]} ms")
 
 
 def _first_not_rising(column: array[int], used: int, *, strictly: bool) -> int | None:

@@ -96,7 +96,7 @@ class LargeMessages:
         if head[0]:
             head += source.take(8)
         if self._header.codec and head[1] & _CODEC_MASK:
-            raise InvalidRecordError("a message inside of a set is compressed")
+            raise InvalidRecordError("a message inside a set is compressed")
         crc = crc32(head)
         for what in ("key", "value"):
             if end - source.taken < 4:
@@ -105,7 +105,7 @@ class LargeMessages:
             crc = crc32(stated, crc)
             length = max(_int32(stated), 0)
             if length > end - source.taken:
-                raise InvalidRecordError(f"the {what} of a message reaches behind its end")
+                raise InvalidRecordError(f"the {what} of a message goes beyond its end")
             for piece in source.walk(length):
                 crc = crc32(piece, crc)
         for piece in source.walk(end - source.taken):

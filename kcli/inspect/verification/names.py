@@ -42,17 +42,17 @@ def check_names(partition: PartitionDirectory, findings: FindingList, *, is_live
         elif file.kind not in _OF_PARTITION:
             findings.add("file-unknown", file.path, f"{file.parsed.sentence()} in a partition's directory")
     for name in partition.directories:
-        findings.add("file-unknown", f"{partition.path.rstrip('/')}/{name}", "a directory inside of a partition's directory")
+        findings.add("file-unknown", f"{partition.path.rstrip('/')}/{name}", "a directory inside a partition's directory")
 
 
 def _check_segment_file(file: FoundFile, findings: FindingList, *, is_live: bool) -> None:
     if file.is_current and file.kind in _INDEXES:
         if not is_live:
             log = segment_file_name(file.base_offset, FileKind.LOG)
-            findings.add("index-orphan", file.path, f"there is no {log} beside it", offset=file.base_offset)
+            findings.add("index-orphan", file.path, f"{log} does not exist", offset=file.base_offset)
         return
     if file.parsed.base_offset is None:
-        message = "no offset stands in front of the name's first dot"
+        message = "the name does not begin with an offset"
     else:
         regular = segment_file_name(file.parsed.base_offset, file.kind)
         message = f"the name for offset {file.parsed.base_offset} is {regular}"

@@ -8,6 +8,7 @@
     leader epochs                           epochs, at the end
     gaps and overlaps between segments,     here
       checkpoints against the log
+    how far the log once reached            evidence
     names and leftovers                     names
 
 Offsets that are missing are no fault by themselves: the log cleaner takes records away, and a broker accepts it all. Whether a
@@ -19,9 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kcli.format.file_names import DirectoryState, FileKind
+from kcli.format.file_names import DirectoryState, FileKind, FileState
+from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.epochs import check_leader_epochs
-from kcli.inspect.verification.facts import EpochRun, PartitionOptions, PartitionResult, SegmentFacts
+from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, evident_start
+from kcli.inspect.verification.facts import COMPACTED_TOPICS, EpochRun, PartitionOptions, PartitionResult, SegmentFacts
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.names import check_names
@@ -34,7 +37,7 @@ from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 from kcli.log.disk import Disk
 from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, read_partition
 
-_COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_CONFIRMED_BY_EVIDENCE = ("recovery-point-beyond-end", "high-watermark-beyond-end")
 
 
 class PartitionVerifier:
@@ -55,6 +58,7 @@ class PartitionVerifier:
         self._on_bytes = on_bytes
         self._read_ahead = read_ahead
         self._facts: list[SegmentFacts] = []
+        self._missing: list[tuple[int, int]] = []
         base = partition.segments[0].base_offset if partition.segments else 0
         self.log_start_offset = log_start_offset(partition, options)
         self.end_offset = base
@@ -72,8 +76,10 @@ class PartitionVerifier:
         self._tell_open_transactions()
         if self.options.is_whole:
             self._check_gaps()
+            self._check_orphans()
+            self._check_start()
             self._check_epochs()
-            self._check_checkpoints()
+            self._check_checkpoints(self._check_end())
             self._check_own_files()
         return self._result()
 
@@ -128,7 +134,7 @@ class PartitionVerifier:
         for path, code in ((segment.offset_index, "index-missing"), (segment.time_index, "timeindex-missing")):
             if path is None:
                 self.findings.add(
-                    code, segment.log, f"the segment has no .{code.split('-')[0]} beside it", offset=segment.base_offset
+                    code, segment.log, f"the segment has no .{code.split('-')[0]} file", offset=segment.base_offset
                 )
 
     def _join(self, facts: SegmentFacts) -> None:
@@ -219,7 +225,7 @@ class PartitionVerifier:
 
     def _is_cleaned_up_to(self, offset: int) -> bool:
         """True where the log shows that a cleaner took records below `offset`."""
-        if self.options.is_compacted or self.partition.topic in _COMPACTED_TOPICS:
+        if self.options.is_compacted or self.partition.topic in COMPACTED_TOPICS:
             return True
         if (self.options.cleaner_offset or 0) >= offset:
             return True
@@ -227,18 +233,90 @@ class PartitionVerifier:
 
     def _check_gaps(self) -> None:
         inner_gaps = any(facts.gaps and not facts.is_damaged for facts in self._facts)
+        code = "offset-hole" if self.options.is_never_compacted else "offset-gap"
         for before, facts in zip([None, *self._facts], self._facts, strict=False):
             if facts.first_gap is not None:
                 start, end, position = facts.first_gap
                 if not self._is_cleaned_up_to(end):
-                    message = f"the offsets {start} to {end - 1} are missing, the first of {facts.gaps} gaps in the segment"
-                    self.findings.add("offset-gap", facts.path, message, position=position, offset=start)
-            if facts.gap_before is None or before is None or before.is_damaged or facts.starts_damaged:
+                    message = f"missing: {format_offsets(start, end)}; {format_count(facts.gaps, 'gap')} in the segment"
+                    self.findings.add(code, facts.path, message, position=position, offset=start)
+                    self._missing += facts.gap_ranges if self.options.is_never_compacted else []
+            if facts.gap_before is None or facts.starts_damaged:
                 continue
             start, end = facts.gap_before
-            if not inner_gaps and not self._is_cleaned_up_to(end):
-                message = f"the offsets {start} to {end - 1} are missing before the segment"
+            if before is None:
+                # A segment's name is its first offset, except where a cleaner took the first batches.
+                if not self._is_cleaned_up_to(end):
+                    message = f"missing at the start of the log: {format_offsets(start, end)}"
+                    self.findings.add(code, facts.path, message, offset=start)
+                    self._missing += [(start, end)] if self.options.is_never_compacted else []
+            elif not before.is_damaged and not inner_gaps and not self._is_cleaned_up_to(end):
+                message = f"missing before the segment: {format_offsets(start, end)}"
                 self.findings.add("segment-gap", facts.path, message, offset=start)
+                self._missing.append((start, end))
+
+    def _check_orphans(self) -> None:
+        """Name what the segments held whose index is there and whose .log is not: a broker removes both, the .log first."""
+        if self.options.is_live or self.findings.vanished or not self._facts:
+            return
+        others = self.partition.others
+        going = {file.base_offset for file in others if file.state is not FileState.CURRENT}
+        for file in others:
+            base = file.base_offset
+            if file.kind is not FileKind.INDEX or not file.is_current or base < 0 or base in going:
+                continue
+            before = [facts.end_offset for facts in self._facts if facts.base_offset < base and facts.first_offset >= 0]
+            behind = [facts.base_offset for facts in self._facts if facts.base_offset > base]
+            start, end = max([base, *before]), min(behind, default=base)
+            if start < end and before and not any(first <= start < last for first, last in self._missing):
+                message = f"the .log of this index is missing, and with it: {format_offsets(start, end)}"
+                self.findings.add("segment-gap", file.path, message, offset=start)
+                self._missing.append((start, end))
+
+    def _check_start(self) -> None:
+        """Hold the first segment against how early the log once began: a first segment may be missing."""
+        if not self._facts or self.options.is_live or self.findings.vanished:
+            return
+        base = self._facts[0].base_offset
+        start = evident_start(self.disk, self.partition, self.options, base)
+        if start < base and not self._is_cleaned_up_to(base):
+            message = f"missing before the first segment: {format_offsets(start, base)}"
+            path = self.partition.file(FileKind.LEADER_EPOCH_CHECKPOINT) or self._facts[0].path
+            self.findings.add("segment-gap", path, message, offset=start)
+            self._missing.append((start, base))
+
+    def _check_end(self) -> Evidence:
+        """Hold the end of the batches against how far the log once reached -> what shows that something is missing."""
+        first = self._facts[0].base_offset if self._facts else self.log_start_offset if self.options.is_clean is None else 0
+        batch_end = max([first, *(facts.end_offset for facts in self._facts if facts.first_offset >= 0)])
+        if self.options.is_live or self.findings.vanished or self.partition.state is DirectoryState.DELETE:
+            return Evidence(batch_end)
+        last = self._facts[-1] if self._facts else None
+        claims = collect_claims(
+            self.disk,
+            self.partition,
+            self.options,
+            is_end_damaged=last is None or last.ends_damaged,
+            stated_end=None if last is None else last.stated_end,
+            empty_names=[facts.base_offset for facts in self._facts if not facts.size_bytes],
+            unproven_names=[facts.base_offset for facts in self._facts if facts.first_offset < 0 and facts.size_bytes],
+        )
+        evidence = evident_end(claims, batch_end)
+        if evidence.end_offset > self.end_offset:
+            start = max(batch_end, self.options.log_start_offset or 0)
+            if start < evidence.end_offset:
+                message = (
+                    f"the log ends at offset {self.end_offset}, and it once reached {evidence.end_offset} "
+                    f"({evidence.sentence()}); lost: {format_offsets(start, evidence.end_offset)}"
+                )
+                self.findings.add("records-missing", self.partition.path, message, offset=start)
+                self._missing.append((start, evidence.end_offset))
+                return evidence
+        elif self._facts and self.end_offset > batch_end and not self._is_cleaned_up_to(self.end_offset):
+            message = f"missing before the segment: {format_offsets(batch_end, self.end_offset)}"
+            self.findings.add("segment-gap", self._facts[-1].path, message, offset=batch_end)
+            self._missing.append((batch_end, self.end_offset))
+        return Evidence(self.end_offset)
 
     def _check_epochs(self) -> None:
         if not self._facts:
@@ -262,8 +340,11 @@ class PartitionVerifier:
             is_start_known=self.options.is_clean is True,
         )
 
-    def _check_checkpoints(self) -> None:
-        """Hold the checkpoints' words against the log's end; a running broker's are old ones, and never ahead."""
+    def _check_checkpoints(self, evidence: Evidence) -> None:
+        """Hold the checkpoints against the log's end; a running broker's are old ones, and never ahead.
+
+        One that the `evidence` confirms is right: what is missing up to its offset is a finding of its own.
+        """
         options, end = self.options, self.end_offset
         if self.findings.vanished:
             return
@@ -273,8 +354,9 @@ class PartitionVerifier:
             ("log-start-beyond-end", options.log_start_offset, "log start offset"),
             ("cleaner-offset-beyond-end", options.cleaner_offset, "cleaner's first dirty offset"),
         ):
-            if offset is not None and offset > end:
-                message = f"the checkpointed {what} is {offset}; the log ends at {end}"
+            is_confirmed = code in _CONFIRMED_BY_EVIDENCE and offset is not None and offset <= evidence.end_offset
+            if offset is not None and offset > end and not is_confirmed:
+                message = f"the checkpointed {what} is {offset}; the log ends at {self.end_offset}"
                 self.findings.add(code, self.partition.path, message, offset=offset)
 
     def _check_own_files(self) -> None:
@@ -311,6 +393,7 @@ class PartitionVerifier:
             aborted_transactions=counts.aborted,
             open_transactions=open_transactions,
             findings=self.findings.finish(),
+            missing=self._missing,
         )
 
 

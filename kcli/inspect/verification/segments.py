@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kcli.format import limits
 from kcli.format.batch_passes import (
@@ -24,9 +25,9 @@ from kcli.format.batch_passes import (
 from kcli.format.batch_scan import LEGACY, LOOK, UNOPENED
 from kcli.format.compression import inflate
 from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
-from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
+from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG, RecordBatch
 from kcli.inspect.verification.batches import BatchInspector
-from kcli.inspect.verification.facts import EpochRun, SegmentFacts, SegmentOptions
+from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
 from kcli.inspect.verification.producers import ProducerStep
@@ -34,7 +35,11 @@ from kcli.inspect.verification.runs import StepGatherer, last_sequence
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
 from kcli.log.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
+from kcli.log.resynchronise import stated_next_offset
 from kcli.log.segment_walk import SegmentWalk, Stretch
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
 
 _DAMAGE_CODES = {ZEROS: "log-zero-tail", BAD_MAGIC: "batch-magic"}
 
@@ -112,9 +117,17 @@ class SegmentVerifier:
         message = damage.message
         if not at_end:
             message += f"; {damage.end_position - damage.position} bytes up to the next sound batch are lost"
-        self._add_damage(code, damage.position, damage.end_position, message)
+        self._add_damage(code, damage.position, damage.end_position, message, damage.header)
 
-    def _add_damage(self, code: str, position: int, end_position: int, message: str) -> None:
+    def _add_damage(
+        self, code: str, position: int, end_position: int, message: str, header: RecordBatch | LegacyBatch | None = None
+    ) -> None:
+        facts = self.facts
+        if code != "log-zero-tail":
+            facts.ends_damaged = True
+            if isinstance(header, RecordBatch):
+                expected = facts.end_offset if facts.stated_end is None else facts.stated_end
+                facts.stated_end = stated_next_offset(header, expected) or facts.stated_end
         self._findings.add(code, self._segment.log, message, position=position)
         self._gatherer.flush()
         self._gatherer.is_after_damage = True
@@ -133,7 +146,7 @@ class SegmentVerifier:
         if batch is not None and not batch.is_valid:
             stored, computed = batch.header.crc, batch.computed_crc
             message = f"the stored CRC of the batch is {stored}, the computed one {computed}"
-            self._add_damage("batch-crc", batch.position, batch.end_position, message)
+            self._add_damage("batch-crc", batch.position, batch.end_position, message, batch.header)
             return
         if stretch.odd:
             self._look_at_odd(stretch)
@@ -169,6 +182,7 @@ class SegmentVerifier:
         rows, state = self._walk.rows, self._state
         facts = self.facts
         facts.batches += stretch.rows
+        facts.ends_damaged, facts.stated_end = False, None
         row = 0
         while row < stretch.rows:
             state[RECORDS] = 0
@@ -217,6 +231,8 @@ class SegmentVerifier:
         elif base > expected and not self._after_damage and rows.fault[row] != LEGACY:
             facts.gaps += 1
             facts.first_gap = facts.first_gap or (expected, base, position)
+            if len(facts.gap_ranges) < MOST_GAPS:
+                facts.gap_ranges.append((expected, base))
         if base != expected and expected >= 0:
             self._note_gap(base)
         if self._after_damage:

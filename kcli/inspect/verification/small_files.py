@@ -80,9 +80,9 @@ def check_metadata_snapshot(
     types = facts.control_types
     missing = []
     if types[:1] != [_SNAPSHOT_HEADER]:
-        missing.append("header in front")
+        missing.append("header")
     if types[-1:] != [_SNAPSHOT_FOOTER]:
-        missing.append("footer behind")
+        missing.append("footer")
     if missing:
         findings.add("metadata-snapshot-incomplete", path, f"the snapshot has no {' and no '.join(missing)}")
     return facts

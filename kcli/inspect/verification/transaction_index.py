@@ -71,7 +71,7 @@ class TransactionIndexCheck:
             elif txn.last_offset <= last:
                 self._add(
                     "txnindex-mismatch",
-                    f"entry {slot} has the last offset {txn.last_offset}; it must lie above {last}",
+                    f"entry {slot} has the last offset {txn.last_offset}; it must be above {last}",
                     slot,
                     txn.last_offset if txn.last_offset >= 0 else None,
                 )
@@ -91,7 +91,7 @@ class TransactionIndexCheck:
         return found
 
     def expect(self, txn: AbortedTxn, position: int, records: int, *, is_exact: bool, is_damaged: bool) -> None:
-        """Hold the entry of an aborted transaction, of which `records` are left, against what the batches tell.
+        """Hold the entry of an aborted transaction, of which `records` are left, against what the batches have.
 
         `position` is the marker's byte in the log; `is_exact` says that nothing of the partition is missing, `is_damaged`
         that markers may be.
@@ -99,11 +99,11 @@ class TransactionIndexCheck:
         found = self._take(txn.last_offset)
         if found is None:
             if records and self._is_readable and not self.tail_may_be_missing:
-                where = "there is no .txnindex" if self.path is None else "the .txnindex has no entry of it"
+                where = "there is no .txnindex file" if self.path is None else "the .txnindex file has no entry for it"
                 self.findings.add(
                     "txnindex-missing-entry",
                     self.log_path,
-                    f"producer {txn.producer_id} aborted the transaction from offset {txn.first_offset} on here; {where}",
+                    f"producer {txn.producer_id} aborted its transaction from offset {txn.first_offset} on; {where}",
                     position=position,
                     offset=txn.last_offset,
                 )
@@ -118,7 +118,7 @@ class TransactionIndexCheck:
                 and entry.last_stable_offset <= txn.last_offset + 1
             )
         if not fits:
-            self._add_mismatch(slot, entry, f"the batches tell {txn}")
+            self._add_mismatch(slot, entry, f"the batches have {txn}")
 
     def allow(self, last_offset: int, producer_id: int, *, is_known: bool) -> None:
         """An abort marker of a transaction without a record: it may have an entry, unless that `is_known` to be wrong."""

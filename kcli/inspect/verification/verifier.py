@@ -17,20 +17,23 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kcli.format.file_names import FileKind
+from kcli.inspect.quantities import format_count
 from kcli.inspect.verification.directories import Root, check_across, check_log_directory, check_topic_id, read_root
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
-from kcli.inspect.verification.finding_kinds import ERROR, INFO, WARNING
+from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
 from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.small_files import can_check, check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import read_snapshot
 from kcli.inspect.verification.workers import Job, verify_all
 from kcli.log.disk import Disk
+from kcli.log.log_dir_owner import metadata_owners
 from kcli.log.log_directory import (
     FoundFile,
     LogDirectory,
     PartitionDirectory,
     Segment,
     Target,
+    join_path,
     log_bytes,
     parent_path,
     read_partition,
@@ -65,6 +68,11 @@ class VerifyReport(NamedTuple):
     def is_sound(self) -> bool:
         """True where nothing was found but what a sound directory may have."""
         return not self.count_of(ERROR) and not self.count_of(WARNING)
+
+    @property
+    def is_undamaged(self) -> bool:
+        """True where it is sound, or would be if no offsets were missing: all that a repair leaves."""
+        return all(finding.severity == INFO or finding.code in HOLES for finding in self.findings)
 
 
 class Verifier:
@@ -103,6 +111,7 @@ class Verifier:
         directories = []
         for directory in self._directories:
             root = self._roots[directory.path]
+            self._check_mark(root, directory, results)
             meta = root.meta
             directories.append(
                 DirectoryResult(
@@ -110,6 +119,20 @@ class Verifier:
                 )
             )
         return VerifyReport(directories, results, self._files, self._findings.finish())
+
+    def _check_mark(self, root: Root, directory: LogDirectory, results: list[PartitionResult]) -> None:
+        """Hold the mark of a clean stop against what is missing: it vouches that this replica has all its records."""
+        if not root.is_clean or root.is_live:
+            return
+        paths = {partition.path for partition in directory.partitions}
+        lacking = sum(bool(result.missing) for result in results if result.path in paths)
+        lacking += sum(
+            finding.code == "partition-missing" and parent_path(finding.file) == root.path.rstrip("/")
+            for finding in self._findings.findings
+        )
+        if lacking:
+            message = f"the file vouches that no record is missing; offsets are missing in {format_count(lacking, 'partition')}"
+            self._findings.add("clean-shutdown-untrue", join_path(root.path, FileKind.CLEAN_SHUTDOWN.value), message)
 
     # -------------------------------------------------------------------------------------------------------- targets
 
@@ -170,9 +193,12 @@ class Verifier:
 
     def _check_directories(self) -> None:
         roots = [self._roots[directory.path] for directory in self._directories]
-        topics = next((root.topics for root in roots if root.topics is not None), None)
+        with_metadata_log = [root.owner for root in roots if root.topics is not None]
         for directory, root in zip(self._directories, roots, strict=True):
             check_log_directory(self._disk, directory, root, self._findings)
+            # Each node has a copy of the metadata log of its own, and another cluster has other topics of the same names.
+            serving = metadata_owners(root.owner, with_metadata_log)
+            topics = self._roots[serving[0].directory].topics if serving else None
             for partition in directory.partitions:
                 check_topic_id(self._disk, partition, root, topics, self._findings)
         check_across(self._directories, roots, self._findings)

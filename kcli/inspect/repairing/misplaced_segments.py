@@ -1,0 +1,234 @@
+"""Segments whose names are not those of their batches: stray copies, renamed and exchanged files.
+
+    the batches of a .log file                            what becomes of the file
+    ----------------------------------------------------  ------------------------------------------------------------------
+    are where its name says, or it has no sound batch     stays: what is damaged in it is for kcli.inspect.repairing.salvage
+    are elsewhere, and all of them are in other segments  goes: it is a copy under another name
+    are elsewhere, and are those of one other segment     takes that segment's place: it is a copy from before the damage
+      and some that this one has lost
+    are elsewhere, and no other segment has any of them   gets the name of its first batch
+    are elsewhere, and other segments have some of them   goes; the offsets that nothing else holds are named as lost
+
+A name is wrong if the first sound batch is not within it and the second one confirms that: it follows the first, or is not
+within the name either. One batch alone may have one wrong bit in its base offset, which the CRC does not cover. A file whose
+name has not the 20 digits of a segment (`backup.log`) has no place of its own: the same is asked of it. Indexes of a name that
+no segment has any more go.
+
+A name beyond the batches is no evidence that the log reached it, see kcli.inspect.verification.evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
+from kcli.format.primitives import INT32_MAX, INT64_MAX
+from kcli.format.record_batch import ENTRY_HEAD_BYTES
+from kcli.log.batch_walk import first_offset
+from kcli.log.header_walk import HeaderWalk
+from kcli.log.log_directory import join_path
+from kcli.log.log_reader import LogBatch, SegmentReader
+from kcli.log.planned_disk import PlannedDisk
+
+_INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+
+
+class LostCopy(NamedTuple):
+    """Offsets [first_offset, end_offset) that only a file had that goes."""
+
+    path: str
+    first_offset: int
+    end_offset: int
+
+
+class Placement(NamedTuple):
+    """What was found: names (base offsets) that no segment has any more, remarks as (path, sentence), offsets that go."""
+
+    gone_names: frozenset[int]
+    remarks: list[tuple[str, str]]
+    lost: list[LostCopy]
+
+
+class _Found(NamedTuple):
+    """A .log file: its name's offset (None: irregular) and its sound batches as (first offset, last offset, CRC)."""
+
+    path: str
+    base_offset: int | None
+    batches: list[tuple[int, int, int]]
+
+
+def place_segments(planned: PlannedDisk, directory: str) -> Placement:
+    """Give every segment of a partition's directory the name of its batches, in the plan. Raises OSError."""
+    return _Placer(planned, directory).place()
+
+
+class _Placer:
+    def __init__(self, planned: PlannedDisk, directory: str) -> None:
+        self._planned = planned
+        self._directory = directory
+        self._remarks: list[tuple[str, str]] = []
+        self._lost: list[LostCopy] = []
+        self._gone: set[int] = set()
+
+    def place(self) -> Placement:
+        """All steps; nothing is read but a header of each segment where the names are right."""
+        paths = self._log_paths()
+        bases = sorted(base for base in paths.values() if base is not None)
+        suspects = [path for path, base in paths.items() if base is None or self._looks_misplaced(path, base, bases)]
+        if suspects:
+            surveyed = {path: self._survey(path, base) for path, base in paths.items()}
+            suspects = [self._copy_of(surveyed[path], surveyed) for path in suspects]
+            known = {row for path, found in surveyed.items() if path not in suspects for row in found.batches}
+            misplaced = [surveyed[path] for path in suspects if _is_misplaced(surveyed[path], bases, known)]
+            self._move(misplaced, [found for found in surveyed.values() if found not in misplaced])
+        return Placement(frozenset(self._gone), self._remarks, self._lost)
+
+    def _log_paths(self) -> dict[str, int | None]:
+        """The .log files, by path, with the offset in the name; None where that is not one that a broker writes."""
+        found: dict[str, int | None] = {}
+        for name in self._planned.list_directory(self._directory):
+            path, parsed = join_path(self._directory, name), parse_file_name(name)
+            if parsed.kind is FileKind.LOG and parsed.state is FileState.CURRENT and self._planned.is_regular(path):
+                found[path] = parsed.base_offset if parsed.is_regular else None
+        return found
+
+    def _looks_misplaced(self, path: str, base_offset: int, bases: list[int]) -> bool:
+        size = self._planned.size(path)
+        if size < ENTRY_HEAD_BYTES:
+            return False
+        file = self._planned.open_file(path)
+        try:
+            header = next(HeaderWalk(file, 0, size).headers(), None)
+        finally:
+            file.close()
+        return header is None or not base_offset <= header.last_offset < _name_end(base_offset, bases)
+
+    def _copy_of(self, found: _Found, surveyed: dict[str, _Found]) -> str:
+        """Return which of two files with the same batches is the copy: the one that has no index, else the one that is found.
+
+        A segment that the cleaner thinned out may begin so late that the name of its copy suits its batches as well.
+        """
+        for other in surveyed.values():
+            is_same = other is not found and bool(found.batches) and other.batches == found.batches
+            if is_same and self._has_index(found) and not self._has_index(other):
+                return other.path
+        return found.path
+
+    def _has_index(self, found: _Found) -> bool:
+        return found.base_offset is not None and self._planned.exists(self._path(found.base_offset, FileKind.INDEX))
+
+    def _survey(self, path: str, base_offset: int | None) -> _Found:
+        with SegmentReader(self._planned, path) as reader:
+            batches = [
+                (first_offset(found), found.header.last_offset, found.header.crc)
+                for found in reader.batches()
+                if isinstance(found, LogBatch) and found.is_valid
+            ]
+        return _Found(path, base_offset, batches)
+
+    # --------------------------------------------------------------------------------------------------------- moving
+
+    def _move(self, misplaced: list[_Found], others: list[_Found]) -> None:
+        """Remove what is a copy, rename what is not; names may be exchanged, so all contents are taken first."""
+        kept = {row for found in others for row in found.batches}
+        moves: dict[int, _Found] = {}
+        for found in sorted(misplaced, key=lambda one: (one.base_offset is None, one.path)):
+            rows = set(found.batches)
+            target = found.batches[0][0] if found.batches else None
+            taken = {other.base_offset for other in others if other.batches}.union(moves)
+            is_free = target is not None and target not in taken and not rows & kept
+            if target is not None and is_free and self._fits(found, target, [*others, *moves.values()]):
+                moves[target] = found
+                kept |= rows
+                continue
+            damaged = self._damaged_original(rows, others)
+            if damaged is None:
+                self._drop(found, kept)
+                continue
+            self._planned.explain(damaged.path, f"{_name(found.path)} is a copy of it and has batches that it has lost")
+            self._planned.put(damaged.path, self._planned.content(found.path))
+            self._planned.explain(found.path, f"it is a copy of {_name(damaged.path)} and replaces it")
+            kept |= rows
+        contents = {target: self._planned.content(found.path) for target, found in moves.items()}
+        for found in misplaced:
+            self._planned.remove(found.path)
+            if found.base_offset is not None and found.base_offset not in moves:
+                self._remove_beside(found.base_offset)
+        for target, found in moves.items():
+            path = self._path(target, FileKind.LOG)
+            self._planned.explain(path, f"its batches begin at offset {target}")
+            self._planned.put(path, contents[target])
+            self._remarks.append((path, f"it was named {_name(found.path)}, and its batches begin at offset {target}"))
+
+    def _damaged_original(self, rows: set[tuple[int, int, int]], others: list[_Found]) -> _Found | None:
+        """The one segment of which `rows` are a copy with more batches, where no other has any of them."""
+        sharing = [other for other in others if rows.intersection(other.batches)]
+        if len(sharing) != 1 or not set(sharing[0].batches) < rows or sharing[0].base_offset is None:
+            return None
+        inside = all(sharing[0].base_offset <= first for first, _, _ in rows)
+        last_offset = max(last for _, last, _ in rows)
+        behind = [other for other in others if other.batches and other.batches[0][0] > sharing[0].base_offset]
+        return sharing[0] if inside and all(other.batches[0][0] > last_offset for other in behind) else None
+
+    def _fits(self, found: _Found, target: int, others: Iterable[_Found]) -> bool:
+        """True where no other segment has offsets in between."""
+        end = found.batches[-1][1]
+        if end - target > INT32_MAX:
+            return False
+        return not any(first <= end and last >= target for other in others for first, last, _ in other.batches)
+
+    def _drop(self, found: _Found, kept: set[tuple[int, int, int]]) -> None:
+        if not found.batches:
+            self._planned.explain(found.path, "its name is not one that a broker writes, and it has no sound batch")
+            return
+        lost = [row for row in found.batches if row not in kept and not _is_covered(row, kept)]
+        if not lost:
+            self._planned.explain(found.path, "every batch of it is in another segment: it is a copy under another name")
+            return
+        self._planned.explain(found.path, "its name does not fit its batches, and other segments have some of their offsets")
+        for first, last, _ in lost:
+            self._lost.append(LostCopy(found.path, first, last + 1))
+
+    def _remove_beside(self, base_offset: int) -> None:
+        self._gone.add(base_offset)
+        for kind in _INDEX_KINDS:
+            path = self._path(base_offset, kind)
+            if self._planned.exists(path):
+                self._planned.explain(path, "the segment of this name was a copy, or has another name now")
+                self._planned.remove(path)
+
+    def _path(self, base_offset: int, kind: FileKind) -> str:
+        return join_path(self._directory, segment_file_name(base_offset, kind))
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _name_end(base_offset: int, bases: list[int]) -> int:
+    return next((base for base in bases if base > base_offset), INT64_MAX)
+
+
+def _is_covered(row: tuple[int, int, int], kept: set[tuple[int, int, int]]) -> bool:
+    return any(first <= row[0] and row[1] <= last for first, last, _ in kept)
+
+
+def _is_misplaced(found: _Found, bases: list[int], known: set[tuple[int, int, int]]) -> bool:
+    """True where the name of a file is not that of its batches; `known` are the batches of segments that are in place."""
+    if found.base_offset is None:
+        return True
+    if not found.batches:
+        return False
+    if all(row in known for row in found.batches):
+        return True
+    base, end = found.base_offset, _name_end(found.base_offset, bases)
+    first, last, _ = found.batches[0]
+    if base <= last and first < end:
+        return False
+    if found.batches[0] in known:
+        return True
+    if len(found.batches) == 1:
+        return (first ^ base).bit_count() != 1
+    second = found.batches[1]
+    return second[0] == last + 1 or not (base <= second[1] and second[0] < end)

@@ -1,0 +1,152 @@
+"""How far a partition's log once reached, by everything that a directory holds besides its batches.
+
+    source                                            it shows that the log reached           it counts by itself
+    ------------------------------------------------  --------------------------------------  ------------------------------
+    the high watermark, the recovery point            their offset                            unless the directory was stopped
+    the last start in leader-epoch-checkpoint         its offset                                cleanly and the log's end is
+                                                                                                sound
+    a producer snapshot that can be read              the offset in its name                  no
+    the header of a damaged batch at the log's end    the offset behind it                    yes, where the header's count
+                                                                                                and its last offset agree
+    an empty segment                                  the offset in its name                  yes: a log is rolled where it ends
+    a segment that has bytes and no sound batch, an   the offset in its name                  no
+      index whose .log is missing
+    the log start offset                              its offset                              no
+
+A crash can take the end of a log without a trace, so a checkpoint that is ahead of the log is believed then. After a clean
+stop log and checkpoints agree: one that does not agree is wrong, unless a second source reaches as far. Offsets below the
+evident end were given out to producers and may have been read. A broker that gives them out again hides new records from
+consumers that have passed them, so what is missing below it is named as lost, and a repair lets the log end there.
+
+The cleaner's checkpoint is not evidence: it says where to go on, and Kafka drops it where it is ahead of the log.
+
+How early a log once began is shown by an index whose .log is missing, and by the first start in leader-epoch-checkpoint: a
+broker moves it when it removes a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kcli.format import limits
+from kcli.format.checkpoint import EpochStart, decode_leader_epochs
+from kcli.format.file_names import FileKind, FileState
+from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.producer_snapshot import check_producer_snapshot
+from kcli.inspect.verification.facts import PartitionOptions
+from kcli.log.disk import Disk
+from kcli.log.log_directory import PartitionDirectory, read_partition
+
+_INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+
+
+class Claim(NamedTuple):
+    """A source that says that the log reached `offset`; `what` names it in a sentence."""
+
+    offset: int
+    what: str
+    is_strong: bool = False
+
+
+class Evidence(NamedTuple):
+    """How far the log reached: to `end_offset`, by the claims `sources`; empty where nothing goes beyond the batches."""
+
+    end_offset: int
+    sources: tuple[Claim, ...] = ()
+
+    def sentence(self) -> str:
+        """Which sources say so."""
+        named = [f"{claim.what} is {claim.offset}" for claim in self.sources[:4]]
+        return ", ".join(named)
+
+
+def collect_claims(
+    disk: Disk,
+    partition: PartitionDirectory,
+    options: PartitionOptions,
+    *,
+    is_end_damaged: bool,
+    stated_end: int | None = None,
+    empty_names: Iterable[int] = (),
+    unproven_names: Iterable[int] = (),
+) -> list[Claim]:
+    """Gather what the files of a partition and its checkpoints say.
+
+    `is_end_damaged`: the last segment is damaged at its end or has no sound batch. `stated_end` is the offset behind the
+    damaged batch at the end, as its header says; `empty_names` are base offsets of segments of 0 bytes, `unproven_names` those
+    of other segments without sound batches.
+    """
+    is_strong = options.is_clean is not True or is_end_damaged or not partition.segments
+    claims = [
+        Claim(offset, what, strong)
+        for offset, what, strong in (
+            (options.high_watermark, "the high watermark", is_strong),
+            (options.recovery_point, "the recovery point", is_strong),
+            (options.log_start_offset, "the log start offset", False),
+            (stated_end, "the offset after the damaged batch at the end", True),
+        )
+        if offset is not None
+    ]
+    for file in partition.snapshots:
+        if _is_readable(disk, file.path):
+            claims.append(Claim(file.base_offset, f"the offset of {file.name}"))
+    epochs = read_epochs(disk, partition)
+    if epochs:
+        claims.append(Claim(epochs[-1].start_offset, "the start of the last leader epoch", is_strong))
+    orphans = {file.base_offset for file in partition.others if file.is_current and file.kind in _INDEX_KINDS}
+    for offset in sorted({*orphans, *unproven_names}):
+        claims.append(Claim(offset, "the offset in a segment's name"))
+    for offset in empty_names:
+        claims.append(Claim(offset, "the offset in the name of an empty segment", True))
+    return claims
+
+
+def evident_end(claims: Iterable[Claim], log_end_offset: int) -> Evidence:
+    """Find how far a log whose batches end at `log_end_offset` reached: the largest offset of a strong claim, or of two."""
+    # Offsets of a segment are within 31 bits above its name: a log that lost one segment cannot have gone further.
+    most = log_end_offset + INT32_MAX
+    beyond = sorted((claim for claim in claims if log_end_offset < claim.offset <= most), key=lambda claim: -claim.offset)
+    for index, claim in enumerate(beyond):
+        if claim.is_strong or index > 0:
+            return Evidence(claim.offset, tuple(one for one in beyond if one.offset >= claim.offset))
+    return Evidence(log_end_offset)
+
+
+def evident_start(disk: Disk, partition: PartitionDirectory, options: PartitionOptions, base_offset: int) -> int:
+    """Find how early a log whose first segment begins at `base_offset` once began: at most there."""
+    if any(file.state is FileState.DELETED and 0 <= file.base_offset < base_offset for file in partition.others):
+        return base_offset  # a broker was removing segments when it stopped
+    orphans = [file.base_offset for file in partition.others if file.is_current and file.kind in _INDEX_KINDS]
+    starts = [offset for offset in orphans if 0 <= offset < base_offset]
+    entries = read_epochs(disk, partition)
+    log_start = options.log_start_offset
+    if entries:
+        epoch_start = max(entries[0].start_offset, log_start or 0)
+        starts.append(epoch_start)
+    return max(min([base_offset, *starts]), log_start or 0) if starts else base_offset
+
+
+def _is_readable(disk: Disk, path: str) -> bool:
+    try:
+        check_producer_snapshot(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES))
+    except (OSError, FormatError):
+        return False
+    return True
+
+
+def read_epochs(disk: Disk, partition: PartitionDirectory) -> Sequence[EpochStart]:
+    """Return the entries of leader-epoch-checkpoint, none where it is missing or cannot be read."""
+    path = partition.file(FileKind.LEADER_EPOCH_CHECKPOINT)
+    if path is None:
+        return ()
+    try:
+        return decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
+    except (OSError, FormatError):
+        return ()
+
+
+def start_by_epochs(disk: Disk, directory: str, end_offset: int) -> int:
+    """Return the log start offset as the leader epochs show it (a broker cuts them there), 0 where they do not."""
+    epochs = read_epochs(disk, read_partition(disk, directory))
+    return epochs[0].start_offset if epochs and epochs[0].start_offset <= end_offset else 0

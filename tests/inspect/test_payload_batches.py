@@ -1,0 +1,217 @@
+"""Protects from payload that wants to be taken for the log: values and headers of records that are sound batches themselves.
+
+A topic that holds copies of Kafka's own batches (a mirror, a dead letter queue, a backup of segments) has them without any
+malice; an attacker chooses the offsets in them. Whatever rots around them, they never become records of the log, neither in a
+repaired log nor in anything that reads behind damage, and every sound batch behind the damage is still read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, read_header
+from kcli.format.records import Header, Record, encode_records
+from kcli.inspect.repairing.salvage import LogSalvager
+from kcli.log.disk import OsDisk
+from kcli.log.log_reader import BAD_SIZE, LOST_PLACE, TRUNCATED, Damage, SegmentReader
+from kcli.log.segment_walk import SegmentWalk
+from tests.log_builder import PartitionBuilder
+
+PER_BATCH = 5
+VICTIM = 10  # the base offset of the batch that rots
+
+
+def forged(base_offset: int, count: int = PER_BATCH) -> bytes:
+    """A sound batch that no broker wrote."""
+    records = encode_records(Record(i, 0, b"mallory", b"alice +1000000") for i in range(count))
+    return NewRecordBatch(base_offset, count - 1, 10, 10, count, records).encode()
+
+
+class Log:
+    """Six batches of five records at offsets 0 to 29; the values of the one at VICTIM are `payload`."""
+
+    def __init__(self, directory: Path, payload: bytes, headers: tuple[Header, ...] = (), *, index_every: int = 100) -> None:
+        self.builder = builder = PartitionBuilder(directory, index_every=index_every)
+        self.starts: list[int] = []
+        for base_offset in range(0, 30, PER_BATCH):
+            self.starts.append(len(builder.log))
+            is_victim = base_offset == VICTIM
+            builder.append([(b"key", payload if is_victim else b"v" * 40)] * PER_BATCH, headers=headers if is_victim else ())
+        builder.flush()
+        self.path = builder.path(".log")
+        self.victim = self.starts[VICTIM // PER_BATCH]
+        self.behind = self.starts[VICTIM // PER_BATCH + 1]
+
+    def change(self, position: int, data: bytes) -> None:
+        """Overwrite bytes of the file."""
+        with open(self.path, "r+b") as file:
+            file.seek(position)
+            file.write(data)
+
+    def flip(self, position: int, mask: int = 1) -> None:
+        """Flip bits of one byte."""
+        self.change(position, bytes([self.path.read_bytes()[position] ^ mask]))
+
+    def state_size(self, size_bytes: int) -> None:
+        """Let the victim state another size."""
+        self.change(self.victim + 8, (size_bytes - 12).to_bytes(4, "big"))
+
+    def read(self) -> list[int]:
+        """The base offsets of the batches that a reader takes for sound; the columnar reader agrees with it."""
+        with SegmentReader(OsDisk(), str(self.path)) as reader:
+            offsets = [
+                found.header.base_offset for found in reader.batches() if not isinstance(found, Damage) and found.is_valid
+            ]
+        walk = SegmentWalk(OsDisk(), str(self.path))
+        rows: list[int] = []
+        for step in walk.steps():
+            if not isinstance(step, Damage) and (step.batch is None or step.batch.is_valid):
+                rows += walk.rows.base_offset[: step.rows]
+        walk.close()
+        assert rows == offsets
+        return offsets
+
+    def salvage(self, *, take_inner: bool = False) -> tuple[list[int], list[tuple[int, int | None]], int]:
+        """-> the base offsets that a repair keeps, the offsets that it loses, and how many batches inside it remarks on."""
+        found = LogSalvager(OsDisk(), take_inner=take_inner).salvage(str(self.path), 0, 0, 2**40)
+        data = bytearray(self.path.read_bytes())
+        for mend in found.mends:
+            data[mend.position : mend.position + len(mend.data)] = mend.data
+        kept, position = [], 0
+        cuts = [(cut.start, cut.end) for cut in found.cuts] + [(len(data), len(data))]
+        for start, end in cuts:
+            while position < start:
+                header = read_header(data, position)
+                kept.append(header.base_offset)
+                position += header.size_bytes
+            position = end
+        lost = [(cut.first_offset, cut.end_offset) for cut in found.cuts if cut.first_offset != cut.end_offset]
+        return kept, lost, sum(len(inner.batches) for inner in found.inner)
+
+
+OTHERS = [0, 5, 15, 20, 25]
+WHOLE = [0, 5, 10, 15, 20, 25]
+# What the payload says of itself: its own old offsets, the outer batch's, the next ones, far ahead; one inside of another.
+PAYLOADS = {
+    "own": forged(5),
+    "equal": forged(10),
+    "within": forged(11, 2),
+    "next": forged(15),
+    "ahead": forged(1_000_000),
+    "chain": forged(11, 1) + forged(12, 1) + forged(13, 1),
+    "nested": NewRecordBatch(11, 0, 10, 10, 1, encode_records([Record(0, 0, b"k", forged(12, 1))])).encode(),
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize("rotten", [30, HEADER_BYTES + 3, HEADER_BYTES + 60])
+def test_nothing_inside_of_a_rotten_batch_is_looked_at(tmp_path: Path, payload: str, rotten: int) -> None:
+    """Its length leads to the batch that has the next offset: it goes as a whole, and its offsets are named."""
+    log = Log(tmp_path / "t-0", PAYLOADS[payload])
+    log.flip(log.victim + rotten, 3)
+    assert log.read() == OTHERS
+    assert log.salvage() == log.salvage(take_inner=True) == (OTHERS, [(10, 15)], 0)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize("bit", range(31))
+def test_a_length_with_a_flipped_bit_is_seen_by_the_crc(tmp_path: Path, payload: str, bit: int) -> None:
+    """Wherever it leads, into the payload as well: the CRC is right for the true length, and nothing is lost."""
+    log = Log(tmp_path / "t-0", PAYLOADS[payload])
+    log.state_size(((log.behind - log.victim - 12) ^ (1 << bit)) + 12)
+    assert log.read() == OTHERS
+    assert log.salvage() == (WHOLE, [], 0)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_length_that_ends_where_the_payload_begins(tmp_path: Path, payload: str) -> None:
+    """The worst place to which a length can lead: a sound batch, with the very offset that is expected."""
+    log = Log(tmp_path / "t-0", PAYLOADS[payload])
+    inside = log.path.read_bytes().index(PAYLOADS[payload]) - log.victim
+    log.state_size(inside)
+    assert log.read() == OTHERS
+    assert log.salvage() == (WHOLE, [], 0)
+
+
+@pytest.mark.parametrize("batches", [2, 3, 4])
+def test_a_length_over_following_batches_hides_none(tmp_path: Path, batches: int) -> None:
+    """Neither from a repair nor from a reader, though it ends exactly where a sound batch begins."""
+    log = Log(tmp_path / "t-0", b"value")
+    log.state_size(([*log.starts, log.path.stat().st_size][VICTIM // PER_BATCH + batches]) - log.victim)
+    assert log.read() == OTHERS
+    assert log.salvage() == (WHOLE, [], 0)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_torn_tail_holds_no_batches(tmp_path: Path, payload: str) -> None:
+    """A batch whose end never reached the disk, cut behind each of the batches in its payload."""
+    log = Log(tmp_path / "t-0", PAYLOADS[payload])
+    data = log.path.read_bytes()
+    at = data.index(PAYLOADS[payload])
+    while at > 0:
+        log.path.write_bytes(data[: at + len(PAYLOADS[payload])])
+        assert log.read() == [0, 5]
+        kept, lost, _ = log.salvage()
+        assert (kept, lost) == ([0, 5], [(10, None)])
+        at = data.find(PAYLOADS[payload], at + 1)
+
+
+def test_a_candidate_inside_is_a_remark_and_taken_on_request_only(tmp_path: Path) -> None:
+    """Length and records are both wrong, so nothing shows where the batch ends: what looks like batches in it is told of."""
+    log = Log(tmp_path / "t-0", b"value")
+    log.state_size(log.starts[5] - log.victim + 7)
+    log.flip(log.victim + HEADER_BYTES + 3)
+    kept, lost, inner = log.salvage()
+    assert (kept, lost, inner) == ([0, 5], [(10, None)], 2)
+    kept, lost, inner = log.salvage(take_inner=True)
+    assert (kept, lost, inner) == ([0, 5, 15, 20], [(10, 15), (25, None)], 2)
+    with SegmentReader(OsDisk(), str(log.path)) as reader:
+        kinds = [found.kind for found in reader.batches() if isinstance(found, Damage)]
+    assert kinds == [LOST_PLACE]
+
+
+def test_the_index_shows_where_the_log_goes_on(tmp_path: Path) -> None:
+    """An entry that points at a sound batch with its offset: what lies before it stays in doubt, all behind it is read."""
+    log = Log(tmp_path / "t-0", forged(11, 2), index_every=5)
+    log.state_size(1 << 20)
+    log.flip(log.victim + HEADER_BYTES + 3)
+    assert log.read() == [0, 5, 20, 25]
+    kept, lost, _ = log.salvage()
+    assert (kept, lost) == ([0, 5, 20, 25], [(10, 20)])
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_header_of_zeros_leads_to_the_batch_from_which_the_log_goes_on(tmp_path: Path, payload: str) -> None:
+    """Nothing is known of the batch then; its payload does not lead to the end of the file, the next batch does."""
+    log = Log(tmp_path / "t-0", PAYLOADS[payload])
+    log.change(log.victim, bytes(HEADER_BYTES))
+    assert log.read() == OTHERS
+    assert log.salvage()[:2] == (OTHERS, [(10, 15)])
+
+
+def test_a_batch_whose_crc_is_right_is_never_looked_into(tmp_path: Path) -> None:
+    """Though its records do not open: its CRC says that its length is right."""
+    log = Log(tmp_path / "t-0", forged(11, 2))
+    header = read_header(log.path.read_bytes(), log.victim)
+    records = log.path.read_bytes()[log.victim + HEADER_BYTES : log.behind]
+    lying = NewRecordBatch(
+        header.base_offset, 4, header.base_timestamp, header.max_timestamp, 5, b"\x02" + records[1:], header.attributes
+    ).encode()
+    log.change(log.victim, lying)
+    assert log.salvage(take_inner=True) == (OTHERS, [(10, 15)], 0)
+
+
+def test_the_kind_of_damage_is_told(tmp_path: Path) -> None:
+    """A wrong length with a right CRC says so; one that leads out of the file is a torn entry."""
+    log = Log(tmp_path / "t-0", b"value")
+    log.state_size(log.starts[4] - log.victim)
+    with SegmentReader(OsDisk(), str(log.path)) as reader:
+        (damage,) = (found for found in reader.batches() if isinstance(found, Damage))
+    assert damage[:3] == (log.victim, log.behind, BAD_SIZE)
+    assert "its CRC is that of" in damage.message
+    log.state_size(1 << 30)
+    with SegmentReader(OsDisk(), str(log.path)) as reader:
+        (damage,) = (found for found in reader.batches() if isinstance(found, Damage))
+    assert damage[:3] == (log.victim, log.behind, TRUNCATED)

@@ -1,0 +1,120 @@
+"""Protects docs/repair.md: the commands of its worked examples are run, and print what the page shows.
+
+An example is a console block under the marker `<!-- example: NAME -->`. Its commands run in the directory that contains LOGDIR,
+a log directory that Kafka wrote, with the damage of DAMAGES[NAME]. KCLI_WRITE_DOCS=1 writes their output into the page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kcli.commands.app import main
+from tests.conftest import every_log_set
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "repair.md"
+BLOCK = re.compile(r"(<!-- example: ([a-z-]+) -->\n\n```console\n)(.*?)(```\n)", re.DOTALL)
+PARTITIONS = ("__cluster_metadata-0", "odd-records-0", "orders-0")
+
+
+def torn_tail(logs: Path) -> None:
+    """The machine lost power: the last batch is not complete, and the stop was not clean."""
+    log = logs / "orders-0/00000000000000000000.log"
+    log.write_bytes(log.read_bytes()[:-400])
+    (logs / ".kafka_cleanshutdown").unlink()
+
+
+def rotten_batch(logs: Path) -> None:
+    """One bit of the second batch, offsets 21 to 54, changed on the disk."""
+    log = logs / "orders-0/00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[2000] ^= 4
+    log.write_bytes(data)
+
+
+def lost_segment(logs: Path) -> None:
+    """The last segment of a partition was deleted by mistake."""
+    for path in (logs / "odd-records-0").glob("00000000000000000004.*"):
+        if path.suffix != ".snapshot":
+            path.unlink()
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "torn-tail": torn_tail,
+    "rotten-batch": rotten_batch,
+    "lost-segment": lost_segment,
+}
+
+
+def make_log_directory(logs: Path) -> None:
+    """Copy some partitions of a KRaft broker that was stopped cleanly, with their entries of the checkpoints."""
+    data = next((found.data for found in every_log_set() if (found.data / "__cluster_metadata-0").is_dir()), None)
+    if data is None:
+        pytest.skip("neither ../shared nor fixtures/ holds a log directory of a KRaft cluster")
+    for name in PARTITIONS:
+        shutil.copytree(data / name, logs / name)
+    for name in ("meta.properties", "bootstrap.checkpoint"):
+        shutil.copy(data / name, logs)
+    names = {name.rpartition("-")[0] + " " + name.rpartition("-")[2] for name in PARTITIONS}
+    for path in data.glob("*-offset-checkpoint"):
+        entries = [line for line in path.read_text().splitlines()[2:] if line.rpartition(" ")[0] in names]
+        (logs / path.name).write_text("\n".join(["0", str(len(entries)), *entries, ""]))
+    (logs / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
+    for path in logs.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def run(block: str, capfd: pytest.CaptureFixture[str]) -> str:
+    """Run the commands of a console block in this directory -> the block with what they print.
+
+    Commands are `kcli ...`, with `> FILE` for its output, `echo $?` and `wc -l FILE`.
+    """
+    lines: list[str] = []
+    code = 0
+    for command in (line for line in block.splitlines() if line.startswith("$ ")):
+        lines.append(command)
+        words = shlex.split(command[2:])
+        if words == ["echo", "$?"]:
+            lines.append(str(code))
+        elif words[:2] == ["wc", "-l"]:
+            lines.append(f"{Path(words[2]).read_text().count(chr(10))} {words[2]}")
+        else:
+            assert words[0] == "kcli", command
+            target = words.pop() if ">" in words else ""
+            code = main([word for word in words[1:] if word != ">"])
+            printed, errors = capfd.readouterr()
+            if target:
+                Path(target).write_text(printed)
+                printed = ""
+            lines += (printed + errors).replace(f"{Path.cwd()}/", "").splitlines()
+    return "\n".join([*lines, ""])
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_the_example_prints_what_the_page_shows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each command of the example, one after the other; the exit codes too."""
+    page = PAGE.read_text()
+    match = next(found for found in BLOCK.finditer(page) if found[2] == name)
+    make_log_directory(tmp_path / "LOGDIR")
+    DAMAGES[name](tmp_path / "LOGDIR")
+    monkeypatch.chdir(tmp_path)
+    block = run(match[3], capfd)
+    if os.environ.get("KCLI_WRITE_DOCS") == "1":
+        PAGE.write_text(page[: match.start(3)] + block + page[match.end(3) :])
+    assert match[3] == block or os.environ.get("KCLI_WRITE_DOCS") == "1"
+    assert block.endswith("$ echo $?\n3\n"), "the example ends with a directory that is sound but for known offsets"
+
+
+def test_every_example_is_run() -> None:
+    """No console block of the page is left out."""
+    page = PAGE.read_text()
+    assert [found[2] for found in BLOCK.finditer(page)] == list(DAMAGES)
+    assert page.count("```console") == len(DAMAGES)
