@@ -3,8 +3,9 @@
 exit code  when
 ---------  ----------------------------------------------------------------------------------------------------
 0          all is done, or nothing is to do; of --dry-run: all could be planned
-1          a partition was left as it was (damage, a full disk) or refused, the others are done
-2          could not run, or not go on: a locked or unclean directory, wrong options, nothing to compact, a disk that fails
+1          a partition was left as it was (damage, a full disk, no high watermark) or refused, the others are done
+2          could not run, or not go on: a locked or unclean directory, wrong options, nothing to compact, a disk that fails;
+           or a path that was named is missing, or is no directory of Kafka's (the others are done all the same)
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcli.commands.node_configuration import node_defaults
-from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, ReaderGone, print_text, tell
+from kcli.commands.output import (
+    EXIT_CANNOT_RUN,
+    EXIT_FINDINGS,
+    EXIT_OK,
+    CannotRun,
+    ReaderGone,
+    exit_code,
+    print_text,
+    tell,
+)
 from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.log.disk import OsDisk
@@ -47,8 +57,12 @@ _OVERRIDES = {
     "delete_retention_ms": "delete.retention.ms",
     "segment_bytes": "segment.bytes",
 }
+_TOPICS_IN_A_LINE = 10
 # What belongs to cleaning alone.
-_CLEANING = ("min_compaction_lag_ms", "max_compaction_lag_ms", "delete_retention_ms", "memory", "active", "from_start")
+_CLEANING = (
+    *("min_compaction_lag_ms", "max_compaction_lag_ms", "delete_retention_ms", "memory", "active", "from_start"),
+    "assume_committed",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cleaning = parser.add_argument_group("cleaning")
     cleaning.add_argument("--active", action="store_true", help="clean the active segments, too: they are rolled first")
     cleaning.add_argument("--from-start", action="store_true", help="clean anew what was cleaned before")
+    cleaning.add_argument(
+        "--assume-committed",
+        action="store_true",
+        help="clean up to the log end whatever the high watermark is, or if none is known: you vouch that every record is "
+        "committed",
+    )
     cleaning.add_argument(
         "--min-compaction-lag-ms", type=int, metavar="MS", help="leave what is younger (the topic's min.compaction.lag.ms)"
     )
@@ -122,14 +142,20 @@ def run(args: argparse.Namespace) -> int:
                 work.problem(problem.path, problem.message)
             for sentence in sentences:
                 work.problem(*sentence.split(": ", 1))
-            work.tell_left_out(compaction.left_out)
+            for path, sentence in compaction.mismatches:
+                work.problem(path, sentence)
+            work.take_left_out(compaction.left_out)
             for path, why in compaction.unreadable:
                 work.problem(path, f"the partition's directory cannot be read: {why}")
+            if not targets:
+                return EXIT_CANNOT_RUN
             if not compaction.jobs:
-                raise CannotRun("there is nothing that may be compacted")
+                work.tell_left_alone()
+                raise CannotRun(_why_nothing(compaction))
             try:
                 with compaction:
-                    return work.run(compaction)
+                    is_sound = work.run(compaction) == EXIT_OK
+                    return exit_code(is_sound=is_sound, all_opened=not problems and all(one.file is None for one in targets))
             except (OSError, KeyboardInterrupt) as error:
                 raise work.broken_off(compaction, error) from None
         except (RefusedError, WorkerLostError) as error:
@@ -161,12 +187,22 @@ def _options(args: argparse.Namespace, scratch: str) -> RunOptions:
         with_active=args.active,
         from_start=args.from_start,
         recompression=recompression,
+        assume_committed=args.assume_committed,
     )
     given = {key: getattr(args, name) for name, key in _OVERRIDES.items()}
     overrides = {key: str(value) for key, value in given.items() if value is not None}
     target = args.to.rstrip("/") if args.to else None
-    defaults_of = node_defaults(args.config)
-    return RunOptions(compact, overrides, args.any_policy, args.unclean, args.dry_run, target, scratch, defaults_of)
+    return RunOptions(
+        compact,
+        overrides,
+        args.any_policy,
+        args.unclean,
+        args.dry_run,
+        target,
+        scratch,
+        defaults_of=node_defaults(args.config),
+        is_one_node=args.config is not None,
+    )
 
 
 def _recompression(args: argparse.Namespace) -> Recompression | None:
@@ -183,6 +219,20 @@ def _recompression(args: argparse.Namespace) -> Recompression | None:
         raise CannotRun(f"--compression: {error}") from None
 
 
+def _why_nothing(compaction: Compaction) -> str:
+    """Why no partition is worked on, in one sentence."""
+    from kcli.inspect.compacting.selection import LeftOutReason
+
+    reasons = {left.reason for left in compaction.left_out}
+    if compaction.mismatches or any(left.is_refused for left in compaction.left_out):
+        return "nothing to compact: all partitions that were named are refused"
+    if LeftOutReason.POLICY_UNKNOWN in reasons:
+        return "nothing to compact: no topic is known to be compacted"
+    if LeftOutReason.NOT_COMPACTED in reasons:
+        return "nothing to compact: no topic has the cleanup.policy compact"
+    return "nothing to compact: no partition that may be compacted was named"
+
+
 class _Run:
     """One run, and what it came to."""
 
@@ -190,7 +240,8 @@ class _Run:
         self.args = args
         self.report = report
         self.bar: ProgressBar | None = None
-        self.problems = self.left_out = 0
+        self.problems = self.unproven = 0
+        self.left_out: list[LeftOut] = []
         self.plans: list[PartitionPlan] = []
 
     def print(self, lines: Iterable[str]) -> None:
@@ -212,19 +263,25 @@ class _Run:
         tell(message if message.startswith(path) else f"{path}: {message}")
         self.print(self.report.problem(path, message))
 
-    def tell_left_out(self, left_out: list[LeftOut]) -> None:
-        """Tell what is not worked on: of what was named each partition, else a line a reason."""
-        topics: dict[str, dict[str, None]] = {}
-        self.left_out = len(left_out)
+    def take_left_out(self, left_out: list[LeftOut]) -> None:
+        """Report the partitions that are refused, and keep the others for the end."""
+        self.left_out = left_out
         for left in left_out:
             self.print(self.report.left_out(left))
             if left.is_refused:
                 self.problems += 1
                 tell(f"{left.path}: {left.message}")
-            else:
+
+    def tell_left_alone(self) -> None:
+        """Report the topics that were left alone, a line a reason."""
+        topics: dict[str, dict[str, None]] = {}
+        for left in self.left_out:
+            if not left.is_refused:
                 topics.setdefault(left.message, {})[left.topic] = None
         for message, names in topics.items():
-            tell(f"left alone: {', '.join(names)}: {message}")
+            more = len(names) - _TOPICS_IN_A_LINE
+            shown = ", ".join(list(names)[:_TOPICS_IN_A_LINE]) + (f" and {more:,} more" if more > 0 else "")
+            tell(f"left alone: {shown}: {message}")
 
     def run(self, compaction: Compaction) -> int:
         """The plan, then the work -> exit code."""
@@ -237,6 +294,7 @@ class _Run:
                     self.problem(outcome.job.path, outcome.problem)
                 else:
                     self.plans.append(outcome.plan)
+                    self._count_unproven(outcome)
                 waiting.append(outcome)
                 if not holds_all:
                     self._finish(compaction, waiting)
@@ -246,6 +304,15 @@ class _Run:
         compaction.finish_target()
         self._end()
         return EXIT_FINDINGS if self.problems else EXIT_OK
+
+    def _count_unproven(self, outcome: PartitionOutcome) -> None:
+        """Count a partition that was left alone because no high watermark is known; the plan says so in text."""
+        from kcli.inspect.compacting.obstacles import sentence
+
+        if outcome.lacks_high_watermark:
+            self.problems += 1
+            self.unproven += 1
+            self.print(self.report.problem(outcome.job.path, sentence(outcome.obstacles)))
 
     def _finish(self, compaction: Compaction, outcomes: list[PartitionOutcome]) -> None:
         """Tell the plan of partitions, and let it come true."""
@@ -274,11 +341,13 @@ class _Run:
         return CannotRun(f"{where}: {error.strerror or error}; {left}")
 
     def _end(self) -> None:
+        from kcli.inspect.quantities import format_count
         from kcli.inspect.renderers.compact_report import RunSummary
 
-        if not (self.problems or self.args.active or self.args.compression) and all(plan.is_nothing for plan in self.plans):
-            tell("active segments are left as they are; --active cleans them, too")
+        if self.unproven:
+            tell(f"no high watermark is known of {format_count(self.unproven, 'partition')}: not cleaned, see the plan")
         summary = RunSummary(
-            not self.args.dry_run, self.args.compression is not None, tuple(self.plans), self.left_out, self.problems
+            not self.args.dry_run, self.args.compression is not None, tuple(self.plans), len(self.left_out), self.problems
         )
         self.print(self.report.end(summary))
+        self.tell_left_alone()

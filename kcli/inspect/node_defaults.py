@@ -17,13 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from kcli.format import limits
-from kcli.format.file_names import FileKind
-from kcli.format.metadata_files import decode_meta_properties
-from kcli.format.primitives import CorruptCheckpointError
 from kcli.log.cleaner.offset_map import LOAD_FACTOR
-from kcli.log.disk import Disk
-from kcli.log.log_directory import join_path
 
 # Kafka's log.cleaner.dedupe.buffer.size.
 MEMORY_BYTES = 128 * 1024 * 1024
@@ -55,14 +49,3 @@ DefaultsOf = Callable[[NodeLayers], NodeDefaults]
 def kafkas_defaults(layers: NodeLayers) -> NodeDefaults:
     """Those of a node that has no configuration."""
     return NodeDefaults({})
-
-
-def read_node_id(disk: Disk, directory: str) -> int | None:
-    """The node that a log directory is of, None where it is not told. Raises CorruptCheckpointError with the path, OSError."""
-    path = join_path(directory, FileKind.META_PROPERTIES.value)
-    if not disk.exists(path):
-        return None
-    try:
-        return decode_meta_properties(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).node_id
-    except CorruptCheckpointError as error:
-        raise CorruptCheckpointError(f"{path}: {error.message}") from None

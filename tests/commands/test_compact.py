@@ -134,7 +134,8 @@ def test_of_each_key_the_last_record_stays(logs: Path, capfd: pytest.CaptureFixt
         assert rows_in(path) == last_of_each_key(before[path], ends[path])
         assert f"  {path}" in out
     assert tree(logs / "orders-0") == kept
-    assert "left alone: orders: no metadata log here tells its topic's cleanup.policy" in err
+    assert "left alone: orders: cleanup.policy is not known, since no metadata log of the node was named; name the log" in err
+    assert "--any-policy" not in out + err
     assert out.splitlines()[-1].startswith("349 of 363 records of 2 partitions gone, ")
     checkpoint = decode_offset_checkpoint((logs / "cleaner-offset-checkpoint").read_bytes()).offsets()
     assert checkpoint == {("__consumer_offsets", number): ends[path] for number, path in enumerate(partitions)}
@@ -142,8 +143,8 @@ def test_of_each_key_the_last_record_stays(logs: Path, capfd: pytest.CaptureFixt
     after = {path: path.read_bytes() for path in logs.rglob("*.log")}
     assert run(logs) == 0
     out, err = capfd.readouterr()
-    assert out == "nothing to clean in 2 partitions\n"
-    assert "kcli: active segments are left as they are; --active cleans them, too\n" in err
+    why = "all records that were not cleaned yet are in the active segment; --active cleans it, too"
+    assert out == f"{partitions[0]}, {partitions[1]}: {why}\nnothing to clean in 2 partitions\n"
     assert after == {path: path.read_bytes() for path in logs.rglob("*.log")}
 
 
@@ -253,7 +254,8 @@ def test_what_is_young_is_left_where_asked(logs: Path, capfd: pytest.CaptureFixt
     before = tree(path)
     assert run("--min-compaction-lag-ms", str(100 * 365 * 86_400_000), path) == 0
     assert tree(path) == before
-    assert capfd.readouterr().out == "nothing to clean in 1 partition\n"
+    out = capfd.readouterr().out
+    assert "younger than min.compaction.lag.ms, 3153600000000; --min-compaction-lag-ms 0 cleans them now\n" in out
 
 
 def test_what_is_not_committed_cleans_nothing(logs: Path) -> None:
@@ -346,7 +348,7 @@ def test_to_is_refused_where_it_would_do_harm(logs: Path, tmp_path: Path, capfd:
 def test_a_topic_that_is_not_compacted_is_refused_by_name(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = tree(logs)
     assert run(logs / "orders-0") == 2
-    assert "--any-policy compacts what is named all the same" in capfd.readouterr().err
+    assert "too, or say --any-policy if the topic is compacted\n" in capfd.readouterr().err
     assert run("--topic", "orders", logs) == 2
     assert tree(logs / "orders-0") == {name[9:]: one for name, one in before.items() if name.startswith("orders-0/")}
     rows, end = rows_in(logs / "orders-0"), active_base(logs / "orders-0")
@@ -383,15 +385,20 @@ def test_settings_come_from_the_metadata_log(tmp_path: Path, capfd: pytest.Captu
         path.chmod(path.stat().st_mode | 0o200)
     before = tree(first / "orders-0")
     assert run("--from-start", second) == 2
-    assert "no metadata log here tells its topic's cleanup.policy" in capfd.readouterr().err
-    assert run("--from-start", "--output", "json", first, second) == 0
+    assert "no metadata log of the node was named; name the log directory that has __cluster_metadata-0, too" in (
+        capfd.readouterr().err
+    )
+    assert run("--from-start", "--assume-committed", "--output", "json", first, second) == 0
     plans = {row["topic"]: row for row in told(capfd)["plan"]}
     assert plans.keys() == {"compacted", "compacted-txn"}
     # segment.bytes is the topic's: with Kafka's default all would have become one.
     assert all(row["segments"] > 1 and row["recordsLeft"] < row["records"] for row in plans.values())
     assert tree(first / "orders-0") == before
     assert run(first / "orders-0") == 2
-    assert "its topic's cleanup.policy is delete; --any-policy" in capfd.readouterr().err
+    assert (
+        "its topic is not compacted (cleanup.policy is delete): cleaning would remove every record but the last"
+        in capfd.readouterr().err
+    )
 
 
 def test_the_metadata_log_is_never_compacted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -620,7 +627,7 @@ def test_all_cores_do_what_one_does(logs: Path, tmp_path: Path, monkeypatch: pyt
 
 def test_json_is_what_the_page_says(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Every line an object, every member in docs/compact.md, the schema first and the summary last."""
-    assert run("--output", "json", logs, logs / "nothing") == 1
+    assert run("--output", "json", logs, logs / "nothing") == 2
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert rows[0] == {"type": "schema", "name": "kcli.compact", "version": 1} and rows[-1]["type"] == "summary"
     assert {row["type"] for row in rows} == {"schema", "skipped", "problem", "plan", "result", "summary"}
@@ -636,7 +643,7 @@ def test_a_killed_process_leaves_each_partition_old_or_new(tmp_path: Path) -> No
     source = tmp_path / "source"
     for number in range(4):
         make(source, f"__consumer_offsets-{number}", batches=200 + number)
-    root_files(source)
+    root_files(source, replication={f"__consumer_offsets-{number}": 3 * (200 + number) for number in range(4)})
     whole = tmp_path / "whole"
     shutil.copytree(source, whole)
     assert run(whole) == 0

@@ -32,13 +32,14 @@ from tests.inspect.verified import root_files
 from tests.log.live_logs import LiveLog, new_batch
 
 TOPIC, BROKER = 2, 4
+USERS_ID = Uuid(b"\1" * 16)
 LEAST_SEGMENT_BYTES = 1_048_576
 Setting = tuple[int, str, str, str | None]
 
 
-def metadata_log(root: Path, *settings: Setting) -> None:
+def metadata_log(root: Path, *settings: Setting, topic_id: Uuid = USERS_ID) -> None:
     """Write one that knows the topic `users`, and these settings."""
-    topic = new_record("TopicRecord", name="users", topic_id=Uuid(b"\1" * 16))
+    topic = new_record("TopicRecord", name="users", topic_id=topic_id)
     records = [
         topic,
         *(
@@ -143,7 +144,7 @@ def test_a_file_alone_does_not_tell_what_a_topic_is(logs: Path, capfd: pytest.Ca
     (logs / "__cluster_metadata-0").rmdir()
     before = tree(logs)
     assert run("--config", properties(logs, FILE), logs) == 2
-    assert "no metadata log here tells its topic's cleanup.policy" in capfd.readouterr().err
+    assert "cleanup.policy is not known, since no metadata log of the node was named" in capfd.readouterr().err
     assert tree(logs) == before
 
 

@@ -39,6 +39,8 @@ class Machine:
         self.disk = SimulatedDisk(Random(seed), lambda: log.now_ms)
         self.disk.make_directory(DIRECTORY)
         self._write(".kafka_cleanshutdown", b'{"version":0,"brokerEpoch":7}')
+        committed = PartitionOffset("t", 0, log.live.log.log_end_offset)
+        self._write("replication-offset-checkpoint", encode_offset_checkpoint([committed]))
         if log.checkpoint is not None:
             entry = PartitionOffset("t", 0, log.checkpoint)
             self._write("cleaner-offset-checkpoint", encode_offset_checkpoint([entry]))

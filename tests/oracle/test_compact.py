@@ -22,8 +22,10 @@ from kcli.inspect.compacting.selection import asked_for
 from kcli.inspect.description.cluster_topics import read_cluster_topics
 from kcli.log.disk import OsDisk
 from kcli.log.log_directory import resolve_paths
-from tests.commands.test_compact import KILLED
+from tests.commands.test_compact import CONFIG, KILLED, make, rows_in
+from tests.inspect.verified import root_files
 from tests.log.cleaner.random_logs import batches_of
+from tests.log.live_logs import NOW_MS
 from tests.oracle.brokers import broker_at, copy_of_given
 from tests.oracle.clients.plan import Record
 from tests.oracle.peer import Peer
@@ -87,6 +89,31 @@ def test_it_leaves_what_kafkas_cleaner_leaves(kafka_peer: Peer, shared: Path, tm
             run.place(outcome)
     for name in COMPACTED:
         assert list(batches_of(ours / name)) == list(batches_of(theirs / name)), name
+
+
+def test_it_cleans_up_to_where_kafka_would_by_the_high_watermark(
+    kafka_peer: Peer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Known, too low, too high, or none at all: Kafka starts a partition without one at the log start and cleans nothing."""
+    root, name = tmp_path / "logs", "__consumer_offsets-0"
+    make(root, name)
+    end = max(row[0] for row in rows_in(root / name)) + 1
+    bases = sorted(int(path.stem) for path in (root / name).glob("*.log"))
+    marks = ["none", -5, 0, 1, bases[1], bases[2] - 1, bases[2], bases[-1], end, end + 1000]
+    shutil.copytree(root / name, tmp_path / "theirs" / name)
+    words = [str(tmp_path / "theirs" / name), str(CONFIG.segment_bytes), "0", str(end), str(NOW_MS), *map(str, marks)]
+    ran = kafka_peer.run_java("CleanableOffsets", words)
+    assert ran.exit_code == 0, ran.stderr
+    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [answer["cleanable_bytes"] > 0 for answer in answers] == [False] * 4 + [True] * 6
+    for mark, answer in zip(marks, answers, strict=True):
+        root_files(root, replication={} if mark == "none" else {name: int(mark)})
+        assert main(["compact", "--dry-run", "--output", "json", str(root)]) == (1 if mark == "none" else 0)
+        lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        (plan,) = [line for line in lines if line["type"] == "plan"]
+        expected = answer["first_uncleanable"] if answer["cleanable_bytes"] else None
+        assert plan["cleanedOffset"] == expected, mark
+        assert bool(plan["reasons"]) is (expected is None), mark
 
 
 def test_kafka_serves_a_compacted_directory(kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:

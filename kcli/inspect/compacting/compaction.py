@@ -24,19 +24,18 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.file_names import FileKind, FileState
-from kcli.format.primitives import CorruptCheckpointError, FormatError
+from kcli.format.primitives import FormatError
 from kcli.format.uncleanable_partitions import encode_uncleanable_partitions
 from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, PartitionOutcome
+from kcli.inspect.compacting.metadata_logs import MetadataLogs, UnfitError
 from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
-from kcli.inspect.compacting.selection import Asked, LeftOut, Selected, select
+from kcli.inspect.compacting.selection import Asked, LeftOut, LeftOutReason, Selected, select
 from kcli.inspect.compacting.workers import work_on_all
-from kcli.inspect.description.cluster_topics import ClusterTopics, read_cluster_topics
 from kcli.inspect.node_defaults import (
     DefaultsOf,
     NodeDefaults,
     NodeLayers,
     kafkas_defaults,
-    read_node_id,
 )
 from kcli.log.disk import LogDisk
 from kcli.log.indexes import IndexSettings
@@ -66,7 +65,8 @@ class RefusedError(Exception):
 class RunOptions(NamedTuple):
     """How a run goes. `overrides` are settings of topics by Kafka's keys; `target` is the other directory, None in place.
 
-    A dry run keeps what it needs in `scratch`. `defaults_of` tells what a node's configuration says for all topics.
+    `is_one_node` tells that `defaults_of` is based on the configuration of one node. A dry run keeps what it needs in
+    `scratch`. `defaults_of` tells what a node's configuration says for all topics.
     """
 
     compact: CompactOptions
@@ -77,6 +77,7 @@ class RunOptions(NamedTuple):
     target: str | None = None
     scratch: str = ""
     defaults_of: DefaultsOf = kafkas_defaults
+    is_one_node: bool = False
 
 
 class Placed(NamedTuple):
@@ -95,6 +96,7 @@ class Compaction:
         self.options = options
         self.left_out: list[LeftOut] = []
         self.unreadable = [bad for one in asked for bad in one.unreadable]
+        self.mismatches: list[tuple[str, str]] = []  # log directories of which no metadata log was named, but another one's was
         self.jobs: list[PartitionJob] = []
         self._asked = asked
         self._releases: list[Callable[[], None]] = []
@@ -105,11 +107,9 @@ class Compaction:
             self._check_target(options.target)
         for one in asked:
             self._check_usable(one)
-        topics = {one.log_directory: read_cluster_topics(disk, one.log_directory) for one in asked}
-        # The metadata log lies in one of a node's log directories.
-        anywhere = next((found for found in topics.values() if found is not None), None)
+        self._metadata = self._read_metadata()
         for one in asked:
-            self._add(one, topics[one.log_directory] or anywhere)
+            self._add(one)
 
     @property
     def total_bytes(self) -> int:
@@ -161,14 +161,30 @@ class Compaction:
         """Whether a broker's directory lacks the mark of a clean stop; a partition that lies elsewhere was copied there."""
         return self._has(directory, FileKind.META_PROPERTIES) and not self._has(directory, FileKind.CLEAN_SHUTDOWN)
 
-    def _add(self, asked: Asked, topics: ClusterTopics | None) -> None:
+    def _read_metadata(self) -> MetadataLogs:
+        directories = [one.log_directory for one in self._asked]
+        try:
+            metadata = MetadataLogs(self.disk, directories)
+            for directory in directories:
+                metadata.of_directory(directory)
+        except UnfitError as error:
+            raise RefusedError(str(error)) from None
+        others = metadata.other_owners()
+        if self.options.is_one_node and others is not None:
+            raise RefusedError(
+                f"--config is the configuration of one node, but {others[0].sentence}, and {others[1].sentence}: compact "
+                "the log directories of one node at a time"
+            )
+        return metadata
+
+    def _add(self, asked: Asked) -> None:
         options, directory = self.options, asked.log_directory
-        defaults = self._defaults(directory, topics)
+        defaults = self._defaults(directory)
         recompresses = options.compact.recompression is not None
         try:
             selected, left_out = select(
                 asked,
-                topics,
+                self._metadata,
                 defaults.topic_config,
                 options.overrides,
                 any_policy=options.any_policy,
@@ -177,16 +193,28 @@ class Compaction:
         except ValueError as error:
             raise RefusedError(f"{directory}: a topic's configuration is none: {error}") from None
         self.left_out += left_out
+        if any(one.reason is LeftOutReason.POLICY_UNKNOWN for one in left_out):
+            sentence = self._metadata.mismatch(directory)
+            self.mismatches += [] if sentence is None else [(directory, sentence)]
         checkpoints = read_checkpoints(self.disk, directory)
+        watermark_path = self._root(directory, FileKind.REPLICATION_CHECKPOINT)
         for path, message in checkpoints.problems:
-            raise RefusedError(f"{path}: {message}; `kcli verify --repair {directory}` tells what can be done")
+            if path != watermark_path:
+                raise RefusedError(f"{path}: {message}; `kcli verify --repair {directory}` tells what can be done")
         compact = options.compact._replace(
             is_unclean=self._is_unclean(directory),
             memory_bytes=options.compact.memory_bytes or defaults.memory_bytes,
             load_factor=defaults.load_factor,
         )
+        unreadable = dict(checkpoints.problems).get(watermark_path)
+        watermark_fault = f"{watermark_path} has no entry of the partition"
+        if unreadable is not None:
+            watermark_fault = f"{watermark_path} cannot be read: {unreadable}"
+        elif not self.disk.exists(watermark_path):
+            watermark_fault = f"{watermark_path} is missing"
         for one in selected:
             key = (one.partition.topic, one.partition.partition)
+            high_watermark = checkpoints.high_watermarks.get(key)
             self.jobs.append(
                 PartitionJob(
                     one.partition,
@@ -198,16 +226,15 @@ class Compaction:
                     checkpoints.cleaner_offsets.get(key),
                     checkpoints.recovery_points.get(key, 0),
                     checkpoints.log_start_offsets.get(key, 0),
-                    checkpoints.high_watermarks.get(key),
+                    high_watermark,
+                    watermark_fault if high_watermark is None else "",
                 )
             )
 
-    def _defaults(self, directory: str, topics: ClusterTopics | None) -> NodeDefaults:
+    def _defaults(self, directory: str) -> NodeDefaults:
+        topics, node_id = self._metadata.of_directory(directory), self._metadata.owner(directory).node_id
         try:
-            layers = NodeLayers(directory, read_node_id(self.disk, directory), {} if topics is None else topics.brokers)
-            return self.options.defaults_of(layers)
-        except CorruptCheckpointError as error:
-            raise RefusedError(f"{error.message}; `kcli verify --repair {directory}` tells what can be done") from None
+            return self.options.defaults_of(NodeLayers(directory, node_id, {} if topics is None else topics.brokers))
         except ValueError as error:
             raise RefusedError(str(error)) from None
 
@@ -354,8 +381,11 @@ class Compaction:
                 copy_into(self.disk, partition.path, join_path(target, base_name(partition.path)), None)
                 here.add(partition.path)
         keys = frozenset((one.topic, one.partition) for one in everything.partitions if one.path in here)
+        unreadable = dict(read_checkpoints(self.disk, source).problems)
         for kind in _CHECKPOINTS:
-            self._write_checkpoint(source, target, kind, self._changed(source, kind), keys)
+            # A broker does not start with a file that it cannot read; without the file no record counts as committed.
+            if self._root(source, kind) not in unreadable:
+                self._write_checkpoint(source, target, kind, self._changed(source, kind), keys)
         self._write_uncleanable(source, target, keys)
         # The mark of a clean stop last: without it nobody takes a part for the whole. A lock that is opened and closed again
         # would be given back.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import NamedTuple
 
 from kcli.inspect.compacting.staged_disk import Outcome
@@ -23,7 +24,8 @@ class CompactOptions(NamedTuple):
 
     `memory_bytes` is what keys may take, 0 for as much as the node's configuration says, filled up to `load_factor`. Active
     segments are rolled, and so cleaned, `with_active`, or whose first records are older than the topic's max.compaction.lag.ms.
-    `from_start` cleans anew what was cleaned before. `random_bytes(n)` gives n bytes that nobody can guess.
+    `from_start` cleans anew what was cleaned before. `random_bytes(n)` gives n bytes that nobody can guess. With
+    `assume_committed` the caller vouches that every record up to the log end is committed, whatever the high watermark is.
     """
 
     now_ms: int
@@ -34,12 +36,14 @@ class CompactOptions(NamedTuple):
     from_start: bool = False
     recompression: Recompression | None = None
     is_unclean: bool = False
+    assume_committed: bool = False
 
 
 class PartitionJob(NamedTuple):
     """A partition to work on; offsets are those of its log directory's checkpoints, None where they have none of it.
 
-    New files go to `store_directory`. In a dry run that is a scratch directory, and only what is needed is kept there.
+    `watermark_fault` is a clause that says why `high_watermark` is None. New files go to `store_directory`. In a dry run it is
+    a scratch directory, and only what is needed is kept there.
     """
 
     partition: PartitionDirectory
@@ -52,6 +56,7 @@ class PartitionJob(NamedTuple):
     recovery_point: int = 0
     log_start_offset: int = 0
     high_watermark: int | None = None
+    watermark_fault: str = ""
 
     @property
     def path(self) -> str:
@@ -90,10 +95,34 @@ class PartitionPlan(NamedTuple):
         return not self.rounds and not self.batches
 
 
+class Reason(StrEnum):
+    """Why nothing of a partition is changed, as --output json names it."""
+
+    EMPTY = "empty"
+    CLEANED_BEFORE = "cleaned-before"
+    ACTIVE_SEGMENT = "active-segment"
+    NO_HIGH_WATERMARK = "no-high-watermark"
+    HIGH_WATERMARK = "high-watermark"
+    OPEN_TRANSACTION = "open-transaction"
+    MIN_COMPACTION_LAG = "min-compaction-lag"
+    HAS_CODEC = "has-codec"
+
+
+class Obstacle(NamedTuple):
+    """One reason: a clause about the partition, the option that removes the obstacle ("" for none) and what to do."""
+
+    reason: Reason
+    clause: str
+    option: str = ""
+    remedy: str = ""
+
+
 class PartitionOutcome(NamedTuple):
     """A partition's plan and the files that make it true; `problem` is one sentence where it is left alone.
 
-    `cleaned_offset` is up to where it is cleaned then, None where that is not known better than before.
+    `cleaned_offset` is up to where it is cleaned then, None where that is not known better than before. `obstacles` say why
+    nothing is changed, and are empty where something is. `assumes_committed` is True where records were cleaned that the
+    high watermark does not prove to be committed.
     """
 
     job: PartitionJob
@@ -101,3 +130,10 @@ class PartitionOutcome(NamedTuple):
     files: Outcome | None = None
     cleaned_offset: int | None = None
     problem: str | None = None
+    obstacles: tuple[Obstacle, ...] = ()
+    assumes_committed: bool = False
+
+    @property
+    def lacks_high_watermark(self) -> bool:
+        """Whether records were left alone because no high watermark of the partition is known."""
+        return any(one.reason is Reason.NO_HIGH_WATERMARK for one in self.obstacles)

@@ -3,7 +3,8 @@
     step                                         by
     -------------------------------------------  -----------------------------------------------------------------------
     open the log, as a broker's start would      kcli.log.log_opener
-    let the high watermark be the checkpoint's   what a follower has above it may be cut: nothing is cleaned by it
+    let the high watermark be the checkpoint's,  records above it may be cut by a follower, so none is cleaned, and none
+      or the log start offset without one          makes another one obsolete; Kafka starts a partition the same way
     roll the active segment, where asked         kcli.log.unified_log
     rounds until all is clean that may be        kcli.log.cleaner, as in a broker; any dirty byte is reason enough
     close, flush what was made
@@ -18,7 +19,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kcli.format.primitives import FormatError
-from kcli.inspect.compacting.jobs import PartitionJob, PartitionOutcome, PartitionPlan
+from kcli.inspect.compacting.jobs import Obstacle, PartitionJob, PartitionOutcome, PartitionPlan
+from kcli.inspect.compacting.obstacles import HAS_CODEC, find_obstacles
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.inspect.compacting.staged_files import Store
 from kcli.log.cleaner.cleanable import LogToClean, log_to_clean
@@ -39,10 +41,12 @@ class NotSoundError(Exception):
 
 
 class WorkedOn(NamedTuple):
-    """A plan, and up to where the log is cleaned then (None: as before)."""
+    """A plan, up to where the log is cleaned then (None: as before), and why nothing is; see PartitionOutcome."""
 
     plan: PartitionPlan
     cleaned_offset: int | None
+    obstacles: tuple[Obstacle, ...] = ()
+    assumes_committed: bool = False
 
 
 def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -> PartitionOutcome:
@@ -57,7 +61,8 @@ def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -
             from kcli.inspect.compacting.recompressing import recompress
 
             staged = StagedDisk(disk, job.path, Store(disk, job.store_directory, lambda: not job.is_dry_run))
-            worked = WorkedOn(recompress(staged, job, job.options.recompression, progress.moved), None)
+            plan = recompress(staged, job, job.options.recompression, progress.moved)
+            worked = WorkedOn(plan, None, (HAS_CODEC,) if plan.is_nothing else ())
         else:
             cleaning = PartitionCleaning(disk, job, progress.moved)
             staged = cleaning.disk
@@ -72,10 +77,19 @@ def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -
         return PartitionOutcome(job, PartitionPlan(), problem=_sentence(job, error))
     finally:
         progress.finish()
+    files = None
     if job.is_dry_run or worked.plan.is_nothing:
         staged.discard()
-        return PartitionOutcome(job, worked.plan, None, worked.cleaned_offset)
-    return PartitionOutcome(job, worked.plan, staged.outcome(), worked.cleaned_offset)
+    else:
+        files = staged.outcome()
+    return PartitionOutcome(
+        job,
+        worked.plan,
+        files,
+        worked.cleaned_offset,
+        obstacles=worked.obstacles,
+        assumes_committed=worked.assumes_committed,
+    )
 
 
 def _sentence(job: PartitionJob, error: Exception) -> str:
@@ -150,9 +164,11 @@ class PartitionCleaning:
         is_rolled = self._must_roll(log)
         if is_rolled:
             log.roll(now_ms)
-        rounds = self._rounds(log, None if job.options.from_start else job.cleaned_offset)
+        checkpoint = None if job.options.from_start else job.cleaned_offset
+        rounds = self._rounds(log, checkpoint)
         if not rounds:
-            return WorkedOn(PartitionPlan(log_bytes=log_bytes, log_bytes_left=log_bytes), None)
+            plan = PartitionPlan(log_bytes=log_bytes, log_bytes_left=log_bytes)
+            return WorkedOn(plan, None, find_obstacles(log, job, checkpoint))
         cleaned_offset = rounds[-1].end_offset
         if self._drops_at_once and any(one.counts.tombstones_kept > 0 for one in rounds):
             self._is_last = True
@@ -162,7 +178,8 @@ class PartitionCleaning:
         plan = _plan_of(rounds)._replace(
             segments=segments, segments_left=log.segment_count, log_bytes=log_bytes, log_bytes_left=log.size_bytes
         )
-        return WorkedOn(plan, cleaned_offset)
+        proven = log.log_start_offset if job.high_watermark is None else job.high_watermark
+        return WorkedOn(plan, cleaned_offset, assumes_committed=cleaned_offset > proven)
 
     def _open(self) -> UnifiedLog:
         """Open the log as a start of a broker does. Raises NotSoundError where that would change records."""
@@ -184,7 +201,8 @@ class PartitionCleaning:
                 f"{job.path}: its log needs a recovery, which would cut records; it is left as it was: start the broker "
                 f"and stop it, or repair it with `kcli verify --repair --apply {job.path}`"
             )
-        log.update_high_watermark(log.log_end_offset if job.high_watermark is None else job.high_watermark)
+        committed = log.log_end_offset if job.options.assume_committed else job.high_watermark
+        log.update_high_watermark(log.log_start_offset if committed is None else committed)
         return log
 
     def _must_roll(self, log: UnifiedLog) -> bool:

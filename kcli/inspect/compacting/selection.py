@@ -9,8 +9,8 @@
 
     a topic's settings come from                       when
     -------------------------------------------------  -----------------------------------------------------------------
-    the metadata log in the same log directory, or     it is there and knows the topic
-      in another one that was named
+    the metadata log in the same log directory, or     it knows the topic, under the topic id of
+      in another one of the same node that was named     partition.metadata (metadata_logs)
     its name                                           __consumer_offsets and __transaction_state are compacted,
                                                        whatever is known
     its node's configuration (node_defaults)           for all that the topic does not set, but a cleanup.policy
@@ -22,16 +22,17 @@ Options go above all of these. `__cluster_metadata` has snapshots instead of cle
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, DirectoryState
-from kcli.inspect.description.cluster_topics import ClusterTopics
+from kcli.inspect.compacting.metadata_logs import WAIVER, MetadataLogs, UnfitError
+from kcli.inspect.description.cluster_topics import METADATA_DIRECTORY, ClusterTopics
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import PartitionDirectory, Target, parent_path
 from kcli.state.topic_names import COMPACTED_INTERNAL_TOPICS
 
-WAIVER = "--any-policy"
 _POLICY = "cleanup.policy"
 
 
@@ -55,11 +56,23 @@ class Selected(NamedTuple):
     config: LogConfig
 
 
+class LeftOutReason(StrEnum):
+    """Why a partition is not worked on, as --output json names it."""
+
+    NOT_COMPACTED = "not-compacted"
+    POLICY_UNKNOWN = "policy-unknown"
+    OTHER_TOPIC = "other-topic"
+    METADATA_LOG = "metadata-log"
+    NOT_IN_USE = "not-in-use"
+    NO_SEGMENTS = "no-segments"
+
+
 class LeftOut(NamedTuple):
-    """A partition that is not worked on, and why; `is_refused` where it was named."""
+    """A partition that is not worked on, and why; `is_refused` where it was named, or is of another topic of its name."""
 
     path: str
     topic: str
+    reason: LeftOutReason
     message: str
     is_refused: bool
 
@@ -106,46 +119,78 @@ def _joined(one: Asked, other: Asked) -> Asked:
 
 def select(
     asked: Asked,
-    cluster: ClusterTopics | None,
+    metadata: MetadataLogs,
     defaults: Mapping[str, str],
     overrides: Mapping[str, str],
     *,
     any_policy: bool,
     recompresses: bool,
 ) -> tuple[list[Selected], list[LeftOut]]:
-    """What of it is worked on, and what is not. Raises ValueError for a setting whose text is not of its type."""
+    """Return the partitions to work on, and the others. Raises ValueError for a setting that is not of its type, OSError."""
     selected: list[Selected] = []
     left_out: list[LeftOut] = []
     for partition in asked.partitions:
-        is_named = partition.path in asked.named
-        own = None if cluster is None else cluster.configs.get(partition.topic, {} if partition.topic in cluster.ids else None)
-        is_known = own is not None or _POLICY in overrides
-        config = LogConfig.of({**defaults, **(own or {}), **overrides})
-        if not is_known:
-            config = config._replace(cleanup_policy=LogConfig().cleanup_policy)
-        if partition.topic in COMPACTED_INTERNAL_TOPICS:
-            config = config._replace(cleanup_policy=config.cleanup_policy | {"compact"})
-        why = _why_not(partition, config, is_known=is_known, any_policy=any_policy and is_named, any_topic=recompresses)
-        if why is None:
-            selected.append(Selected(partition, config))
-        else:
-            left_out.append(LeftOut(partition.path, partition.topic, why, is_named))
+        is_named = is_refused = partition.path in asked.named
+        reason = _unusable(partition)
+        if reason is None:
+            try:
+                cluster = metadata.of_partition(partition)
+            except UnfitError as error:
+                reason, is_refused = (LeftOutReason.OTHER_TOPIC, str(error)), True
+            else:
+                config, is_known = _config(partition.topic, cluster, defaults, overrides)
+                if recompresses or (any_policy and is_named) or config.is_compacted:
+                    selected.append(Selected(partition, config))
+                    continue
+                reason = _not_compacted(config, is_named=is_named) if is_known else _unknown(cluster, is_named=is_named)
+        left_out.append(LeftOut(partition.path, partition.topic, *reason, is_refused))
     return selected, left_out
 
 
-def _why_not(
-    partition: PartitionDirectory, config: LogConfig, *, is_known: bool, any_policy: bool, any_topic: bool
-) -> str | None:
+def _unusable(partition: PartitionDirectory) -> tuple[LeftOutReason, str] | None:
+    """Return why a partition cannot be worked on whatever its topic is, or None."""
     if partition.is_metadata_log:
-        return f"{METADATA_TOPIC} is kept small by its snapshots, and never compacted"
+        return LeftOutReason.METADATA_LOG, f"{METADATA_TOPIC} is kept small by its snapshots, and never compacted"
     if partition.state is not DirectoryState.CURRENT or not partition.is_named:
         state = partition.state.value.lstrip("-")
-        return f"it is no partition in use ({state})" if state else "its name is not that of a partition's directory"
+        return (
+            LeftOutReason.NOT_IN_USE,
+            f"the partition is not in use ({state})" if state else "its name is not that of a partition's directory",
+        )
     if not partition.segments:
-        return "it has no segments"
-    if any_topic or any_policy or config.is_compacted:
-        return None
-    if is_known:
-        policy = ",".join(sorted(config.cleanup_policy)) or "none"
-        return f"its topic's cleanup.policy is {policy}; {WAIVER} compacts what is named all the same"
-    return f"no metadata log here tells its topic's cleanup.policy; {WAIVER} compacts what is named all the same"
+        return LeftOutReason.NO_SEGMENTS, "it has no segments"
+    return None
+
+
+def _config(
+    topic: str, cluster: ClusterTopics | None, defaults: Mapping[str, str], overrides: Mapping[str, str]
+) -> tuple[LogConfig, bool]:
+    """Return a topic's settings, and whether its cleanup.policy is known."""
+    own = None if cluster is None else cluster.configs.get(topic, {} if topic in cluster.ids else None)
+    is_known = own is not None or _POLICY in overrides
+    config = LogConfig.of({**defaults, **(own or {}), **overrides})
+    if not is_known:
+        config = config._replace(cleanup_policy=LogConfig().cleanup_policy)
+    if topic in COMPACTED_INTERNAL_TOPICS:
+        config = config._replace(cleanup_policy=config.cleanup_policy | {"compact"})
+    return config, is_known
+
+
+def _not_compacted(config: LogConfig, *, is_named: bool) -> tuple[LeftOutReason, str]:
+    policy = ",".join(sorted(config.cleanup_policy)) or "none"
+    if not is_named:
+        return LeftOutReason.NOT_COMPACTED, f"cleanup.policy is {policy}"
+    return (
+        LeftOutReason.NOT_COMPACTED,
+        f"its topic is not compacted (cleanup.policy is {policy}): cleaning would remove every record but the last of its key; "
+        f"{WAIVER} does so all the same",
+    )
+
+
+def _unknown(cluster: ClusterTopics | None, *, is_named: bool) -> tuple[LeftOutReason, str]:
+    if cluster is None:
+        why = "cleanup.policy is not known, since no metadata log of the node was named"
+        remedy = f"name the log directory that has {METADATA_DIRECTORY}, too"
+    else:
+        why, remedy = "cleanup.policy is not known", f"the metadata log {cluster.path} has no such topic"
+    return LeftOutReason.POLICY_UNKNOWN, f"{why}; {remedy}{f', or say {WAIVER} if the topic is compacted' if is_named else ''}"

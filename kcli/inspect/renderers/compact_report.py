@@ -1,6 +1,7 @@
 """What a compaction would take away or has taken, as lines: for people, and as JSON for programs.
 
 text      a table of partitions: what goes, of how much                      once, or a partition at a time (little room)
+          <partitions>: why nothing changes; the option that would help      a line for each reason, behind the table
           <counts>; what was done                                            the last line
 
 JSON      one object a line; docs/compact.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning or
@@ -14,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kcli.inspect.compacting.compaction import Placed
-from kcli.inspect.compacting.jobs import PartitionOutcome, PartitionPlan
+from kcli.inspect.compacting.jobs import PartitionOutcome, PartitionPlan, Reason
+from kcli.inspect.compacting.obstacles import ASSUME_COMMITTED, sentence
 from kcli.inspect.compacting.selection import LeftOut
 from kcli.inspect.json_text import dump, path_member, quote
 from kcli.inspect.quantities import format_bytes, format_count
@@ -26,6 +28,12 @@ SCHEMA_VERSION = 1
 
 CLEAN_COLUMNS = ("partition", "records go", "of", "tombstones", "of", "keys", "bytes go", "of", "segments", "rounds")
 RECOMPRESS_COLUMNS = ("partition", "batches", "records", "bytes", "become", "segments", "from format 0, 1")
+# The order of the lines that say why nothing changes: what an option would change comes first.
+_REASONS = (
+    *(Reason.NO_HIGH_WATERMARK, Reason.HIGH_WATERMARK, Reason.ACTIVE_SEGMENT, Reason.MIN_COMPACTION_LAG),
+    *(Reason.OPEN_TRANSACTION, Reason.CLEANED_BEFORE, Reason.HAS_CODEC, Reason.EMPTY),
+)
+_NAMES_IN_A_LINE = 3
 
 
 class RunSummary(NamedTuple):
@@ -50,18 +58,21 @@ class TextReport:
         yield from ()
 
     def left_out(self, left: LeftOut) -> Iterator[str]:
-        """Nothing: what is left out is told on stderr."""
+        """Nothing: what is left out is reported on stderr, behind the plan."""
         yield from ()
 
     def plans(self, outcomes: Sequence[PartitionOutcome]) -> Iterator[str]:
-        """The plan of some partitions; those without anything to do are left out."""
-        rows = [outcome for outcome in outcomes if outcome.problem is None and not outcome.plan.is_nothing]
-        if not rows:
-            return
-        if rows[0].job.options.recompression is not None:
+        """The plan of some partitions: a row for each that changes, then the reasons why the others do not."""
+        planned = [outcome for outcome in outcomes if outcome.problem is None]
+        rows = [outcome for outcome in planned if not outcome.plan.is_nothing]
+        if rows and rows[0].job.options.recompression is not None:
             yield from table_lines(RECOMPRESS_COLUMNS, [_recompress_row(one) for one in rows])
-        else:
+        elif rows:
             yield from table_lines(CLEAN_COLUMNS, [_clean_row(one) for one in rows])
+        assuming = [one for one in rows if one.assumes_committed]
+        if assuming:
+            yield f"{_names(assuming)}: {ASSUME_COMMITTED} counts records as committed that no high watermark covers"
+        yield from _reason_lines([one for one in planned if one.plan.is_nothing])
 
     def problem(self, path: str, message: str) -> Iterator[str]:
         """Nothing: problems are told on stderr."""
@@ -95,6 +106,23 @@ class TextReport:
 
 def _name(outcome: PartitionOutcome) -> str:
     return escape(outcome.job.path)
+
+
+def _names(outcomes: Sequence[PartitionOutcome]) -> str:
+    """The paths of partitions, of many the first ones and how many more there are."""
+    shown = ", ".join(_name(one) for one in outcomes[:_NAMES_IN_A_LINE])
+    more = len(outcomes) - _NAMES_IN_A_LINE
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _reason_lines(unchanged: Sequence[PartitionOutcome]) -> Iterator[str]:
+    """A line for each reason why partitions do not change, with their names."""
+    by_reason: dict[tuple[int, str], list[PartitionOutcome]] = {}
+    for one in unchanged:
+        rank = min(_REASONS.index(obstacle.reason) for obstacle in one.obstacles)
+        by_reason.setdefault((rank, sentence(one.obstacles)), []).append(one)
+    for (_, why), outcomes in sorted(by_reason.items(), key=lambda item: item[0][0]):
+        yield f"{_names(outcomes)}: {escape(why)}"
 
 
 def _segments(plan: PartitionPlan) -> str:
@@ -139,7 +167,7 @@ class JsonReport:
 
     def left_out(self, left: LeftOut) -> Iterator[str]:
         """A partition that is not worked on, and why."""
-        fields = {"topic": left.topic, "refused": left.is_refused, "message": left.message}
+        fields = {"topic": left.topic, "refused": left.is_refused, "reason": left.reason.value, "message": left.message}
         yield f'{{"type":"skipped",{path_member(left.path)},{dump(fields)[1:]}'
 
     def plans(self, outcomes: Sequence[PartitionOutcome]) -> Iterator[str]:
@@ -206,4 +234,9 @@ def _fields(outcome: PartitionOutcome) -> dict[str, object]:
         "convertedBatches": plan.converted_batches,
         "legacyBatches": plan.legacy_batches,
         "cleanedOffset": outcome.cleaned_offset,
+        "highWatermark": outcome.job.high_watermark,
+        "assumedCommitted": outcome.assumes_committed,
+        "reasons": [one.reason.value for one in outcome.obstacles],
+        "message": sentence(outcome.obstacles) if outcome.obstacles else None,
+        "options": [one.option for one in outcome.obstacles if one.option],
     }

@@ -1,0 +1,118 @@
+"""Why nothing of a log is cleaned: what must change before its first dirty segment can be.
+
+    reason                the first segment with records that no round has cleaned                       option
+    --------------------  ---------------------------------------------------------------------------  -------------------
+    empty                 does not exist: the log has no bytes
+    cleaned-before        does not exist: a round has reached the end                                    --from-start
+    active-segment        is the active one, which takes the next append                                 --active
+    no-high-watermark     ends above the log start, and no high watermark of the partition is known      --assume-committed
+    high-watermark        ends above the high watermark: a follower may have to cut its records          --assume-committed
+    open-transaction      ends above the first record of a transaction that is still open
+    min-compaction-lag    has a record younger than min.compaction.lag.ms                                --min-compaction-
+                                                                                                           lag-ms 0
+
+The cleaner takes whole segments, so the first dirty segment decides: while it cannot be cleaned, nothing behind it can be
+(kcli.log.cleaner.cleanable). All of its obstacles are reported, since each of them alone stops the round.
+
+Without a checkpointed high watermark Kafka starts a partition with its log start offset as the high watermark and cleans
+nothing, until the leader or the followers' fetches raise it. No broker runs here that could raise it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcli.inspect.compacting.jobs import Obstacle, PartitionJob, Reason
+from kcli.log.cleaner.cleanable import closed_from, first_dirty_offset
+from kcli.log.time_lookup import largest_timestamp
+from kcli.log.unified_log import UnifiedLog
+
+ASSUME_COMMITTED = "--assume-committed"
+# Re-compression has nothing to do for one reason only.
+HAS_CODEC = Obstacle(
+    Reason.HAS_CODEC, "all data batches have this codec already", remedy="with a level, as in zstd:6, they are written anew"
+)
+
+
+def sentence(obstacles: Sequence[Obstacle]) -> str:
+    """Return one sentence that says why nothing is cleaned and what would change that."""
+    if len(obstacles) == 1:
+        (only,) = obstacles
+        return f"{only.clause}; {only.remedy}" if only.remedy else only.clause
+    # Of the reasons that come together, an open transaction is the only one that no option removes.
+    needed = [one.option or "the end of the transaction" for one in obstacles]
+    return f"{', and '.join(one.clause for one in obstacles)}; it takes {' and '.join(needed)}"
+
+
+def find_obstacles(log: UnifiedLog, job: PartitionJob, checkpoint: int | None) -> tuple[Obstacle, ...]:
+    """Return why no round can be run over a log whose last round has reached `checkpoint`. Raises OSError, FormatError."""
+    local, end_offset = log.local_log(), log.log_end_offset
+    segments = local.segments
+    first_dirty = first_dirty_offset(log, checkpoint)
+    ends = [*log.base_offsets[1:], end_offset]
+    slot = next((at for at, one in enumerate(segments) if one.size_bytes and ends[at] > first_dirty), None)
+    if slot is None:
+        return (_CLEANED_BEFORE if log.size_bytes else _EMPTY,)
+    found = [_ACTIVE_SEGMENT] if slot == len(segments) - 1 else []
+    if log.high_watermark < ends[slot]:
+        found.append(_not_committed(log, job))
+    first_unstable = log.producers.first_unstable_offset
+    if first_unstable is not None and first_unstable < ends[slot]:
+        found.append(_open_transaction(first_unstable))
+    lag_ms = log.config.min_compaction_lag_ms
+    if lag_ms > 0:
+        first = len(segments) - 1 - len(closed_from(segments, first_dirty))
+        up_to_it = segments[min(first, slot) : slot + 1]
+        if any(largest_timestamp(local, one) > job.options.now_ms - lag_ms for one in up_to_it):
+            found.append(_too_young(lag_ms))
+    return tuple(found)
+
+
+_EMPTY = Obstacle(Reason.EMPTY, "there are no records")
+_CLEANED_BEFORE = Obstacle(
+    Reason.CLEANED_BEFORE,
+    "all records were cleaned before",
+    "--from-start",
+    "--from-start cleans them again, which removes tombstones whose time is over",
+)
+_ACTIVE_SEGMENT = Obstacle(
+    Reason.ACTIVE_SEGMENT,
+    "all records that were not cleaned yet are in the active segment",
+    "--active",
+    "--active cleans it, too",
+)
+
+
+def _not_committed(log: UnifiedLog, job: PartitionJob) -> Obstacle:
+    if job.high_watermark is None:
+        return Obstacle(
+            Reason.NO_HIGH_WATERMARK,
+            f"no high watermark is known ({job.watermark_fault}), so no record counts as committed",
+            ASSUME_COMMITTED,
+            f"start the broker and stop it cleanly, which writes the high watermarks anew, or say {ASSUME_COMMITTED} if every "
+            "record is committed, as in topics with one replica",
+        )
+    return Obstacle(
+        Reason.HIGH_WATERMARK,
+        f"the high watermark is {job.high_watermark} and the log end {log.log_end_offset}, and records between them may not be "
+        "committed",
+        ASSUME_COMMITTED,
+        f"{ASSUME_COMMITTED} cleans them if you know that they are",
+    )
+
+
+def _open_transaction(first_offset: int) -> Obstacle:
+    return Obstacle(
+        Reason.OPEN_TRANSACTION,
+        f"a transaction is open from offset {first_offset} on",
+        remedy="start a broker, whose transaction coordinator ends it",
+    )
+
+
+def _too_young(lag_ms: int) -> Obstacle:
+    return Obstacle(
+        Reason.MIN_COMPACTION_LAG,
+        f"records that were not cleaned yet are younger than min.compaction.lag.ms, {lag_ms}",
+        "--min-compaction-lag-ms 0",
+        "--min-compaction-lag-ms 0 cleans them now",
+    )
