@@ -31,8 +31,8 @@ def count_left_out(partition: LogPartition, options: ReadOptions, report: Report
     if options.cuts_at_last_stable_offset:
         cut = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset)
         report.leave_out(*partition.key, BEYOND_LAST_STABLE, count_records(partition, cut, end) if cut < end else 0)
-    if options.stop_at_high_watermark and partition.high_watermark is not None and partition.high_watermark < cut:
-        mark = max(partition.high_watermark, partition.log_start_offset)
+    if options.stop_at_high_watermark and partition.committed_offset < cut:
+        mark = max(partition.committed_offset, partition.log_start_offset)
         report.leave_out(*partition.key, ABOVE_HIGH_WATERMARK, count_records(partition, mark, cut))
 
 

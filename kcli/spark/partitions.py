@@ -8,7 +8,9 @@
     a pattern, several of the above   all of them together
 
 A partition that several log directories hold (brokers' replicas) would give its records twice: that is refused unless
-`duplicatePartitions` says what to do.
+`duplicatePartitions` says what to do. Partitions of one topic name from several log directories must be of one topic: if
+meta.properties or partition.metadata say otherwise (two clusters, or a topic that was created anew), that is refused as well,
+since rows tell topics apart by name only. Topics of different names may come from different clusters.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from kcli.format.file_names import DirectoryState, FileKind
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import CorruptCheckpointError
 from kcli.log import log_directory as layout
 from kcli.log.disk import Disk
+from kcli.log.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
 from kcli.log.log_directory import PartitionDirectory, Segment
 from kcli.log.segment_seek import SegmentSeeker
 from kcli.log.transaction_filter import AbortedTransactions
@@ -63,6 +68,11 @@ class LogPartition:
     def log_start_offset(self) -> int:
         """The first offset that a consumer would be given."""
         return max(self.first_offset, self.checkpointed_start)
+
+    @property
+    def committed_offset(self) -> int:
+        """The high watermark; the log start offset without one, as a broker starts: nothing then proves a record committed."""
+        return self.log_start_offset if self.high_watermark is None else self.high_watermark
 
     @property
     def log_end_offset(self) -> int:
@@ -118,17 +128,19 @@ def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
             found.append(_lone_segment(disk, target.file))
     chosen = [part for part in _merged(found) if _is_chosen(part, options)]
     _check_names(chosen, options)
+    _check_one_topic_a_name(disk, chosen)
     kept = _without_duplicates(disk, chosen, options.duplicate_partitions)
     kept.sort(key=lambda part: (part.topic, part.partition, part.path))
-    checkpoints = {path: _read_checkpoints(disk, path) for path in {part.log_directory for part in kept}}
+    is_start_needed = not options.include_below_log_start
+    checkpoints = {path: _read_checkpoints(disk, path, is_start_needed) for path in {part.log_directory for part in kept}}
     return [LogPartition(disk, part, checkpoints[part.log_directory]) for part in kept]
 
 
-def _read_checkpoints(disk: Disk, path: str) -> layout.Checkpoints:
+def _read_checkpoints(disk: Disk, path: str, is_start_needed: bool) -> layout.Checkpoints:
     """The checkpoints of a log directory. Raises PlanError where the one that hides records cannot be read."""
     checkpoints = layout.read_checkpoints(disk, path)
     for problem_path, sentence in checkpoints.problems:
-        if problem_path.endswith(FileKind.LOG_START_OFFSET_CHECKPOINT.value):
+        if is_start_needed and problem_path.endswith(FileKind.LOG_START_OFFSET_CHECKPOINT.value):
             raise PlanError(
                 f"{problem_path}: {sentence}; without it records below the log start offset cannot be told from others "
                 "(includeBelowLogStart=true reads them all)"
@@ -184,6 +196,60 @@ def _check_names(chosen: list[PartitionDirectory], options: ReadOptions) -> None
         absent = [f"{topic}-{partition}" for topic, partition in wanted if (topic, partition) not in there]
         if absent:
             raise PlanError(f"the partition {', '.join(absent)} does not lie in {', '.join(options.paths)}")
+
+
+def _check_one_topic_a_name(disk: Disk, chosen: list[PartitionDirectory]) -> None:
+    """Raises PlanError where partitions of one topic name are known to be of two topics, and OSError."""
+    by_topic: dict[str, list[PartitionDirectory]] = defaultdict(list)
+    for part in chosen:
+        by_topic[part.topic].append(part)
+    owners: dict[str, Owner] = {}
+    for topic, parts in by_topic.items():
+        directories = list(dict.fromkeys(part.log_directory for part in parts))
+        if len(directories) < 2:
+            continue
+        ids: dict[Uuid, str] = {}
+        for part in parts:
+            _check_topic_id(disk, part, ids)
+        for directory in directories:
+            if directory not in owners:
+                owners[directory] = _read_owner(disk, directory, is_needed=not ids)
+        stated = [owners[directory] for directory in directories if owners[directory].cluster_id is not None]
+        for other in stated[1:]:
+            if stated[0].is_other_cluster(other):
+                raise PlanError(f"{cluster_conflict(stated[0], other)}: {_mixed(topic)}")
+
+
+def _check_topic_id(disk: Disk, part: PartitionDirectory, ids: dict[Uuid, str]) -> None:
+    """Compare a partition's topic id with those of its topic's others, `ids`, and add it. Raises PlanError, OSError."""
+    path = part.file(FileKind.PARTITION_METADATA)
+    try:
+        topic_id = layout.read_topic_id(disk, part)
+    except CorruptCheckpointError:
+        return  # it says nothing; kcli verify reports it
+    if path is None or topic_id is None:
+        return
+    ids.setdefault(topic_id, path)
+    if len(ids) > 1:
+        (first_id, first), *_ = ids.items()
+        raise PlanError(f"{topic_id_conflict(part.topic, first, first_id, path, topic_id)}: {_mixed(part.topic)}")
+
+
+def _read_owner(disk: Disk, directory: str, *, is_needed: bool) -> Owner:
+    """Whose a log directory is. Raises PlanError where that cannot be read and nothing else tells topics apart, OSError."""
+    try:
+        return read_owner(disk, directory)
+    except CorruptCheckpointError as error:
+        if is_needed:
+            raise PlanError(f"{error.message}; so it is not known whether the directories are of one cluster") from None
+        return Owner(directory)
+
+
+def _mixed(topic: str) -> str:
+    return (
+        f"these are two topics named {topic}, and their rows could not be told apart; read them one by one, or choose other "
+        "topics (subscribe, assign, --topic)"
+    )
 
 
 def _without_duplicates(disk: Disk, chosen: list[PartitionDirectory], policy: str) -> list[PartitionDirectory]:

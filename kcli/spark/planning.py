@@ -44,8 +44,8 @@ def latest_offset(partition: LogPartition, options: ReadOptions) -> int:
     end = partition.log_end_offset
     if options.cuts_at_last_stable_offset:
         end = min(end, partition.transactions.last_stable_offset)
-    if options.stop_at_high_watermark and partition.high_watermark is not None:
-        end = min(end, partition.high_watermark)
+    if options.stop_at_high_watermark:
+        end = min(end, partition.committed_offset)
     return end
 
 

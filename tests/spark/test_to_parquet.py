@@ -100,6 +100,15 @@ def test_words_that_make_no_sense(tmp_path: Path) -> None:
             to_parquet._export_options(parse(str(tmp_path), "--out", "x", *words))
 
 
+def test_a_day_is_read_to_its_end(tmp_path: Path) -> None:
+    """As --starting-time it is its first ms, as --ending-time the first ms of the next day; as dump-log's --time has it."""
+    words = ("--starting-time", "2023-11-14", "--ending-time", "2023-11-14")
+    source = to_parquet._export_options(parse(str(tmp_path), "--out", "x", *words)).source
+    assert (source["startingTimestamp"], source["endingTimestamp"]) == ("1699920000000", "1700006400000")
+    with pytest.raises(CannotRun, match="--ending-time: '2030' cannot be meant"):
+        to_parquet._export_options(parse(str(tmp_path), "--out", "x", "--ending-time", "2030"))
+
+
 def test_the_default_compression_is_one() -> None:
     """The command's default, written there so that --help is quick, is the export's."""
     assert parse("x", "--out", "y").compression == ExportOptions("y", {}).compression == DEFAULT_COMPRESSION
