@@ -16,17 +16,33 @@ from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, p
 # name -> (module, one line of help); the order is that of --help and of the README.
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "run a Kafka broker and controller in this process"),
-    "dump-log": ("dump_log", "show the files of a log directory: segments, indexes, snapshots, checkpoints"),
-    "verify": ("verify", "check a log directory, and repair it with --repair"),
-    "compact": ("compact", "clean compacted topics with no broker running, or give batches another codec"),
-    "describe": ("describe", "tell what a log directory holds: topics, offsets, groups, transactions, configs"),
     "format": ("format", "make empty log directories those of a node, as kafka-storage format does"),
+    "dump-log": ("dump_log", "show the files of a log directory: segments, indexes, snapshots, checkpoints"),
+    "describe": ("describe", "list what a log directory holds: topics, offsets, groups, transactions, configs"),
+    "verify": ("verify", "check a log directory by all that a broker relies on; with --repair, repair it"),
     "to-parquet": ("to_parquet", "write records to Parquet through Spark"),
+    "compact": ("compact", "clean compacted topics with no broker running, or give batches another codec"),
     "simulate": ("simulate", "run a broker under virtual time with crashes and bad disks, from a seed"),
 }
+# What the overview lists, in groups: words of a command line, and their help where COMMANDS does not have it.
+GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    ("run a broker", (("serve", ""), ("format", ""))),
+    (
+        "inspect log directories, which stay as they are",
+        (("dump-log", ""), ("describe", ""), ("verify", ""), ("to-parquet", "")),
+    ),
+    ("change log directories", (("compact", ""), ("verify --repair", "plan a repair; with --apply, carry it out"))),
+    ("learn and test", (("simulate", ""), ("help COMMAND", "show the options of a command, as kcli COMMAND --help does"))),
+)
+# What other programs call it.
+ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fsck": "verify"}
 
-DESCRIPTION = "Opens, checks, repairs and queries what Apache Kafka leaves on disk. No broker, no JVM tools."
-EPILOG = "Exit codes: 0 done and sound; 1 done, with damage or findings; 2 could not run. `kcli COMMAND --help` tells more."
+DESCRIPTION = """\
+Kafka in one Python program: a broker that Kafka's clients and tools use as it is, and tools that show,
+check, repair, compact and export its log directories, Apache Kafka's and its own, with no broker running."""
+EPILOG = """\
+Exit codes: 0 done and sound; 1 done, with damage or findings; 2 could not run, or a path is missing.
+docs/ and the README have examples."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,9 +75,10 @@ def overview() -> str:
     """What `kcli --help` prints."""
     parser = Parser(prog="kcli", description=DESCRIPTION, epilog=EPILOG, usage="kcli COMMAND [OPTIONS] [ARGUMENTS]")
     parser.add_argument("--version", action="store_true", help="print the version, and how the record loops run")
-    commands = parser.add_argument_group("commands")
-    for name, (_, help_text) in COMMANDS.items():
-        commands.add_argument(name, help=help_text, action="store_true")
+    for title, commands in GROUPS:
+        group = parser.add_argument_group(title)
+        for name, help_text in commands:
+            group.add_argument(name, help=help_text or COMMANDS[name][1], action="store_true")
     return parser.format_help()
 
 
@@ -82,17 +99,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     """Do what the command line says -> exit code. Raises CannotRun where it makes no sense, SystemExit as argparse does."""
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help"):
         print_text(overview())
         return EXIT_OK if words else EXIT_CANNOT_RUN
+    if words[0] == "help":
+        return _help(words[1:])
     if words[0] in ("-V", "--version"):
         print_text(version())
         return EXIT_OK
-    if words[0] not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise CannotRun(f"there is no command {words[0]!r}; the commands are {known}")
-    parsed = build_parser(words[0]).parse_args(words[1:])
+    parsed = build_parser(_known(words[0])).parse_args(words[1:])
     return int(parsed.run(parsed))
+
+
+def _help(words: list[str]) -> int:
+    """Print the help of one command, or the overview -> exit code. Raises CannotRun."""
+    if len(words) > 1:
+        raise CannotRun(f"kcli help takes one command, not {len(words)}: kcli help {words[0]}")
+    of_all = not words or words[0] in ("help", "-h", "--help")
+    print_text(overview() if of_all else build_parser(_known(words[0])).format_help())
+    return EXIT_OK
+
+
+def _known(command: str) -> str:
+    """Return the command if there is one of that name. Raises CannotRun, with those that may have been meant."""
+    if command in COMMANDS:
+        return command
+    from kcli.inspect.suggestions import did_you_mean
+
+    alias = ALIASES.get(command.lower())
+    meant = did_you_mean(command, COMMANDS) if alias is None else f"; did you mean {alias!r}?"
+    what = f"{meant} kcli help lists all commands" if meant else f"; the commands are {', '.join(COMMANDS)}"
+    raise CannotRun(f"there is no command {command!r}{what}")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import time
 from typing import TYPE_CHECKING
 
 from kcli.commands.node_configuration import node_defaults
-from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, tell, use_colour, write_out
+from kcli.commands.output import CannotRun, exit_code, is_terminal, tell, use_colour, write_out
 from kcli.commands.paths import distinct_paths
 from kcli.inspect.description.options import SECTIONS
+from kcli.inspect.description.sorting import SORTS
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
@@ -49,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the broker's server.properties: what it sets for all topics, for the section compaction",
     )
+    parser.add_argument(
+        "--sort",
+        choices=SORTS,
+        default="name",
+        metavar="ORDER",
+        help=f"order of the rows, the largest or latest first: {', '.join(SORTS[1:])}; or name (%(default)s)",
+    )
     parser.add_argument("--output", choices=["text", "json"], default="text", help="tables, or one JSON object a line")
 
 
@@ -63,15 +72,18 @@ def run(args: argparse.Namespace) -> int:
     asked = _asked_sections(args.show)
     if not asked and args.output == "json":
         asked = frozenset(SECTIONS)
-    options = DescribeOptions(asked or None, tuple(args.topic), tuple(args.group), args.deep, time.time_ns() // 1_000_000)
+    options = DescribeOptions(
+        asked or None, tuple(args.topic), tuple(args.group), args.deep, time.time_ns() // 1_000_000, args.sort
+    )
     try:
         description = describe(OsDisk(), distinct_paths(args.paths), options, node_defaults(args.config))
     except SourceError as error:
         raise CannotRun(str(error)) from None
     for problem in description.problems:
-        tell(_harmless(f"{problem.path}: {problem.message}"))
-    _print(description, args.output)
-    return EXIT_FINDINGS if description.problems else EXIT_OK
+        tell(f"{problem.path}: {problem.message}")
+    if args.output == "json" or not description.matches_nothing:
+        _print(description, args.output)
+    return exit_code(is_sound=not description.problems, all_opened=description.all_opened)
 
 
 def _asked_sections(given: list[str]) -> frozenset[str]:
@@ -90,12 +102,7 @@ def _print(description: Description, output: str) -> None:
     else:
         from kcli.inspect.renderers.description_text import description_lines
 
-        lines = description_lines(description.report, overview=description.is_overview, colour=use_colour())
+        columns = shutil.get_terminal_size().columns if is_terminal() else None
+        lines = description_lines(description.report, overview=description.is_overview, colour=use_colour(), columns=columns)
     # A lone surrogate, as a directory's name that is not UTF-8 has them, becomes its escape: harmless in text, right in JSON.
     write_out("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
-
-
-def _harmless(sentence: str) -> str:
-    from kcli.inspect.renderers.terminal_text import escape
-
-    return escape(sentence)

@@ -7,7 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, write_out
+from kcli.commands.output import CannotRun, exit_code, write_out
+from kcli.commands.output import tell as tell_problem
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--stats", action="store_true", help="counts, sizes, codecs, rates, top keys, producers instead of records"
     )
+    group.add_argument(
+        "--timestamps",
+        choices=["iso", "ms"],
+        help="of --output csv: iso (2023-11-14T22:13:20.000Z; the default) or ms since 1970",
+    )
     group.add_argument("--follow", action="store_true", help="go on as a live broker appends and rolls")
 
 
@@ -89,7 +95,11 @@ def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
 
 def _add_selection_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--offset", metavar="A..B", help="offsets from A up to, not including, B; either may be left out")
-    group.add_argument("--time", metavar="A..B", help="timestamps likewise: ISO 8601 (UTC unless it says so) or ms")
+    group.add_argument(
+        "--time",
+        metavar="A..B",
+        help="timestamps likewise: ISO 8601 (UTC unless it says so) or ms; a day or month is whole, and may be alone",
+    )
     group.add_argument("--key", metavar="KEY", action="append", default=[], help="records with this key; several: any of them")
     group.add_argument(
         "--header", metavar="NAME[=VALUE]", action="append", default=[], help="records with this header; several: all of them"
@@ -116,6 +126,8 @@ def run(args: argparse.Namespace) -> int:
     if not paths:
         raise CannotRun("name what to show: kcli dump-log PATH..., or --files A,B")
     output = _chosen_output(args)
+    if args.timestamps and output != "csv":
+        raise CannotRun("--timestamps is for --output csv: text has times as ISO 8601, json and kafka have milliseconds")
     if output == "kafka":
         return _run_kafka(args, paths)
     from kcli.commands.dump_log_selected import run_selected
@@ -166,33 +178,33 @@ def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
     options, disk = kafka_options(args), OsDisk()
 
     def tell(line: str) -> None:
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(line + "\n")  # Kafka's words for some, with a name in front for others
 
-    problems: list[str] = []
-    files = expand(disk, paths, problems)
-    for problem in problems:
-        tell(f"kcli: {problem}")
-    if problems and not files:
-        return EXIT_CANNOT_RUN
-    sound = dump_as_kafka(disk, files, options, write_out, tell, os.path.abspath)
-    return EXIT_OK if sound and not problems else EXIT_FINDINGS
+    unreadable: dict[str, str] = {}
+    files = expand(disk, paths, unreadable)
+    for path, why in unreadable.items():
+        tell_problem(f"{path}: {why}")
+    unread = set(unreadable)
+    sound = dump_as_kafka(disk, files, options, write_out, tell, os.path.abspath, unread.add)
+    return exit_code(is_sound=sound and not unread, all_opened=unread.isdisjoint(paths))
 
 
-def expand(disk: OsDisk, paths: list[str], problems: list[str]) -> list[str]:
-    """Files as they are; a directory's files in the order of their names; a glob's matches. Raises CannotRun for no match.
+def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str]:
+    """Return files as they are, there or not; a directory's files in the order of their names; a pattern's matches.
 
-    A sentence for each directory that cannot be listed is appended to `problems`.
+    Adds to `problems` each pattern that nothing matches and each directory that cannot be listed, and why.
     """
     found: list[str] = []
     for path in paths:
         if disk.is_directory(path):
             found += _files_below(disk, path.rstrip("/") or "/", set(), problems)
         elif any(sign in path for sign in "*?[") and not disk.exists(path):
-            from kcli.log.log_directory import expand_pattern
+            from kcli.log.log_directory import expand_pattern, why_missing
 
             matches = expand_pattern(disk, path)
             if matches == [path]:
-                raise CannotRun(f"{path}: nothing has such a name")
+                problems[path] = why_missing(path)
+                continue
             for match in matches:
                 found += _files_below(disk, match, set(), problems) if disk.is_directory(match) else [match]
         else:
@@ -200,7 +212,7 @@ def expand(disk: OsDisk, paths: list[str], problems: list[str]) -> list[str]:
     return found
 
 
-def _files_below(disk: OsDisk, directory: str, seen: set[str], problems: list[str]) -> list[str]:
+def _files_below(disk: OsDisk, directory: str, seen: set[str], problems: dict[str, str]) -> list[str]:
     """The files of a directory and of those in it; a directory that links lead to more than once is walked once."""
     real = os.path.realpath(directory)
     if real in seen:
@@ -210,7 +222,7 @@ def _files_below(disk: OsDisk, directory: str, seen: set[str], problems: list[st
     try:
         names = disk.list_directory(directory)
     except OSError as error:
-        problems.append(f"{directory}: cannot be read: {error.strerror or error}")
+        problems[directory] = f"cannot be read: {error.strerror or error}"
         return files
     for name in names:
         path = f"{directory.rstrip('/')}/{name}"

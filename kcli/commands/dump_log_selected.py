@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, tell, use_colour, write_out
+from kcli.commands.output import CannotRun, exit_code, is_terminal, tell, use_colour, write_out
 from kcli.format.primitives import INT32_MAX
 from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.selection import Selection, SelectionError, parse_selection
@@ -27,16 +27,14 @@ def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser
         max_bytes=args.max_bytes if args.max_bytes < INT32_MAX else None,
         parser=parser,
     )
-    renderer = _renderer(output)
+    renderer = _renderer(args, output)
     if args.follow:
         from kcli.commands.follow_log import follow_until_stopped
 
         result = follow_until_stopped(paths, selection, renderer, options)
     else:
         result = dump(paths, selection, renderer, options, OsDisk(), tell=tell, absolute=os.path.abspath)
-    if result.is_sound:
-        return EXIT_OK
-    return EXIT_CANNOT_RUN if result.problems and not result.files else EXIT_FINDINGS
+    return exit_code(is_sound=result.is_sound, all_opened=not result.unopened)
 
 
 def _selection(args: argparse.Namespace) -> Selection:
@@ -58,7 +56,7 @@ def _selection(args: argparse.Namespace) -> Selection:
         raise CannotRun(str(error)) from None
 
 
-def _renderer(output: str) -> Renderer:
+def _renderer(args: argparse.Namespace, output: str) -> Renderer:
     if output == "json":
         from kcli.inspect.renderers.json_lines import JsonLines
 
@@ -66,7 +64,7 @@ def _renderer(output: str) -> Renderer:
     if output == "csv":
         from kcli.inspect.renderers.csv_rows import CsvRows
 
-        return CsvRows(write_out)
+        return CsvRows(write_out, iso_timestamps=args.timestamps != "ms", statistics=args.stats)
     from kcli.inspect.renderers.human_text import HumanText
 
     columns = shutil.get_terminal_size().columns if is_terminal() else None

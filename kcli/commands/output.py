@@ -4,7 +4,9 @@ exit code  meaning
 ---------  ----------------------------------------------------------------------
 0          done, and all was sound
 1          done, but something that was read is damaged, or findings were made
-2          could not run: wrong options, nothing to read, no permission
+2          could not run: wrong options, nothing to read, no permission; or a path that was
+           named is missing or cannot be opened (what the other paths name is done all the same)
+3          done, and nothing is damaged, but offsets are missing (verify and repair)
 130        interrupted
 """
 
@@ -17,7 +19,18 @@ from collections.abc import Callable
 EXIT_OK = 0
 EXIT_FINDINGS = 1
 EXIT_CANNOT_RUN = 2
+EXIT_HOLES = 3
 EXIT_INTERRUPTED = 130
+
+
+def exit_code(*, is_sound: bool, all_opened: bool) -> int:
+    """Return the exit code of a run that came to its end.
+
+    `all_opened` is False if a path of the command line is missing or cannot be opened: this counts more than findings.
+    """
+    if not all_opened:
+        return EXIT_CANNOT_RUN
+    return EXIT_OK if is_sound else EXIT_FINDINGS
 
 
 class CannotRun(Exception):
@@ -29,7 +42,11 @@ class ReaderGone(Exception):
 
 
 def tell(message: str) -> None:
-    """Print one sentence on stderr."""
+    """Print one sentence on stderr, its control characters escaped: it may quote a path."""
+    if not message.isprintable():
+        from kcli.inspect.renderers.terminal_text import escape
+
+        message = escape(message)
     sys.stderr.write(f"kcli: {message}\n")
 
 

@@ -46,7 +46,9 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--starting-offsets", metavar="JSON", help='earliest, or {"topic":{"0":23}} (-2: earliest)')
     group.add_argument("--ending-offsets", metavar="JSON", help='latest, or {"topic":{"0":50}} (-1: latest)')
     group.add_argument("--starting-time", metavar="TIME", help="from the first record of that time on: ISO 8601, or ms")
-    group.add_argument("--ending-time", metavar="TIME", help="up to the first record of that time")
+    group.add_argument(
+        "--ending-time", metavar="TIME", help="up to the first record of that time; up to the end of a day or a month"
+    )
     group.add_argument(
         "--isolation",
         choices=["read_uncommitted", "read_committed"],
@@ -176,14 +178,15 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
 
 
 def _instant(option: str, text: str | None) -> str | None:
-    from kcli.inspect.instants import parse_instant
+    from kcli.inspect.instants import parse_period
 
     if text is None:
         return None
     try:
-        return str(parse_instant(text))
+        period = parse_period(text)
     except ValueError as error:
         raise CannotRun(f"{option}: {error}") from None
+    return str(period.end_ms if option == "--ending-time" else period.first_ms)
 
 
 def summary(options: ExportOptions, result: ExportResult, partitions: list[tuple[str, int]]) -> str:

@@ -1,4 +1,4 @@
-"""Quantities as people read them: bytes with a binary unit, counts with separators."""
+"""Quantities as people read them: bytes with a binary unit, counts with separators, ranges of offsets."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ def format_bytes(size_bytes: int) -> str:
             break
         size /= 1024
     return f"{size:.1f} {unit}"
+
+
+def format_offsets(first_offset: int, end_offset: int) -> str:
+    """The offsets [first_offset, end_offset): offset 3, offsets 3 to 5."""
+    if end_offset == first_offset + 1:
+        return f"offset {first_offset}"
+    return f"offsets {first_offset} to {end_offset - 1}"
 
 
 def format_count(count: int, what: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from kcli import __version__
 from kcli.commands import app
-from kcli.commands.app import COMMANDS, build_parser, main, overview
+from kcli.commands.app import COMMANDS, GROUPS, build_parser, main, overview
 from kcli.format.record_scan import is_compiled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,12 +21,67 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIRED = {"to-parquet": ["--out", "x"], "format": ["--config", "x"], "simulate": ["--seed", "1"]}
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["help", "help"], ["help", "--help"]])
 def test_help(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     """Names every command, on stdout; it is what was asked for."""
     assert main(words) == 0
     out, err = capfd.readouterr()
-    assert out == overview() and err == "" and all(f"  {name} " in out for name in COMMANDS)
+    assert out == overview() and err == "" and all(f"\n  {name} " in out for name in COMMANDS)
+
+
+def test_help_is_in_groups() -> None:
+    """Each command is in one group, and what repairs is with what changes; the description is true of the broker, too."""
+    text = overview()
+    listed = [name for _, commands in GROUPS for name, _ in commands]
+    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
+    assert [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")][-4:] == [
+        f"{title}:" for title, _ in GROUPS
+    ]
+    assert text.index("change log directories:") < text.index("\n  verify --repair ") < text.index("learn and test:")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"]
+    for said in (text, project):
+        assert "a broker" in said and "No broker" not in said and "to follow" not in said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """What its --help prints."""
+    assert main(["help", command]) == 0
+    assert capfd.readouterr() == (build_parser(command).format_help(), "")
+
+
+def test_help_of_what_is_none(capfd: pytest.CaptureFixture[str]) -> None:
+    """A sentence, as where the word is the command."""
+    assert main(["help", "dump-logs"]) == 2
+    assert capfd.readouterr() == (
+        "",
+        "kcli: there is no command 'dump-logs'; did you mean 'dump-log'? kcli help lists all commands\n",
+    )
+    assert main(["help", "verify", "compact"]) == 2
+    assert "takes one command" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("dump", "dump-log"),
+        ("dumplog", "dump-log"),
+        ("kafka-dump-log", "dump-log"),
+        ("Verify", "verify"),
+        ("verfiy", "verify"),
+        ("descibe", "describe"),
+        ("compac", "compact"),
+        ("parquet", "to-parquet"),
+        ("server", "serve"),
+        ("repair", "verify --repair"),
+        ("start", "serve"),
+    ],
+)
+def test_a_misspelt_command(typed: str, meant: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Is answered with the one that is most like it."""
+    assert main([typed, "x"]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith(f"kcli: there is no command {typed!r}; did you mean {meant!r}") and err.count("\n") == 1
 
 
 def test_nothing_to_do(capfd: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +99,7 @@ def test_version(word: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert out == f"kcli {__version__} (record loops {way})\n"
 
 
-@pytest.mark.parametrize("word", ["dump", "--verify", "", "dump-log ", "\x1b[31m"])
+@pytest.mark.parametrize("word", ["xyz", "--nothing", "", "\x1b[31m"])
 def test_an_unknown_command(word: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Is told with the commands that there are, harmless to a terminal."""
     assert main([word]) == 2

@@ -77,7 +77,7 @@ def test_damage_is_told_on_stderr_and_by_the_exit_code(tmp_path: Path, capfd: py
     assert code == 1 and "orders-0" in out
     assert err.startswith(f"kcli: {log}: byte ") and "left in the file" in err
     code, _, err = run(capfd, str(tmp_path), str(tmp_path / "missing"))
-    assert code == 1 and "no such file" in err
+    assert code == 2 and "no such file" in err
 
 
 def test_a_partition_is_known_from_within(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from tests.conftest import FIXTURES, log_sets
 from tests.inspect.described import by_partition, described
 from tests.log.cleaner.test_log_cleaner import COMPACTED, Running
 from tests.log.log_nodes import NOW_MS, Node
+from tests.log_builder import PartitionBuilder
 
 SHOW = frozenset(("compaction",))
 NAME = "kcli-uncleanable-partitions"
@@ -97,6 +98,7 @@ def test_what_the_broker_gave_up_is_a_problem_and_in_the_overview(
     assert main(["describe", str(root), "--show", "compaction"]) == 1
     out, _ = capfd.readouterr()
     assert out.startswith("compaction\n") and "t-0" in out and "t-1" in out
+    PartitionBuilder(root / "other-0")
     assert main(["describe", str(root), "--topic", "other"]) == 0
 
 

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kcli.inspect.renderers.description_json import ROW_TYPES, json_lines
 from kcli.inspect.renderers.description_tables import LEFT_COLUMNS, TABLES
 from kcli.inspect.renderers.description_text import OVERVIEW_ROWS, description_lines
 from kcli.inspect.renderers.terminal_text import width
-from kcli.inspect.renderers.text_table import MAX_CELL_COLUMNS, table_lines
+from kcli.inspect.renderers.text_table import MAX_CELL_COLUMNS, fit_table, table_lines, wrapped
 from tests.conftest import FIXTURES, log_sets
 from tests.inspect.described import described
 from tests.log_builder import PartitionBuilder
@@ -140,3 +142,45 @@ def test_json_tells_unknown_from_none() -> None:
     assert objects[-1]["rows"]["acls"] is None and objects[-1]["rows"]["groups"] is None
     assert any(one["type"] == "unknown" for one in objects)
     assert objects[-1]["rows"]["partitions"] == 1
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 132, 200, 1000])
+@pytest.mark.parametrize("overview", [True, False])
+def test_nothing_is_wider_than_the_terminal(columns: int, overview: bool) -> None:
+    """Every line fits, every table keeps its first column, and what had no room is named, with a terminal of any width."""
+    report = described(DATA).report
+    whole = list(description_lines(report, overview=overview))
+    lines = list(description_lines(report, overview=overview, columns=columns))
+    too_wide = [line for line in lines if width(line) > columns and " " in line.strip()]
+    assert not too_wide
+    titles = [line for line in whole if line and not line.startswith(" ") and len(line) <= columns]
+    assert [line for line in lines if line in titles] == titles
+    if columns == 1000:
+        assert lines == whole
+    left_out = sum("too narrow" in line or "without " in line for line in lines)
+    assert bool(left_out) == (columns < 200)
+
+
+def test_a_narrow_table_keeps_what_matters() -> None:
+    """Names of columns are broken first, then text is cut, then columns go in the order that was asked for."""
+    columns = ["topic", "log end offset", "id", "codecs", "size"]
+    rows = [["t" * 40, "17", "i" * 22, "zstd lz4 snappy gzip", "1.0 MiB"], ["u", "18", "j" * 22, "none", "2 B"]]
+    left = frozenset(("topic", "id", "codecs"))
+    whole = fit_table(columns, rows, left=left, fit=200)
+    assert (whole.head, whole.left_out) == (list(table_lines(columns, rows, left=left))[:1], [])
+    broken = fit_table(columns, rows, left=left, fit=110)
+    assert len(broken.head) > 1 and "t" * 40 in broken.rows[0] and not broken.left_out
+    cut = fit_table(columns, rows, left=left, fit=90, first_to_go=("id", "codecs"))
+    assert not cut.left_out and "…" in cut.rows[0] and "i" * 22 in cut.rows[0]
+    gone = fit_table(columns, rows, left=left, fit=50, first_to_go=("id", "codecs"))
+    assert gone.left_out == ["id", "codecs"] and "1.0 MiB" in gone.rows[0] and gone.rows[0].startswith("  " + "t" * 10)
+    for fit in range(40, 140):
+        table = fit_table(columns, rows, left=left, fit=fit, first_to_go=("id",))
+        assert max(map(width, [*table.head, *table.rows])) <= fit
+
+
+def test_a_sentence_is_wrapped_at_its_blanks() -> None:
+    """With its own indent on the first line, and a word that is too long on a line of its own."""
+    assert list(wrapped("  one two  three", 8, "    ")) == ["  one", "    two", "    three"]
+    assert list(wrapped("  one " + "x" * 20, 10, "  ")) == ["  one", "  " + "x" * 20]
+    assert list(wrapped("  as it is", None, "")) == ["  as it is"]

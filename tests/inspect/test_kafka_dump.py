@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     dumped = dump(*paths, tmp_path / "missing" / LOG, disk=Refusing())
     assert dumped.told == [
         f"kcli: {paths[1]}: cannot be read: Permission denied",
-        f"kcli: {tmp_path / 'missing' / LOG}: cannot be read: No such file or directory",
+        f"kcli: {tmp_path / 'missing' / LOG}: there is no such file or directory",
     ]
     assert dumped.out.count("| offset: 0 ") == 2 and not dumped.is_sound
 

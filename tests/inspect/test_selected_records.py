@@ -87,7 +87,7 @@ def test_times(given_set: LogSet, name: str, records: list[KafkaRecord]) -> None
     for first, end in ranges_of([record.timestamp for record in records]):
         if first is not None and end is not None and first >= end:
             continue
-        typed = f"{'' if first is None else first}..{'' if end is None else end}"
+        typed = f"{'' if first is None else f'{first}ms'}..{'' if end is None else f'{end}ms'}"
         wanted = [
             record.offset
             for record in records

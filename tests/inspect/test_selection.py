@@ -30,17 +30,30 @@ def test_offsets(typed: str, meant: Range) -> None:
     ("typed", "meant"),
     [
         ("1700000000000..1700000000001", Range(1_700_000_000_000, 1_700_000_000_001)),
-        ("2023-11-14..2023-11-15", Range(1_699_920_000_000, 1_700_006_400_000)),
+        ("2023-11-14..2023-11-15", Range(1_699_920_000_000, 1_700_092_800_000)),
         ("2023-11-14T22:13:20..", Range(1_700_000_000_000, None)),
         ("2023-11-14T22:13:20Z..", Range(1_700_000_000_000, None)),
         ("2023-11-14T22:13:20+02:00..", Range(1_700_000_000_000 - 2 * HOUR_MS, None)),
         ("..2023-11-14 22:13:20.5", Range(None, 1_700_000_000_500)),
         ("2023-11-14T22:13:20.0001..", Range(1_700_000_000_001, None)),
-        ("-5..", Range(-5, None)),
+        ("-5ms..", Range(-5, None)),
+        ("0..2030ms", Range(0, 2030)),
+        ("2023-11-14..2023-11-14", Range(1_699_920_000_000, 1_700_006_400_000)),
+        ("2023-11-14..2023-11-14T01:00", Range(1_699_920_000_000, 1_699_920_000_000 + HOUR_MS)),
+        ("2023-11-14", Range(1_699_920_000_000, 1_700_006_400_000)),
+        (" 2023-11-14 .. ", Range(1_699_920_000_000, None)),
+        ("2024-02", Range(1_706_745_600_000, 1_709_251_200_000)),
+        ("..2023-12", Range(None, 1_704_067_200_000)),
+        ("2023-W46", Range(1_699_833_600_000, 1_700_438_400_000)),
+        ("2023-W46-2", Range(1_699_920_000_000, 1_700_006_400_000)),
+        ("100000000000..253402300799999", Range(10**11, 253_402_300_799_999)),
     ],
 )
 def test_times(typed: str, meant: Range) -> None:
-    """ISO 8601 in UTC unless it names a zone, or milliseconds; what is finer than a millisecond is rounded up."""
+    """ISO 8601 in UTC unless it names a zone, or milliseconds; what is finer than a millisecond is rounded up.
+
+    A day, a week or a month is all of it: from its first ms as the start, to its last ms as the end, both alone.
+    """
     assert parse_selection(time=typed).times == meant
 
 
@@ -72,11 +85,24 @@ def test_nothing_asked_for_is_everything() -> None:
         ({"offset": "x"}, "'x' is no offset"),
         ({"offset": "٣.."}, "is no offset"),
         ({"offset": f"{2**63}.."}, "is no offset"),
-        ({"time": "2023-11-14"}, "write a range"),
-        ({"time": "yesterday.."}, "'yesterday' is no point in time"),
-        ({"time": "20231114.."}, "write 2023-11-14 for the date"),
-        ({"time": "99999999999999999999.."}, "beyond the timestamps"),
+        ({"time": "2023-11-14T00:00"}, "write a range, A..B, A.. or ..B; only a day, a week or a month may be alone"),
+        ({"time": "1700000000000"}, "write a range"),
+        ({"time": "yesterday.."}, "'yesterday' is not a time: write ISO 8601"),
+        ({"time": "2023-13.."}, "'2023-13' is not a time"),
+        ({"time": "2023-11-31"}, "'2023-11-31' is not a time"),
+        ({"time": "2030.."}, "--time 2030..: '2030' cannot be meant as milliseconds since 1970"),
+        ({"time": "..2030"}, "write 2030-01-01 for the beginning of that year, 2030-12 for its last month, 2030ms for so many"),
+        ({"time": "202311.."}, "write 2023-11 for the month"),
+        ({"time": "20231114"}, "write 2023-11-14 for the day"),
+        ({"time": "1700000000.."}, "write 1700000000000 if these are seconds"),
+        ({"time": "1700000000000000.."}, "write 1700000000000 if these are microseconds"),
+        ({"time": "1700000000000000000.."}, "write 1700000000000 if these are nanoseconds"),
+        ({"time": "-5.."}, "or -5ms for so many milliseconds"),
+        ({"time": "5.."}, "or 5ms for so many milliseconds"),
+        ({"time": "99999999999999999999.."}, "cannot be meant as milliseconds"),
+        ({"time": "99999999999999999999ms.."}, "beyond the timestamps"),
         ({"time": "2023-11-15..2023-11-14"}, "the range is empty"),
+        ({"time": "2023-11-14T01:00..2023-11-14T01:00"}, "the range is empty"),
         ({"producer_ids": ["x"]}, "--producer-id x: write a whole number"),
         ({"limit": "-1"}, "--limit -1: write a whole number"),
         ({"tail": "1e3"}, "--tail 1e3: write a whole number"),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from kcli.commands.app import main
 from kcli.inspect.dumping.renderer import Entry
 from tests.conftest import LogSet, every_log_set
 from tests.inspect.seen import Seen, dumped
+from tests.log_builder import PartitionBuilder
 
 DUMPED = [
     pytest.param(given_set, path, id=f"{given_set.data.parent.name}-{path}")
@@ -124,11 +128,36 @@ def test_what_a_broker_gave_up_cleaning(tmp_path: Path) -> None:
 
 
 def test_preallocated_indexes_are_no_damage(tmp_path: Path) -> None:
-    """The zeros behind the entries of an active segment's index are told, not counted as damage."""
+    """The zeros behind the entries of an active segment's index are part of its size, and neither damage nor a remark."""
     seen = written(tmp_path, "00000000000000000007.index", (3).to_bytes(4, "big") + (61).to_bytes(4, "big") + bytes(80))
     assert [entry.fields for _, entry in seen.entries_seen] == [{"offset": 10, "position": 61}]
     assert seen.result is not None and seen.result.is_sound
-    assert "80 bytes behind the last entry are preallocated" in seen.notes[0][1]
+    assert not seen.notes and (seen.files[0].size_bytes, seen.files[0].preallocated_bytes) == (88, 80)
+
+
+def test_a_live_directory_is_not_all_preallocated_indexes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each topic of a running broker has two indexes of 10 MiB: no line on each, and no size that they make."""
+    for number in range(3):
+        log = PartitionBuilder(tmp_path / f"topic-{number}")
+        log.append([(b"k", b"v")] * 20)
+        log.append([(b"k", b"v")] * 20)
+        log.flush()
+        for suffix, entry_bytes in ((".index", 8), (".timeindex", 12)):
+            os.truncate(log.path(suffix), 10 * 1024 * 1024 // entry_bytes * entry_bytes)
+    for words in (["dump-log", "--output", "text"], ["describe"]):
+        assert main([*words, str(tmp_path)]) == 0
+        out, err = capfd.readouterr()
+        assert err == "" and "MiB, " not in out and "behind the last entry" not in out
+        assert out.count("10.0 MiB") == (6 if words[0] == "dump-log" else 0), "as a remark on the size only"
+    assert main(["dump-log", "--output", "text", str(tmp_path / "topic-0")]) == 0
+    assert ".index  an offset index: where in its segment the batches of some offsets begin, 8 B (preallocated: 10.0 MiB)" in (
+        capfd.readouterr().out
+    )
+    assert main(["dump-log", "--output", "json", str(tmp_path / "topic-0")]) == 0
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert not [line for line in lines if line["type"] == "note"]
+    (index,) = [line for line in lines if line.get("kind") == "index"]
+    assert (index["sizeInBytes"], index["preallocatedBytes"]) == (10_485_760, 10_485_752)
 
 
 @pytest.mark.parametrize(

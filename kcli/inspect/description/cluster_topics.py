@@ -25,12 +25,15 @@ _INDEX_BYTES = "segment.index.bytes"
 class ClusterTopics(NamedTuple):
     """Topic ids by name, and the settings that a topic has of its own, by topic and setting.
 
-    `brokers` are the settings that brokers were given while they ran, by id; those of all of them have the id "".
+    `brokers` are the settings that brokers were given while they ran, by id; those of all of them have the id "". `path` is the
+    metadata log's directory. `damage` says what is wrong with it, "" where nothing is: what it says may then be out of date.
     """
 
+    path: str
     ids: dict[str, Uuid]
     configs: dict[str, dict[str, str]]
     brokers: dict[str, dict[str, str]]
+    damage: str = ""
 
     def index_settings(self, topic: str) -> IndexSettings:
         """The settings that the topic's indexes depend on: its own, else Kafka's defaults."""
@@ -48,5 +51,7 @@ def read_cluster_topics(disk: Disk, log_directory: str) -> ClusterTopics | None:
     directory = join_path(log_directory, METADATA_DIRECTORY)
     if not disk.is_directory(directory):
         return None
-    image = read_metadata_log(disk, read_partition(disk, directory), None, Remarks()).image
-    return ClusterTopics(dict(image.topic_ids), image.configs_of("TOPIC"), image.configs_of("BROKER"))
+    remarks = Remarks()
+    image = read_metadata_log(disk, read_partition(disk, directory), None, remarks).image
+    damage = next((f"{problem.path}: {problem.message}" for problem in remarks.problems), "")
+    return ClusterTopics(directory, dict(image.topic_ids), image.configs_of("TOPIC"), image.configs_of("BROKER"), damage)

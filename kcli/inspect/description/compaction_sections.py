@@ -4,7 +4,7 @@
     ----------------------  --------------------------------------------------------------------------------------------
     cleaned to              what cleaner-offset-checkpoint says
     dirty bytes and ratio   what a cleaner would count that looks now (kcli.log.cleaner.cleanable); not known where the
-                            last stable offset is not, or with min.compaction.lag.ms what time it is
+                            last stable offset or the high watermark is not, or with min.compaction.lag.ms what time it is
     given up                what kcli-uncleanable-partitions says, unless the partition was cleaned since
 
 Settings are the topic's own, else the node's (kcli.inspect.node_defaults), else Kafka's defaults. What server.properties sets
@@ -41,7 +41,7 @@ def compaction_rows(surveyed: Surveyed, image: MetadataImage | None, now_ms: int
         directory = log.directory
         if directory.state is not DirectoryState.CURRENT or not directory.is_named or directory.topic == METADATA_TOPIC:
             continue
-        config = _config(directory.topic, image, defaults_of(directory.path))
+        config = None if log.is_foreign else _config(directory.topic, image, defaults_of(directory.path))
         is_compacted = directory.topic in COMPACTED_INTERNAL_TOPICS or (config is not None and config.is_compacted)
         if is_compacted or log.cleaned_offset is not None or log.given_up is not None:
             rows.append(_row(log, config, now_ms))
@@ -81,13 +81,13 @@ def _row(log: PartitionLog, config: LogConfig | None, now_ms: int | None) -> Row
 def _measured(log: PartitionLog, config: LogConfig, now_ms: int | None) -> LogToClean | None:
     """What a cleaner would find that looks now; None where it cannot be told."""
     start_offset, end_offset, last_stable_offset = log.start_offset, log.end_offset, log.last_stable_offset
-    if start_offset is None or end_offset is None or last_stable_offset is None:
+    # Without a high watermark a broker starts with the log start offset and raises it as replicas fetch: how far is not known.
+    if start_offset is None or end_offset is None or last_stable_offset is None or log.high_watermark is None:
         return None
     lag_ms = config.min_compaction_lag_ms
     if now_ms is None and lag_ms > 0:
         return None
-    if log.high_watermark is not None:
-        last_stable_offset = min(last_stable_offset, log.high_watermark)
+    last_stable_offset = min(last_stable_offset, max(log.high_watermark, start_offset))
     segments = log.sized_segments
     first_dirty = dirty_from(start_offset, end_offset, log.cleaned_offset)
     try:

@@ -28,7 +28,8 @@ from kcli.inspect.description.options import (
     DescribeOptions,
 )
 from kcli.inspect.description.partition_log import Logs
-from kcli.inspect.description.remarks import Problem, Remarks
+from kcli.inspect.description.remarks import Problem, Remarks, missing_name
+from kcli.inspect.description.sorting import NAME, sort_rows, sorted_sections
 from kcli.inspect.description.sources import SourceError, Sources, find_sources
 from kcli.inspect.description.topic_sections import (
     Row,
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
+# They join partitions with the metadata, or several of them.
+_JOINED_SECTIONS = frozenset(("topics", "partitions", "compaction", "groups", "transactions"))
 _METADATA_SECTIONS = frozenset(("configs", "acls", "users", "quotas", "tokens"))
 
 
@@ -59,11 +62,15 @@ class Description(NamedTuple):
     """What was found. `is_overview` where it was made of log directories with nothing in particular asked for.
 
     `report` has the rows of each section that was asked for, None where they cannot be told, and `unknowns`, `problems`.
+    `all_opened` is False if one of the paths that were named could not be described, `matches_nothing` True if no topic and
+    no group matches those that were asked for: then there is nothing to print but the problems.
     """
 
     report: Row
     problems: list[Problem]
     is_overview: bool
+    all_opened: bool
+    matches_nothing: bool = False
 
 
 def describe(
@@ -76,10 +83,17 @@ def describe(
     remarks = Remarks()
     sources = find_sources(disk, paths, remarks)
     show = options.show or _default_sections(sources, options)
-    report = _Describer(disk, sources, options._replace(show=show), show, remarks, defaults_of).report()
+    if options.sort != NAME and not show & sorted_sections(options.sort):
+        sections = ", ".join(sorted(sorted_sections(options.sort)))
+        raise SourceError(f"--sort {options.sort} is for the sections {sections}, and none of them is shown")
+    describer = _Describer(disk, sources, options._replace(show=show), show, remarks, defaults_of)
+    matches_nothing = not describer.find_asked()
+    report = describer.report()
+    sort_rows(report, options.sort)
     report["unknowns"] = remarks.unknowns
     report["problems"] = [problem._asdict() for problem in remarks.problems]
-    return Description(report, remarks.problems, is_overview=options.show is None and show is OVERVIEW_SECTIONS)
+    is_overview = options.show is None and show is OVERVIEW_SECTIONS
+    return Description(report, remarks.problems, is_overview, remarks.all_opened, matches_nothing)
 
 
 def _default_sections(sources: Sources, options: DescribeOptions) -> frozenset[str]:
@@ -118,9 +132,26 @@ class _Describer:
         self.logs = Logs(disk, sources, remarks, deep=options.deep)
         self._defaults_of = defaults_of
 
+    def find_asked(self) -> bool:
+        """Return False if no topic and no group is one that was asked for; each pattern without any is a problem."""
+        topics = {replica.directory.topic for replica in self.sources.replicas}
+        if self.options.topics and self.image is not None:
+            topics |= self.image.topic_ids.keys()
+        missing = [missing_name("topic", glob, topics) for glob in self.options.topics]
+        if self.options.groups and self.groups is not None:
+            missing += [missing_name("group", glob, self.groups.ids()) for glob in self.options.groups]
+        for sentence in missing:
+            if sentence is not None:
+                self.remarks.problem(self.sources.directories[0].path, sentence)
+        return not missing or None in missing
+
     def report(self) -> Row:
         show, report = self.show, Row()
         self._tell_of_directories()
+        if show & _JOINED_SECTIONS:
+            from kcli.inspect.description.foreign_partitions import set_foreign_aside
+
+            set_foreign_aside(self.logs, self.metadata, self.options)
         self._tell_of_the_uncleanable()
         if "cluster" in show:
             from kcli.inspect.description.cluster_sections import cluster_row

@@ -58,6 +58,10 @@ class GroupSections:
         for key, partition in share_state.partitions.items():
             self._share.setdefault(key.group_id, []).append((key.topic_id, key.partition, partition))
 
+    def ids(self) -> set[str]:
+        """Return the ids of all groups, also of those that were not asked for."""
+        return {group_id for state in self._states for group_id in state.groups}
+
     def rows(self) -> list[Row]:
         """A row a group, by id; with globs for topics only groups that have an offset in one of them."""
         rows = []

@@ -46,7 +46,7 @@ GROUP_SECTIONS = frozenset(("groups", "members", "configs"))
 class DescribeOptions(NamedTuple):
     """`show` are names of SECTIONS, None to choose by what was given and asked for; `topics` and `groups` are globs, any of
     which may match, none for all. With `deep` every batch header is read, so that nothing is left out for its cost.
-    `now_ms` is what time it is, for what a cleaner would find now.
+    `now_ms` is what time it is, for what a cleaner would find now. `sort` is the order of rows, one of sorting.SORTS.
     """
 
     show: frozenset[str] | None = None
@@ -54,6 +54,7 @@ class DescribeOptions(NamedTuple):
     groups: tuple[str, ...] = ()
     deep: bool = False
     now_ms: int | None = None
+    sort: str = "name"
 
     def wants_topic(self, name: str) -> bool:
         """True where a topic is asked for."""

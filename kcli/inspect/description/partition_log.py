@@ -106,6 +106,11 @@ class PartitionLog:
         self.directory = replica.directory
         self._key = (self.directory.topic, self.directory.partition)
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the partition is of another topic than the one of its name (foreign_partitions)."""
+        return self.directory.path in self._logs.sources.foreign
+
     # ------------------------------------------------------------------------------------------------------ offsets
 
     @property

@@ -3,6 +3,7 @@
     kind        example                                                    exit code
     ----------  ---------------------------------------------------------  ---------
     a problem   a file that is damaged, missing in the middle, unreadable  1
+                a path that was named and cannot be described              2
     an unknown  no metadata log among the directories: no configs          0
 
 Random bytes can make any number of problems: of one path only the first few are kept, and that there are more.
@@ -10,9 +11,12 @@ Random bytes can make any number of problems: of one path only the first few are
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 MOST_OF_A_PATH = 8
+MOST_NAMES = 8
 
 
 class Problem(NamedTuple):
@@ -23,9 +27,10 @@ class Problem(NamedTuple):
 
 
 class Remarks:
-    """Collects problems and unknowns, each once."""
+    """Collects problems and unknowns, each once. `all_opened` is False once a path that was named cannot be described."""
 
     def __init__(self) -> None:
+        self.all_opened = True
         self._problems: dict[Problem, None] = {}
         self._counts: dict[str, int] = {}
         self._unknowns: dict[str, None] = {}
@@ -38,6 +43,11 @@ class Remarks:
         count = self._counts[path] = self._counts.get(path, 0) + 1
         if count <= MOST_OF_A_PATH:
             self._problems[found] = None
+
+    def unopened(self, path: str, message: str) -> None:
+        """Add why a path of the command line cannot be described."""
+        self.all_opened = False
+        self.problem(path, message)
 
     def unreadable(self, path: str, error: OSError) -> None:
         """Add that `path` cannot be read."""
@@ -61,3 +71,16 @@ class Remarks:
     def unknowns(self) -> list[str]:
         """The sentences on what is not known."""
         return list(self._unknowns)
+
+
+def missing_name(what: str, glob: str, names: Collection[str]) -> str | None:
+    """Return a sentence on a `glob` that none of the names of topics or groups matches, with what may have been meant."""
+    if any(fnmatchcase(name, glob) for name in names):
+        return None
+    from kcli.inspect.suggestions import did_you_mean
+
+    meant = did_you_mean(glob.strip("*?"), sorted(names))
+    if not meant and names:
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        meant = f"; there are {', '.join(sorted(names)[:MOST_NAMES])}{more}"
+    return f"no {what} here {'matches' if set(glob) & set('*?[') else 'is called'} {glob!r}{meant}"

@@ -6,8 +6,9 @@
                                  nodes of one cluster
     a partition's directory      it, and of the log directory around it meta.properties and the checkpoints
 
-Directories of two clusters cannot be told as one. A partition may lie in several directories: each is a replica of its own,
-and where one answer is wanted (the offsets of a group, a topic's end) the replica that ends last gives it.
+Directories of two clusters cannot be described as one. A partition may be in several directories: each is a replica of its own,
+and where one answer is wanted (the offsets of a group, a topic's end) the replica that ends last gives it. A partition whose
+topic id is not the one of its topic (foreign_partitions) is shown, but not joined with anything.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kcli.format import limits
-from kcli.format.file_names import DirectoryState, FileKind
+from kcli.format.file_names import METADATA_TOPIC, DirectoryState, FileKind
 from kcli.format.metadata_files import (
     CleanShutdown,
     MetaProperties,
@@ -26,6 +27,7 @@ from kcli.format.metadata_files import (
 from kcli.format.primitives import FormatError
 from kcli.inspect.description.remarks import Remarks
 from kcli.log.disk import Disk
+from kcli.log.log_dir_owner import cluster_conflict, owner_of
 from kcli.log.log_directory import (
     Checkpoints,
     LogDirectory,
@@ -77,10 +79,15 @@ class Sources:
     def __init__(self, directories: list[SourceDirectory]) -> None:
         self.directories = directories
         self.replicas = [Replica(source, partition) for source in directories for partition in source.partitions]
+        self.foreign: set[str] = set()  # the paths of partitions of another topic of the same name
         self._current: dict[tuple[str, int], list[Replica]] = {}
         for replica in self.replicas:
             if replica.directory.state is DirectoryState.CURRENT and replica.directory.is_named:
                 self._current.setdefault((replica.directory.topic, replica.directory.partition), []).append(replica)
+        # A metadata log of which nothing says whose it is must not speak for a cluster that has one of its own.
+        metadata_logs = self._current.get((METADATA_TOPIC, 0), [])
+        if of_a_cluster := [one for one in metadata_logs if one.source.meta is not None and one.source.meta.cluster_id]:
+            self._current[METADATA_TOPIC, 0] = of_a_cluster
 
     @property
     def cluster_id(self) -> str | None:
@@ -96,6 +103,18 @@ class Sources:
         """The replicas of a partition that are in use, in the order given."""
         return self._current.get((topic, partition), [])
 
+    def set_aside(self, replica: Replica) -> None:
+        """Join a partition with nothing: it is of another topic of the same name."""
+        key = (replica.directory.topic, replica.directory.partition)
+        self.foreign.add(replica.directory.path)
+        self._current[key] = [one for one in self._current[key] if one is not replica]
+        if not self._current[key]:
+            del self._current[key]
+
+    def current_replicas(self) -> list[Replica]:
+        """The replicas of all partitions that are in use."""
+        return [replica for replicas in self._current.values() for replica in replicas]
+
     def partitions_of(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions that are here and in use, ascending."""
         return sorted(partition for name, partition in self._current if name == topic)
@@ -108,7 +127,7 @@ def find_sources(disk: Disk, paths: Iterable[str], remarks: Remarks) -> Sources:
     """
     targets, problems = resolve_paths(disk, paths)
     for path, message in problems:
-        remarks.problem(path, message.removeprefix(f"{path}: "))
+        remarks.unopened(path, message.removeprefix(f"{path}: "))
     whole: dict[str, LogDirectory] = {}
     single: dict[str, list[PartitionDirectory]] = {}
     for target in targets:
@@ -117,7 +136,7 @@ def find_sources(disk: Disk, paths: Iterable[str], remarks: Remarks) -> Sources:
         elif target.partition is not None:
             single.setdefault(target.partition.log_directory, []).append(target.partition)
         else:
-            remarks.problem(target.path, "a file; describe takes log directories and partitions, kcli dump-log shows files")
+            remarks.unopened(target.path, "a file; describe takes log directories and partitions, kcli dump-log shows files")
     found = [_read_source(disk, path, listing, listing.partitions, remarks) for path, listing in whole.items()]
     for path, partitions in single.items():
         if path not in whole:
@@ -130,10 +149,13 @@ def find_sources(disk: Disk, paths: Iterable[str], remarks: Remarks) -> Sources:
 
 
 def _check_clusters(found: list[SourceDirectory]) -> None:
-    by_cluster = {source.meta.cluster_id: source.path for source in found if source.meta and source.meta.cluster_id}
-    if len(by_cluster) > 1:
-        where = ", ".join(f"{cluster} ({path})" for cluster, path in by_cluster.items())
-        raise SourceError(f"these directories belong to several clusters: {where}; describe one cluster at a time")
+    stated = [owner_of(source.path, source.meta) for source in found]
+    first = next((owner for owner in stated if owner.cluster_id), None)
+    for other in stated if first else ():
+        if first is not None and first.is_other_cluster(other):
+            raise SourceError(
+                f"{cluster_conflict(first, other)}: they belong to several clusters; describe one cluster at a time"
+            )
 
 
 def _read_source(

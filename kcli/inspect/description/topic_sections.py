@@ -72,12 +72,17 @@ class Surveyed:
 def topic_rows(surveyed: Surveyed, image: MetadataImage | None, options: DescribeOptions) -> list[Row]:
     """A row a topic: those that lie here and those that the metadata knows, by name."""
     here: dict[str, list[PartitionLog]] = {}
+    foreign: dict[tuple[str, str], list[PartitionLog]] = {}  # by name and topic id
     for log in surveyed.logs:
-        if log.directory.is_named:
+        if log.is_foreign:
+            foreign.setdefault((log.directory.topic, str(log.topic_id)), []).append(log)
+        elif log.directory.is_named:
             here.setdefault(log.directory.topic, []).append(log)
     known = {} if image is None else {name: image.topics[topic_id] for name, topic_id in image.topic_ids.items()}
     names = sorted(here.keys() | {name for name in known if options.wants_topic(name)})
-    return [_topic_row(name, here.get(name, []), known.get(name), surveyed, image is not None) for name in names]
+    rows = [_topic_row(name, here.get(name, []), known.get(name), surveyed, image is not None) for name in names]
+    rows += [_topic_row(name, logs, None, surveyed, image is not None) for (name, _), logs in foreign.items()]
+    return sorted(rows, key=lambda row: row["name"]) if foreign else rows
 
 
 def _topic_row(name: str, logs: list[PartitionLog], topic: Topic | None, surveyed: Surveyed, has_image: bool) -> Row:
@@ -107,7 +112,7 @@ def partition_rows(surveyed: Surveyed, image: MetadataImage | None) -> list[Row]
 
 
 def _partition_row(log: PartitionLog, surveys: list[SegmentSurvey], image: MetadataImage | None) -> Row:
-    topic = None if image is None else image.topic(log.directory.topic)
+    topic = None if image is None or log.is_foreign else image.topic(log.directory.topic)
     partition = None if topic is None else topic.partitions.get(log.directory.partition)
     epochs = log.leader_epochs
     return {

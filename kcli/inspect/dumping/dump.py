@@ -7,7 +7,7 @@
     a log directory               its own files, then every partition    every partition
     a pattern                     what it matches                        the same
 
-Nothing ends the run: what cannot be opened or read is a problem, what is damaged is damage, and both are told and counted.
+Nothing ends the run: what cannot be opened or read is a problem, what is damaged is damage, and both are reported and counted.
 Files that Kafka itself would drop at start (.cleaned, .tmp, .part) may be half written: there damage is only noted.
 """
 
@@ -33,11 +33,13 @@ from kcli.inspect.dumping.selected_log import (
     walk,
 )
 from kcli.inspect.dumping.selection import Selection
+from kcli.inspect.quantities import format_count
 from kcli.log.log_directory import (
     FoundFile,
     LogDirectory,
     PartitionDirectory,
     Segment,
+    Target,
     base_name,
     join_path,
     parent_path,
@@ -85,8 +87,9 @@ def dump(
 ) -> DumpResult:
     """Show everything that the paths name to `renderer` -> counts of what was shown, of damages and of problems.
 
-    `tell` is given one sentence for each of these where the renderer has no place for them; `absolute` makes a path
-    absolute, so that a partition is known by its directory's name. Raises what the renderer's stream raises.
+    `tell` is given one sentence for each problem, for each damage that the renderer has no place for, and where a selection
+    matches nothing. `absolute` makes a path absolute, so that a partition is known by its directory's name. Raises what the
+    renderer's stream raises.
     """
     return Dump(selection, renderer, options, disk, tell, absolute).run(paths)
 
@@ -112,6 +115,7 @@ class Dump:
         self.limit = Limit(selection.limit)
         self.statistics: Statistics | None = None
         self.result = DumpResult()
+        self._named: frozenset[str] = frozenset()
         self._only_logs = options.statistics or not selection.is_everything
         if options.statistics:
             from kcli.inspect.dumping.statistics import Statistics
@@ -120,10 +124,7 @@ class Dump:
 
     def run(self, paths: Iterable[str]) -> DumpResult:
         """See `dump`."""
-        targets, problems = resolve_paths(self.disk, paths)
-        for path, message in problems:
-            self.problem(path, message.removeprefix(f"{path}: "))
-        for target in targets:
+        for target in self.resolve(paths):
             if self.is_done():
                 break
             if target.log_directory is not None:
@@ -134,12 +135,28 @@ class Dump:
                 self._file(target.file)
         return self.finish()
 
+    def resolve(self, paths: Iterable[str]) -> list[Target]:
+        """Return what the paths of the command line name; what they do not name is a problem."""
+        targets, problems = resolve_paths(self.disk, paths)
+        self._named = frozenset([target.path for target in targets])
+        for path, message in problems:
+            self.result = self.result._replace(unopened=self.result.unopened + 1)
+            self.problem(path, message.removeprefix(f"{path}: "))
+        return targets
+
     def finish(self) -> DumpResult:
-        """Tell the renderer that all is done."""
-        if self.statistics is not None:
+        """Report what is left to report, and tell the renderer that all is done."""
+        if self.statistics is not None and self._named:
             self.renderer.statistics(self.statistics.report())
         self.renderer.end(self.result)
+        if self._named and not self.result.records and self._selects_records():
+            self.tell("0 records matched")
         return self.result
+
+    def _selects_records(self) -> bool:
+        """Return True if records were asked for by what they are; a limit asks for any."""
+        shows_records = self.options.records or self.options.statistics
+        return shows_records and not self.selection._replace(limit=None).is_everything
 
     def _log_directory(self, directory: LogDirectory) -> None:
         for path, message in directory.unreadable:
@@ -288,6 +305,8 @@ class Dump:
             self._damage(path, event)
         elif isinstance(event, Note):
             self._note(path, event.message)
+        elif isinstance(event, SelectedRecords) and self._would_hide_damage(event.batch):
+            self._left_out_of_rows(path, event)
         elif isinstance(event, SelectedRecords):
             self.result = self.result._replace(records=self.result.records + len(event.indexes))
             if self.statistics is not None:
@@ -296,6 +315,15 @@ class Dump:
                 self.renderer.records(event)
         else:
             self._batch(event)
+
+    def _would_hide_damage(self, batch: LogBatch) -> bool:
+        """True where records of a batch with a wrong CRC would be shown without a word of that: in rows."""
+        return not batch.is_valid and self.statistics is None and not self.renderer.shows_damage
+
+    def _left_out_of_rows(self, path: str, selected: SelectedRecords) -> None:
+        records = format_count(len(selected.indexes), "record")
+        place = f"byte {selected.batch.position}: {records} of the batch left out"
+        self.tell(f"{path}: {place}, since its CRC is wrong; the text and JSON outputs show them and say so")
 
     def _batch(self, batch: LogBatch) -> None:
         self.result = self.result._replace(batches=self.result.batches + 1)
@@ -328,11 +356,20 @@ class Dump:
         return self.statistics is None and self.renderer.shows_damage
 
     def problem(self, path: str, message: str) -> None:
-        """Tell of a path that cannot be opened or read."""
-        self.result = self.result._replace(problems=self.result.problems + 1)
-        if not self.renderer.shows_damage:
-            self.tell(f"{path}: {message}")
+        """Report a path that cannot be opened or read."""
+        unopened = self.result.unopened + (path in self._named and not self._can_be_opened(path))
+        self.result = self.result._replace(problems=self.result.problems + 1, unopened=unopened)
+        self.renderer.flush()  # so that a terminal shows the sentence behind what was shown before it
+        self.tell(f"{path}: {message}")
         self.renderer.problem(path, message)
+
+    def _can_be_opened(self, path: str) -> bool:
+        """True for a file that is there and may be read, though it may be damaged, or larger than any of its kind."""
+        try:
+            self.disk.open_file(path).close()
+        except OSError:
+            return False
+        return True
 
     def described(self, path: str, size_bytes: int) -> DumpedFile:
         """What is known of a file by its name and its directory's."""
@@ -354,12 +391,14 @@ class Dump:
 
         try:
             size = self.disk.size(file.path)
-            self._begin(self.described(file.path, size))
+            described = self.described(file.path, size)
             try:
                 contents = read_small_file(self.disk, file.path, file.parsed)
             except FormatError as error:
+                self._begin(described)
                 self._damage(file.path, Damage(error.position or 0, size, UNREADABLE, error.message))
             else:
+                self._begin(described._replace(preallocated_bytes=contents.preallocated_bytes))
                 self.renderer.entries(self._counted(contents.entries))
                 for note in contents.notes:
                     self._note(file.path, note)

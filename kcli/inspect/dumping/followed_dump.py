@@ -14,7 +14,7 @@ from kcli.inspect.dumping.follow import Follower, follow
 from kcli.inspect.dumping.log_start import segments_in_range, start_position
 from kcli.inspect.dumping.renderer import DumpResult, Renderer
 from kcli.inspect.dumping.selection import Range, Selection
-from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, Target, parent_path, read_partition, resolve_paths
+from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, Target, parent_path, read_partition
 
 if TYPE_CHECKING:
     from kcli.log.disk import Disk
@@ -45,10 +45,7 @@ class _FollowedDump:
 
     def run(self, paths: Iterable[str], wait: Callable[[], bool]) -> DumpResult:
         dump = self._dump
-        targets, problems = resolve_paths(dump.disk, paths)
-        for path, message in problems:
-            dump.problem(path, message.removeprefix(f"{path}: "))
-        followers = [follower for target in targets for follower in self._followers(target)]
+        followers = [follower for target in dump.resolve(paths) for follower in self._followers(target)]
         try:
             for path, event in follow(followers, wait, dump.is_done, dump.renderer.flush):
                 self._show_file(path)

@@ -6,16 +6,18 @@
     ------------------  ------------------------------------  ------------------------------------------------
     before the offset   {"type":"record",...,"offset":        topic,partition,
     before the time     ,"timestamp":                         ,
+    time                N                                     N, or ISO 8601 and nothing for -1
     before the key's    ,"timestampType":...,"keySize":       ,CreateTime,0,-1,-1,false,false,
       size
     before the value's  ,"valueSize":                         ,
       size
     sequence            ,"sequence":N, or nothing             ,N or ,-1
     key, value          ,"key":"...", or ,"key":null          ,...,utf8 or ,,
-    end                 ,"headers":[]} and a newline          ,[] and CR LF
+    end                 ,"headers":[]} and a newline          ,[], and CR LF
 
 Pieces are what all records of a batch share; `RowForm` names them. A record that needs more (headers, bytes that are not
-ASCII, a row longer than the buffer) is left to the caller, who writes it in Python and comes back for the rest.
+plain ASCII text, a time before 1970, a row longer than the buffer) is left to the caller, who writes it in Python and comes
+back for the rest.
 """
 
 from array import array
@@ -23,6 +25,7 @@ from typing import NamedTuple
 
 from kcli.format.record_scan import RecordColumns
 from kcli.inspect.dumping.record_lines import put_int, put_text
+from kcli.inspect.instants import LAST_DATED_MS, format_day
 
 Buffer = bytes | bytearray | memoryview
 
@@ -33,12 +36,17 @@ ROW_OVERHEAD_BYTES = 128
 # A character takes at most so many times its byte: \u001f.
 MOST_ESCAPED_BYTES = 6
 SEQUENCE_MASK = 0x7FFFFFFF
+SECONDS_PER_DAY = 86_400
+# 2023-11-14T22:13:20
+DATE_TIME_BYTES = 19
+MOST_ISO_MS = LAST_DATED_MS
 
 
 class RowForm(NamedTuple):
-    """The constant pieces of a row; `is_json` tells how keys and values are written."""
+    """The constant pieces of a row; `is_json` says how keys and values are written, `is_iso` how timestamps are."""
 
     is_json: bool
+    is_iso: bool
     before_offset: bytes
     before_timestamp: bytes
     before_key_size: bytes
@@ -108,32 +116,74 @@ def put_json_string(out: memoryview, position: int, data: Buffer, start: int, en
 
 
 def put_csv_field(out: memoryview, position: int, data: Buffer, start: int, end: int) -> int:
-    """Write data[start:end] as a field of CSV -> the position behind it, or -1 where it is not ASCII.
+    """Write data[start:end] as a field of CSV -> the position behind it, or -1 where it is not plain text.
 
-    Quoted where it holds a comma, a quote, CR or LF, as Python's csv module does.
+    Plain text is ASCII without control characters other than TAB, LF and CR. It is quoted where it holds a comma, a quote, CR
+    or LF, as Python's csv module does.
     """
     shift = position - start
     special = 0
-    high = 0
-    for index in range(start, end):
+    for index in range(start, end):  # a loop that compilers turn into vector instructions
         byte = data[index]
         out[shift + index] = byte
-        high |= byte
-        special |= (byte == 34) | (byte == 44) | (byte == 10) | (byte == 13)
-    if high > 127:
-        return -1
+        special |= (byte < 32) | (byte == 34) | (byte == 44) | (byte > 126)
     if special == 0:
         return position + end - start
+    return put_quoted(out, position, data, start, end)
+
+
+def put_quoted(out: memoryview, position: int, data: Buffer, start: int, end: int) -> int:
+    """Write data[start:end], which has a character of a special kind, as put_csv_field does."""
+    first = position
     out[position] = 34
     position += 1
+    needs_quotes = 0
     for index in range(start, end):
         byte = data[index]
         out[position] = byte
         position += 1
-        if byte == 34:
+        if byte > 44:
+            if byte > 126:
+                return -1
+        elif byte == 34:
             out[position] = 34
             position += 1
-    out[position] = 34
+            needs_quotes = 1
+        elif byte == 44 or byte == 10 or byte == 13:
+            needs_quotes = 1
+        elif byte < 32 and byte != 9:
+            return -1
+    if needs_quotes:
+        out[position] = 34
+        return position + 1
+    for index in range(start, end):  # nothing but TABs is special
+        out[first + index - start] = data[index]
+    return first + end - start
+
+
+def put_two(out: memoryview, position: int, number: int) -> int:
+    """Write `number`, 0 to 99, as two digits -> the position behind them."""
+    out[position] = 48 + number // 10
+    out[position + 1] = 48 + number % 10
+    return position + 2
+
+
+def put_time(out: memoryview, position: int, second_of_day: int) -> int:
+    """Write a time of the day as T22:13:20 -> the position behind it."""
+    out[position] = 84
+    position = put_two(out, position + 1, second_of_day // 3600)
+    out[position] = 58
+    position = put_two(out, position + 1, second_of_day // 60 % 60)
+    out[position] = 58
+    return put_two(out, position + 1, second_of_day % 60)
+
+
+def put_ms(out: memoryview, position: int, ms: int) -> int:
+    """Write the milliseconds of a time as .000Z -> the position behind them."""
+    out[position] = 46
+    out[position + 1] = 48 + ms // 100
+    position = put_two(out, position + 2, ms % 100)
+    out[position] = 90
     return position + 1
 
 
@@ -172,6 +222,7 @@ def put_rows(
     value_sizes = columns.value_size
     header_counts = columns.header_count
     is_json = form.is_json
+    is_iso = form.is_iso
     before_offset: bytes = form.before_offset
     before_timestamp: bytes = form.before_timestamp
     before_key_size: bytes = form.before_key_size
@@ -187,7 +238,10 @@ def put_rows(
     row_end: bytes = form.end if with_contents else form.end_without_contents
     position = place[0]
     room = len(out)
-    overhead = ROW_OVERHEAD_BYTES + sum(map(len, form[1:]))
+    overhead = ROW_OVERHEAD_BYTES + sum(map(len, form[2:]))
+    second = day = -1
+    time_start = 0
+    day_text = b""
     turn = first
     while turn < count:
         index = chosen[turn]
@@ -207,7 +261,26 @@ def put_rows(
         position = put_text(out, position, before_offset)
         position = put_int(out, position, offsets[index])
         position = put_text(out, position, before_timestamp)
-        position = put_int(out, position, fixed_timestamp if has_fixed_timestamp else timestamps[index])
+        timestamp = fixed_timestamp if has_fixed_timestamp else timestamps[index]
+        if not is_iso:
+            position = put_int(out, position, timestamp)
+        elif timestamp != -1:
+            if timestamp < 0 or timestamp > MOST_ISO_MS:
+                position = start
+                break
+            if timestamp // 1000 == second:  # the text of the row before, up to its seconds
+                for shift in range(DATE_TIME_BYTES):
+                    out[position + shift] = out[time_start + shift]
+                position += DATE_TIME_BYTES
+            else:
+                second = timestamp // 1000
+                time_start = position
+                if second // SECONDS_PER_DAY != day:
+                    day = second // SECONDS_PER_DAY
+                    day_text = format_day(day).encode()
+                position = put_text(out, position, day_text)
+                position = put_time(out, position, second % SECONDS_PER_DAY)
+            position = put_ms(out, position, timestamp % 1000)
         position = put_text(out, position, before_key_size)
         position = put_int(out, position, key_size)
         position = put_text(out, position, before_value_size)

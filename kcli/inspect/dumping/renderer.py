@@ -31,7 +31,8 @@ NO_TIMESTAMP_TYPE = "NoTimestampType"
 class DumpedFile(NamedTuple):
     """A file that is shown: `kind` is kcli.format.file_names' word for it, `sentence` says what that is.
 
-    Topic, partition and base offset are None where the names do not tell; `decoder` is None for plain keys and values.
+    Topic, partition and base offset are None where the names do not tell; `decoder` is None for plain keys and values. Of an
+    index `preallocated_bytes` of its size are zeros behind its entries.
     """
 
     path: str
@@ -42,6 +43,7 @@ class DumpedFile(NamedTuple):
     partition: int | None = None
     base_offset: int | None = None
     decoder: ContentDecoder | None = None
+    preallocated_bytes: int = 0
 
 
 class Entry(NamedTuple):
@@ -52,7 +54,10 @@ class Entry(NamedTuple):
 
 
 class DumpResult(NamedTuple):
-    """What came of a dump: `damages` counts stretches and batches, `problems` paths that could not be read."""
+    """What came of a dump: `damages` counts stretches and batches, `problems` paths that could not be read.
+
+    `unopened` counts the problems of paths that were named on the command line, not found in a directory.
+    """
 
     files: int = 0
     batches: int = 0
@@ -60,6 +65,7 @@ class DumpResult(NamedTuple):
     entries: int = 0
     damages: int = 0
     problems: int = 0
+    unopened: int = 0
 
     @property
     def is_sound(self) -> bool:

@@ -4,8 +4,9 @@
     ---------------------------  --------------------------------------------  -------------------------------------------
     --offset A..B                offsets A to B - 1                            A.., ..B, and A alone for that one offset
     --time A..B                  timestamps A to B - 1 ms                      ISO 8601 (UTC unless it says otherwise) or ms
-                                                                               since 1970 (kcli.inspect.instants); a record
-                                                                               without a timestamp is in no range
+                                                                               since 1970 (kcli.inspect.instants); a day, week
+                                                                               or month is whole, as A, as B and alone; a
+                                                                               record without a timestamp is in no range
     --key TEXT                   records with that key, in UTF-8               may be given several times: any of them
     --header NAME[=VALUE]        records with that header                      several: all of them
     --producer-id N              batches of that producer                      several: any of them
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.format.primitives import INT64_MAX
-from kcli.inspect.instants import parse_instant
+from kcli.inspect.instants import parse_period
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
@@ -144,15 +145,19 @@ def _parse_offset(part: str, text: str) -> int:
 def _parse_times(text: str | None) -> Range:
     if text is None:
         return Range()
-    if ".." not in text:
-        raise SelectionError(f"--time {text}: write a range, A..B, A.. or ..B")
     try:
-        first, end = (None if part == "" else parse_instant(part.strip()) for part in _two_ends("--time", text))
+        if ".." in text:
+            starts, ends = (None if part.strip() == "" else parse_period(part.strip()) for part in _two_ends("--time", text))
+            first = None if starts is None else starts.first_ms
+            return _checked("--time", text, Range(first, None if ends is None else ends.end_ms))
+        period = parse_period(text.strip())
     except SelectionError:
         raise
     except ValueError as error:
         raise SelectionError(f"--time {text}: {error}") from None
-    return _checked("--time", text, Range(first, end))
+    if period.is_instant:
+        raise SelectionError(f"--time {text}: write a range, A..B, A.. or ..B; only a day, a week or a month may be alone")
+    return Range(*period)
 
 
 def _two_ends(option: str, text: str) -> list[str]:

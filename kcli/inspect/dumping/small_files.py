@@ -34,11 +34,15 @@ if TYPE_CHECKING:
 
 
 class SmallFile(NamedTuple):
-    """What a file holds: entries, remarks that are no damage, and what is wrong as (byte, sentence)."""
+    """What a file holds: entries, what is wrong as (byte, sentence), and remarks that are no damage.
+
+    `preallocated_bytes` are zeros behind the entries of an index: each index of an active segment has them, 10 MiB as a rule.
+    """
 
     entries: Iterable[Entry]
-    notes: tuple[str, ...] = ()
     faults: tuple[tuple[int, str], ...] = ()
+    preallocated_bytes: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def read_small_file(disk: Disk, path: str, name: FileName) -> SmallFile:
@@ -69,14 +73,11 @@ def _time_index(data: bytes, base_offset: int) -> SmallFile:
     return SmallFile(entries, *_behind(data, len(index), index.used_entries, TIME_INDEX_ENTRY.size))
 
 
-def _behind(data: bytes, whole: int, used: int, entry_bytes: int) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
-    """Notes and faults on what lies behind an index's entries."""
-    notes: tuple[str, ...] = ()
-    if whole > used:
-        size = (whole - used) * entry_bytes
-        notes = (f"{size} bytes behind the last entry are preallocated, as in the active segment of a running broker",)
+def _behind(data: bytes, whole: int, used: int, entry_bytes: int) -> tuple[tuple[tuple[int, str], ...], int]:
+    """Return the faults behind an index's entries, and how many bytes there are preallocated."""
     left = len(data) - whole * entry_bytes
-    return notes, (((whole * entry_bytes, f"{left} bytes behind the last whole entry"),) if left else ())
+    faults = ((whole * entry_bytes, f"{left} bytes behind the last whole entry"),) if left else ()
+    return faults, (whole - used) * entry_bytes
 
 
 def _transaction_index(data: bytes, base_offset: int) -> SmallFile:
@@ -101,7 +102,7 @@ def _transaction_index(data: bytes, base_offset: int) -> SmallFile:
         )
         for txn in index.aborted
     )
-    return SmallFile(entries, (), tuple(faults))
+    return SmallFile(entries, tuple(faults))
 
 
 def _producer_snapshot(data: bytes, base_offset: int) -> SmallFile:
@@ -109,7 +110,7 @@ def _producer_snapshot(data: bytes, base_offset: int) -> SmallFile:
 
     snapshot = decode_producer_snapshot(data)
     faults = ((len(data) - len(snapshot.trailing), f"{len(snapshot.trailing)} bytes behind the last entry"),)
-    return SmallFile(_producers(snapshot.entries), (), faults if snapshot.trailing else ())
+    return SmallFile(_producers(snapshot.entries), faults if snapshot.trailing else ())
 
 
 def _producers(entries: Iterable[ProducerEntry]) -> Iterator[Entry]:
@@ -173,7 +174,7 @@ def _clean_shutdown(data: bytes, base_offset: int) -> SmallFile:
 
     clean = decode_clean_shutdown(data)
     if clean.version is None:
-        return SmallFile((), ("the file is empty, as brokers before KRaft leave it",))
+        return SmallFile((), notes=("the file is empty, as brokers before KRaft leave it",))
     return SmallFile([Entry("cleanShutdown", {"version": clean.version, "brokerEpoch": clean.broker_epoch})])
 
 

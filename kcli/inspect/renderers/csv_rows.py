@@ -3,7 +3,8 @@
     column                        holds
     ----------------------------  --------------------------------------------------------------------------------
     topic, partition              by the directory's name; empty where that tells none
-    offset, timestamp             numbers; the timestamp in ms since 1970, -1 where there is none
+    offset                        a number
+    timestamp                     ISO 8601 in UTC, empty where there is none; or, as asked for, ms since 1970 and -1
     timestampType                 CreateTime, LogAppendTime or NoTimestampType
     leaderEpoch, producerId,      -1 where the batch has none
     producerEpoch
@@ -13,27 +14,36 @@
     key, value                    text, or base64, as the next column says
     keyEncoding, valueEncoding    utf8, base64, json (an internal topic's or control record's, decoded), empty for null,
                                   leftOut for a record too large to be shown
-    headers                       JSON: [{"key":"a","value":"b"}, ...]; keyBase64, valueBase64 for what is not UTF-8
+    headers                       JSON: [{"key":"a","value":"b"}, ...]; keyBase64, valueBase64 for what is not text
+    headersEncoding               json, or jsonBase64 where one of them is in base64; empty without headers
 
-Batches, files that are no logs, and damage have no place in rows: damage is told elsewhere (`shows_damage` is False).
+Text is UTF-8 without control characters, but for TAB, LF and CR. Anything else is in base64: programs that read CSV stop at a
+NUL byte, or drop it. Batches, files that are no logs, and damage have no place in rows: damage is reported elsewhere
+(`shows_damage` is False), and the records of a batch with a wrong CRC are left out, since a row cannot say so of them.
+Statistics are rows of their own, see kcli.inspect.renderers.csv_statistics.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kcli.format.record_batch import RecordBatch, increment_sequence
+from kcli.format.record_batch import NO_TIMESTAMP, RecordBatch, increment_sequence
 from kcli.inspect.dumping.record_contents import Contents, decode_control
 from kcli.inspect.dumping.record_rows import RowForm
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp, timestamp_type
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.text_buffer import TextBuffer
-from kcli.inspect.json_text import base64_text, dump, headers_array
+from kcli.inspect.instants import InstantFormatter
+from kcli.inspect.json_text import base64_text, dump, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.log.log_reader import Damage, LogBatch
+
+if TYPE_CHECKING:
+    from kcli.format.records import Header
 
 COLUMNS = (
     "topic",
@@ -54,21 +64,36 @@ COLUMNS = (
     "value",
     "valueEncoding",
     "headers",
+    "headersEncoding",
 )
+STATISTICS_COLUMNS = ("name", "value")
 # The encoding of a key and value that were too large to be shown.
 LEFT_OUT = "leftOut"
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 class CsvRows:
-    """The renderer of --output csv. `write` takes bytes; `contents` False leaves keys, values and headers empty."""
+    """The renderer of --output csv. `write` takes bytes; `contents` False leaves keys, values and headers empty.
+
+    Timestamps are ISO 8601, or numbers where `iso_timestamps` is False. With `statistics` the rows are those of statistics.
+    """
 
     shows_damage = False
 
-    def __init__(self, write: Callable[[memoryview], object], *, contents: bool = True) -> None:
+    def __init__(
+        self,
+        write: Callable[[memoryview], object],
+        *,
+        contents: bool = True,
+        iso_timestamps: bool = True,
+        statistics: bool = False,
+    ) -> None:
         self._out = TextBuffer(write)
         self._contents = contents
+        self._is_iso = iso_timestamps
+        self._format_time = InstantFormatter().format
         self._file: DumpedFile | None = None
-        self._out.put(_row(COLUMNS))
+        self._out.put(_row(STATISTICS_COLUMNS if statistics else COLUMNS))
 
     def begin_file(self, file: DumpedFile) -> None:
         """Nothing is written: rows tell their topic and partition."""
@@ -88,14 +113,21 @@ class CsvRows:
             timestamp = columns.timestamp[index] if fixed is None else fixed
             sequence = -1 if base_sequence < 0 else increment_sequence(base_sequence, offset - base_offset)
             sizes = columns.key_size[index], columns.value_size[index]
-            return _row((*before, offset, timestamp, *middle, *sizes, sequence, *self._payload(selected, index)))
+            time = self._time(timestamp)
+            return _row((*before, offset, time, *middle, *sizes, sequence, *self._payload(selected, index)))
 
         decoder = None if self._file is None else self._file.decoder
         if selected.window.left_out or (self._contents and (self._is_control(selected.batch) or decoder is not None)):
             for index in selected.indexes:
                 self._out.put(row(index))
         else:
-            put_plain_rows(self._out, selected, _row_form(before, middle), self._contents, row)
+            put_plain_rows(self._out, selected, _row_form(before, middle, is_iso=self._is_iso), self._contents, row)
+
+    def _time(self, timestamp_ms: int) -> str:
+        """A timestamp's cell."""
+        if not self._is_iso:
+            return str(timestamp_ms)
+        return "" if timestamp_ms == NO_TIMESTAMP else self._format_time(timestamp_ms)
 
     def _constant_fields(self, batch: LogBatch) -> tuple[tuple[object, ...], tuple[object, ...]]:
         """The fields that all records of a batch share: those before the offset, those behind the timestamp."""
@@ -111,12 +143,12 @@ class CsvRows:
     def _is_control(batch: LogBatch) -> bool:
         return isinstance(batch.header, RecordBatch) and batch.header.is_control
 
-    def _payload(self, selected: SelectedRecords, index: int) -> tuple[str, str, str, str, str]:
-        """Key, its encoding, value, its encoding, headers."""
+    def _payload(self, selected: SelectedRecords, index: int) -> tuple[str, ...]:
+        """Key, value and headers, each with its encoding."""
         if selected.window.left_out:
-            return "", LEFT_OUT, "", LEFT_OUT, ""
+            return "", LEFT_OUT, "", LEFT_OUT, "", LEFT_OUT
         if not self._contents:
-            return "", "", "", "", ""
+            return "", "", "", "", "", ""
         window = selected.window
         key, value = window.key(index), window.value(index)
         decoder = None if self._file is None else self._file.decoder
@@ -125,7 +157,7 @@ class CsvRows:
             decoded = decode_control(key, value)
         elif decoder is not None:
             decoded = decoder.decode(window.columns.offset[index], key, value)
-        return *_cell(key, decoded.key), *_cell(value, decoded.value), headers_array(window.headers(index))
+        return *_cell(key, decoded.key), *_cell(value, decoded.value), *_headers_cell(window.headers(index))
 
     def entries(self, entries: Iterable[Entry]) -> None:
         """Nothing: rows are records."""
@@ -143,7 +175,11 @@ class CsvRows:
         """Nothing; see shows_damage."""
 
     def statistics(self, report: dict[str, Any]) -> None:
-        """Rows of another kind have no place here: the command refuses --stats with csv."""
+        """A row for each number."""
+        from kcli.inspect.renderers.csv_statistics import statistics_rows
+
+        for name, value in statistics_rows(report, self._time):
+            self._out.put(_row((name, value)))
 
     def end(self, result: DumpResult) -> None:
         """All is written out."""
@@ -161,10 +197,11 @@ def _row(fields: Iterable[object]) -> bytes:
     return text.getvalue().encode("utf-8", "replace")
 
 
-def _row_form(before: Iterable[object], middle: Iterable[object]) -> RowForm:
+def _row_form(before: Iterable[object], middle: Iterable[object], *, is_iso: bool) -> RowForm:
     """The pieces of a plain record's row."""
     return RowForm(
         is_json=False,
+        is_iso=is_iso,
         before_offset=_row(before)[:-2] + b",",
         before_timestamp=b",",
         before_key_size=b"," + _row(middle)[:-2] + b",",
@@ -177,20 +214,45 @@ def _row_form(before: Iterable[object], middle: Iterable[object]) -> RowForm:
         value_open=b",",
         value_close=b",utf8",
         value_null=b",,",
-        end=b",[]\r\n",
-        end_without_contents=b",,,,,\r\n",
+        end=b",[],\r\n",
+        end_without_contents=b",,,,,,\r\n",
     )
 
 
 def _cell(data: bytes | None, decoded: Any) -> tuple[str, str]:
     """A key's or value's text and how it is encoded."""
     if isinstance(decoded, str):
-        return decoded, "utf8"
-    if decoded is not None:
+        data = decoded.encode("utf-8", "replace")
+    elif decoded is not None:
         return dump(decoded), "json"
     if data is None:
         return "", ""
+    text = text_of(data)
+    return (base64_text(data), "base64") if text is None else (text, "utf8")
+
+
+def _headers_cell(headers: Iterable[Header]) -> tuple[str, str]:
+    """The headers as JSON, and how: an array, since a key may come twice."""
+    members = [(_member("key", header.key), _member("value", header.value)) for header in headers]
+    if not members:
+        return "[]", ""
+    text = ",".join([f"{{{key},{value}}}" for key, value in members])
+    is_plain = not any(member.startswith(('"keyBase64"', '"valueBase64"')) for pair in members for member in pair)
+    return f"[{text}]", "json" if is_plain else "jsonBase64"
+
+
+def _member(name: str, data: bytes | None) -> str:
+    """A header's key or value as a member of its object."""
+    if data is None:
+        return f'"{name}":null'
+    text = text_of(data)
+    return f'"{name}Base64":"{base64_text(data)}"' if text is None else f'"{name}":{quote(text)}'
+
+
+def text_of(data: bytes) -> str | None:
+    """Return the text that bytes are, or None where they are not text as the head of this module defines it."""
     try:
-        return str(data, "utf-8"), "utf8"
+        text = str(data, "utf-8")
     except UnicodeDecodeError:
-        return base64_text(data), "base64"
+        return None
+    return None if _CONTROLS.search(text) else text

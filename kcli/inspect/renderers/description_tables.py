@@ -466,3 +466,8 @@ LEFT_COLUMNS = frozenset(
         *("token", "owner", "requester", "renewers", "reason"),
     )
 )
+# Which columns a narrow terminal loses first: what is long, and asked for less often than sizes and offsets.
+FIRST_TO_GO = (
+    *("id", "directory id", "directory ids", "first record", "beside it", "coordinator epoch", "on nodes", "cleaned to"),
+    *("largest time", "codecs", "epoch", "in sync", "high watermark", "last stable", "replicas", "segments", "records"),
+)

@@ -2,7 +2,8 @@
 
 An overview has one row a topic, a group, a transactional id, and counts of what is set (configurations, ACLs ...); of each
 table at most OVERVIEW_ROWS rows. Asked for by --show, a section is told whole. What is not known has a dash; a column that no
-row fills is left out, as is the log directory where there is only one.
+row fills is left out, as is the log directory where there is only one. On a terminal nothing is wider than it: tables are made
+narrower as kcli.inspect.renderers.text_table says, with a line on the columns that had no room, and sentences are wrapped.
 """
 
 from __future__ import annotations
@@ -11,12 +12,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kcli.inspect.quantities import format_count
-from kcli.inspect.renderers.description_tables import DIRECTORIES, LEFT_COLUMNS, LOG_DIRECTORY, TABLES, Column, Row, Table
+from kcli.inspect.renderers.description_tables import (
+    DIRECTORIES,
+    FIRST_TO_GO,
+    LEFT_COLUMNS,
+    LOG_DIRECTORY,
+    TABLES,
+    Column,
+    Row,
+    Table,
+)
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape
-from kcli.inspect.renderers.text_table import table_lines
+from kcli.inspect.renderers.text_table import fit_table, wrapped
 
 OVERVIEW_ROWS = 50
+# A terminal that says it is narrower than this is taken to be so wide.
+LEAST_COLUMNS = 40
 # What an overview only counts: section, and what its rows are.
 _COUNTED = (
     ("configs", "configuration"),
@@ -27,9 +39,14 @@ _COUNTED = (
 )
 
 
-def description_lines(report: dict[str, Any], *, overview: bool, colour: bool = False) -> Iterator[str]:
-    """The lines of the report, without line ends, harmless for any terminal; a blank one between two parts."""
-    text = _Text(Palette(colour))
+def description_lines(
+    report: dict[str, Any], *, overview: bool, colour: bool = False, columns: int | None = None
+) -> Iterator[str]:
+    """The lines of the report, without line ends, harmless for any terminal; a blank one between two parts.
+
+    `columns` is the width of the terminal, None where there is none.
+    """
+    text = _Text(Palette(colour), None if columns is None else max(columns, LEAST_COLUMNS))
     is_first = True
     for part in text.parts(report, overview):
         for slot, line in enumerate(part):
@@ -42,8 +59,9 @@ def description_lines(report: dict[str, Any], *, overview: bool, colour: bool = 
 class _Text:
     """Makes the parts of the text."""
 
-    def __init__(self, palette: Palette) -> None:
+    def __init__(self, palette: Palette, columns: int | None) -> None:
         self.palette = palette
+        self.columns = columns
 
     def parts(self, report: dict[str, Any], overview: bool) -> Iterator[Iterator[str]]:
         for cluster in report.get("cluster") or ():
@@ -69,9 +87,15 @@ class _Text:
 
     def _lines(self, columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
         cells = [[cell(row) for _, cell in columns] for row in rows]
-        lines = table_lines([name for name, _ in columns], cells, left=LEFT_COLUMNS, drop_empty=True)
-        yield f"{self.palette.dim}{next(lines)}{self.palette.plain}"
-        yield from lines
+        names = [name for name, _ in columns]
+        table = fit_table(names, cells, left=LEFT_COLUMNS, drop_empty=True, fit=self.columns, first_to_go=FIRST_TO_GO)
+        for line in table.head:
+            yield f"{self.palette.dim}{line}{self.palette.plain}"
+        yield from table.rows
+        if table.left_out:
+            note = f"  without {', '.join(table.left_out)}: the terminal is too narrow"
+            for line in wrapped(note, self.columns, "  "):
+                yield f"{self.palette.dim}{line}{self.palette.plain}"
 
     def _cluster(self, cluster: Row) -> Iterator[str]:
         yield self._title("cluster" if cluster["clusterId"] is None else f"cluster {escape(cluster['clusterId'])}")
@@ -80,24 +104,30 @@ class _Text:
         if metadata is not None and not metadata["isBootstrap"]:
             snapshot = metadata["snapshotEndOffset"]
             source = "the log" if snapshot is None else f"snapshot {snapshot}-{metadata['snapshotEpoch']} and the log behind it"
-            yield f"  metadata  up to offset {metadata['endOffset']}, from {source} in {escape(metadata['path'])}"
+            yield from self._wrapped(
+                f"  metadata  up to offset {metadata['endOffset']}, from {source} in {escape(metadata['path'])}"
+            )
         if cluster["features"]:
-            yield f"  features  {', '.join(map(_feature, cluster['features']))}"
+            yield from self._wrapped(f"  features  {', '.join(map(_feature, cluster['features']))}")
         if cluster["quorum"] is not None:
-            yield f"  quorum    {_quorum(cluster['quorum'])}"
+            yield from self._wrapped(f"  quorum    {_quorum(cluster['quorum'])}")
 
-    @staticmethod
-    def _counts(report: dict[str, Any]) -> Iterator[str]:
+    def _wrapped(self, text: str) -> Iterator[str]:
+        """One of the lines on the cluster."""
+        return wrapped(text, self.columns, " " * 12)
+
+    def _counts(self, report: dict[str, Any]) -> Iterator[str]:
         counts = [(section, len(report[section]), what) for section, what in _COUNTED if report.get(section)]
         if counts:
             sections = ",".join(section for section, _, _ in counts)
-            yield f"{', '.join(format_count(count, what) for _, count, what in counts)}: --show {sections}"
+            text = f"{', '.join(format_count(count, what) for _, count, what in counts)}: --show {sections}"
+            yield from wrapped(text, self.columns, "  ")
 
     def _unknowns(self, report: dict[str, Any]) -> Iterator[str]:
         if report["unknowns"]:
             yield self._title("not known, or not for sure")
             for sentence in report["unknowns"]:
-                yield f"  {escape(sentence)}"
+                yield from wrapped(f"  {escape(sentence)}", self.columns, "    ")
 
 
 def _feature(feature: Row) -> str:

@@ -73,10 +73,7 @@ class HumanText:
         blank = "" if self._is_first else "\n"
         self._is_first = False
         path = escape(file.path)
-        self._put(
-            f"{blank}{colours.bold}{path}{colours.plain}  "
-            f"{colours.dim}{file.sentence}, {format_bytes(file.size_bytes)}{colours.plain}\n"
-        )
+        self._put(f"{blank}{colours.bold}{path}{colours.plain}  {colours.dim}{file.sentence}, {_size(file)}{colours.plain}\n")
 
     def batch(self, batch: LogBatch) -> None:
         """A batch's line."""
@@ -183,9 +180,7 @@ class HumanText:
         """Nothing."""
 
     def problem(self, path: str, message: str) -> None:
-        """A line in red."""
-        self._is_first = False
-        self._put(f"{self._palette.red}{escape(path)}: {escape(message)}{self._palette.plain}\n")
+        """Nothing: the sentence is on stderr."""
 
     def statistics(self, report: dict[str, Any]) -> None:
         """The tables of kcli.inspect.renderers.statistics_text."""
@@ -196,15 +191,18 @@ class HumanText:
 
     def end(self, result: DumpResult) -> None:
         """One line where anything was wrong; all is written out."""
-        if not result.is_sound:
-            what = [format_count(result.damages, "damaged place")] if result.damages else []
-            what += [f"{format_count(result.problems, 'path')} not readable"] if result.problems else []
-            self._put(f"\n{self._palette.red}{', '.join(what)}{self._palette.plain}\n")
+        if result.damages:
+            self._put(f"\n{self._palette.red}{format_count(result.damages, 'damaged place')}{self._palette.plain}\n")
         self.flush()
 
     def flush(self) -> None:
         """Write out what was collected."""
         self._out.flush()
+
+
+def _size(file: DumpedFile) -> str:
+    used = format_bytes(file.size_bytes - file.preallocated_bytes)
+    return f"{used} (preallocated: {format_bytes(file.size_bytes)})" if file.preallocated_bytes else used
 
 
 def _batch_traits(header: RecordBatch) -> list[str]:

@@ -61,6 +61,8 @@ class JsonLines:
         self._path = path_member(file.path)
         self._log = "" if file.topic is None else f'"topic":{quote(file.topic)},"partition":{dump(file.partition)},'
         base = "" if file.base_offset is None else f',"baseOffset":{file.base_offset}'
+        if file.preallocated_bytes:
+            base += f',"preallocatedBytes":{file.preallocated_bytes}'
         self._put(
             f'{{"type":"file",{self._path},"kind":"{file.kind}","description":{quote(file.sentence)},{self._log}'
             f'"sizeInBytes":{file.size_bytes}{base}}}\n'
@@ -206,6 +208,7 @@ def _row_form(head: str, middle: str) -> RowForm:
     """The pieces of a plain record's line."""
     return RowForm(
         is_json=True,
+        is_iso=False,
         before_offset=f'{head}"offset":'.encode("utf-8", "replace"),
         before_timestamp=b',"timestamp":',
         before_key_size=f'{middle},"keySize":'.encode(),

@@ -58,6 +58,15 @@ def _text(data: bytes, *, is_cut: bool = False) -> str:
     return escape(text)
 
 
+# How much of a sentence that may quote bytes of a file is shown; the JSON outputs have all of it.
+MOST_SENTENCE = 300
+
+
+def shorten(text: str) -> str:
+    """Cut a sentence that quotes too many bytes."""
+    return text if len(text) <= MOST_SENTENCE else f"{text[:MOST_SENTENCE]}... ({len(text) - MOST_SENTENCE} more characters)"
+
+
 def escape(text: str) -> str:
     """Text with every character that is not printable replaced by a backslash and its name or number."""
     if text.isprintable():

@@ -2,15 +2,35 @@
 
 Cells must be printable already (terminal_text.escape). A cell beyond MAX_CELL_COLUMNS is cut, so that one long name cannot
 blow up every row. A column in which no row has anything to say (its cells empty) is left out, where asked for.
+
+A table that is wider than the terminal is made narrower, by the first of these that is enough:
+
+    1  the names of columns are broken at their blanks, over several lines
+    2  cells of text, the widest first, are cut to LEAST_TEXT_COLUMNS, those of the first column to LEAST_NAME_COLUMNS;
+       but none in `first_to_go`
+    3  columns are left out, but for those that have room: those of `first_to_go` in that order, then from the right; never the
+       first column of a table
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from kcli.inspect.renderers.terminal_text import fitted, width
 
 MAX_CELL_COLUMNS = 160
+LEAST_TEXT_COLUMNS = 12
+LEAST_NAME_COLUMNS = 24
+_GAP = 2
+
+
+class FittedTable(NamedTuple):
+    """The lines with the names of the columns, the lines of the rows, and the names of the columns that were left out."""
+
+    head: list[str]
+    rows: list[str]
+    left_out: list[str]
 
 
 def table_lines(
@@ -20,13 +40,112 @@ def table_lines(
 
     The columns in `left` are to the left, the others to the right; None: the first one is.
     """
+    table = fit_table(columns, rows, left=left, drop_empty=drop_empty)
+    yield from table.head
+    yield from table.rows
+
+
+def fit_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: frozenset[str] | None = None,
+    drop_empty: bool = False,
+    fit: int | None = None,
+    first_to_go: Sequence[str] = (),
+) -> FittedTable:
+    """Make a table as table_lines does, no wider than `fit` columns of a terminal; None for any width."""
     left = frozenset(columns[:1]) if left is None else left
     cells = [[fitted(text, MAX_CELL_COLUMNS) for text in row] for row in rows]
-    kept = [slot for slot in range(len(columns)) if not drop_empty or any(row[slot] for row in cells)]
-    widths = {slot: max(width(row[slot]) for row in ([*columns], *cells)) for slot in kept}
-    for row in ([*columns], *cells):
-        parts = []
-        for slot in kept:
-            gap = " " * (widths[slot] - width(row[slot]))
-            parts.append(row[slot] + gap if columns[slot] in left else gap + row[slot])
-        yield f"  {'  '.join(parts)}".rstrip()
+    slots = [slot for slot in range(len(columns)) if not drop_empty or any(row[slot] for row in cells)]
+    widths = {slot: max([width(columns[slot]), *(width(row[slot]) for row in cells)]) for slot in slots}
+    names = {slot: [columns[slot]] for slot in slots}
+    left_out: list[str] = []
+    if fit is not None and _total(widths) > fit:
+        names, widths, gone = _narrowed(columns, cells, slots, left, fit, first_to_go)
+        left_out = [columns[slot] for slot in gone]
+    head = [
+        _line([(lines[depth] if depth < len(lines) else "", slot) for slot, lines in names.items()], widths, columns, left)
+        for depth in range(max(map(len, names.values()), default=0))
+    ]
+    body = [_line([(fitted(row[slot], widths[slot]), slot) for slot in widths], widths, columns, left) for row in cells]
+    return FittedTable(head, body, left_out)
+
+
+def _line(cells: list[tuple[str, int]], widths: dict[int, int], columns: Sequence[str], left: frozenset[str]) -> str:
+    parts = []
+    for text, slot in cells:
+        gap = " " * (widths[slot] - width(text))
+        parts.append(text + gap if columns[slot] in left else gap + text)
+    return f"  {'  '.join(parts)}".rstrip()
+
+
+def _total(widths: dict[int, int]) -> int:
+    return sum(widths.values()) + _GAP * len(widths)
+
+
+def _narrowed(
+    columns: Sequence[str],
+    cells: list[list[str]],
+    slots: list[int],
+    left: frozenset[str],
+    fit: int,
+    first_to_go: Sequence[str],
+) -> tuple[dict[int, list[str]], dict[int, int], list[int]]:
+    """The names of the columns in lines, the widths of the columns that stay, and the columns that are left out."""
+    filled = {slot: max((width(row[slot]) for row in cells), default=0) for slot in slots}
+    names = {slot: _broken(columns[slot], filled[slot]) for slot in slots}
+    wanted = {slot: max(filled[slot], *map(width, names[slot])) for slot in slots}
+    least = {
+        slot: max(LEAST_NAME_COLUMNS if slot == slots[0] else LEAST_TEXT_COLUMNS, *map(width, names[slot]))
+        for slot in slots
+        if columns[slot] in left and columns[slot] not in first_to_go  # half an id is no id
+    }
+    by_name = [slot for name in first_to_go for slot in slots[1:] if columns[slot] == name]
+    gone = by_name + [slot for slot in reversed(slots[1:]) if slot not in by_name]
+    widths = _cut({slots[0]: wanted[slots[0]]}, least, fit)
+    for slot in reversed(gone.copy()):  # what would go last has the first claim to the room that there is
+        trial = _cut({one: wanted[one] for one in slots if one in widths or one == slot}, least, fit)
+        if _total(trial) <= fit:
+            widths = trial
+            gone.remove(slot)
+    return {slot: names[slot] for slot in widths}, widths, sorted(gone)
+
+
+def _cut(widths: dict[int, int], least: dict[int, int], fit: int) -> dict[int, int]:
+    """The widths, those with a least one made smaller, the widest first, until all of them fit or none can be smaller."""
+    over = _total(widths) - fit
+    while over > 0:
+        slot = max((slot for slot in least if widths.get(slot, 0) > least[slot]), key=lambda slot: widths[slot], default=None)
+        if slot is None:
+            break
+        widths[slot] -= 1
+        over -= 1
+    return widths
+
+
+def _broken(name: str, columns: int) -> list[str]:
+    """A column's name, broken at blanks into lines of up to `columns` columns, where its words allow that."""
+    lines: list[str] = []
+    for word in name.split(" "):
+        if lines and width(lines[-1]) + 1 + width(word) <= columns:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def wrapped(text: str, columns: int | None, indent: str) -> Iterator[str]:
+    """Yield a printable text in lines of up to `columns` columns, broken at blanks; `indent` is before each but the first."""
+    if columns is None or width(text) <= columns:
+        yield text
+        return
+    first, *words = text.lstrip(" ").split(" ")
+    line = text[: len(text) - len(text.lstrip(" "))] + first
+    for word in words:
+        if width(line) + 1 + width(word) <= columns:
+            line = f"{line} {word}"
+        else:
+            yield line.rstrip(" ")
+            line = indent + word
+    yield line

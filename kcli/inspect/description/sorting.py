@@ -1,0 +1,58 @@
+"""The order of describe's rows, as --sort asks for it: the largest or the latest first, what is not known last.
+
+sort      sections and the member that decides
+--------  ------------------------------------------------------------------------------------------------
+name      all: the names, then the numbers of partitions, ascending; the order without --sort
+size      topics, partitions, segments: sizeInBytes
+records   the same: records
+segments  topics, partitions: segments
+time      topics, partitions, segments: maxTimestamp; producers: lastTimestamp; transactions: lastUpdateTimestamp
+lag       groups: totalLag, and within a group the lag of its offsets
+members   groups: members
+dirty     compaction: dirtyBytes
+ratio     compaction: dirtyRatio
+
+Sections that have no such member keep their order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Row = dict[str, Any]
+NAME = "name"
+# --sort -> section of the report (kcli.inspect.renderers.description_json.ROW_TYPES) -> member.
+_MEMBERS: dict[str, dict[str, str]] = {
+    "size": dict.fromkeys(("topics", "partitions", "segments"), "sizeInBytes"),
+    "records": dict.fromkeys(("topics", "partitions", "segments"), "records"),
+    "segments": dict.fromkeys(("topics", "partitions"), "segments"),
+    "time": {
+        **dict.fromkeys(("topics", "partitions", "segments"), "maxTimestamp"),
+        "producers": "lastTimestamp",
+        "transactions": "lastUpdateTimestamp",
+    },
+    "lag": {"groups": "totalLag"},
+    "members": {"groups": "members"},
+    "dirty": {"compaction": "dirtyBytes"},
+    "ratio": {"compaction": "dirtyRatio"},
+}
+SORTS = (NAME, *_MEMBERS)
+
+
+def sorted_sections(sort: str) -> frozenset[str]:
+    """Return the sections whose order `sort`, one of SORTS but for name, decides."""
+    return frozenset(_MEMBERS[sort])
+
+
+def sort_rows(report: Row, sort: str) -> None:
+    """Put the rows of the report in the order of `sort`, one of SORTS."""
+    for section, member in _MEMBERS.get(sort, {}).items():
+        if report.get(section):
+            report[section] = _largest_first(report[section], member)
+    if sort == "lag":
+        for group in report.get("groups") or ():
+            group["offsets"] = _largest_first(group["offsets"], "lag")
+
+
+def _largest_first(rows: list[Row], member: str) -> list[Row]:
+    return sorted(rows, key=lambda row: (row[member] is None, -(row[member] or 0)))

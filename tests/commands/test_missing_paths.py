@@ -1,0 +1,128 @@
+"""Protects the rule of the README on missing paths: a sentence on stderr, the others are done, and the exit code is 2.
+
+It holds in every command that takes several paths, and in each output of dump-log.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.commands.app import main
+from tests.forked_commands import CommandServer
+from tests.inspect.verified import batch, partition, root_files
+
+LOG = f"{0:020d}.log"
+DUMPS = [
+    *(["--output", output] for output in ("text", "kafka", "json", "csv")),
+    *(["--output", output, "--stats"] for output in ("text", "json", "csv")),
+    *(["--output", output, "--follow", "--limit", "1"] for output in ("text", "json", "csv")),
+    *(["--tail", "1"], ["--key", "key"], ["--isolation", "read_committed"], []),
+]
+COMMANDS = [
+    *(["dump-log", *words] for words in DUMPS),
+    *(["verify"], ["verify", "--output", "json"], ["verify", "--repair"], ["describe"], ["describe", "--output", "json"]),
+    *(["compact", "--any-policy", "--dry-run"], ["compact", "--any-policy", "--dry-run", "--output", "json"]),
+]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    partition(root, "__consumer_offsets-0", [batch(0, 3)])
+    root_files(root)
+    return root
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("name", ["no-such-0", f"no-such-0/{LOG}", "no-*"])
+def test_alone(words: list[str], name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One sentence and exit code 2, for a directory, a file and a pattern; the sentence is not among the results."""
+    path = str(tmp_path / name)
+    assert main([*words, path]) == 2
+    out, err = capfd.readouterr()
+    pattern = " (nothing matches the pattern)" if "*" in name else ""
+    assert err == f"kcli: {path}: there is no such file or directory{pattern}\n"
+    assert "json" in words or "no such file" not in out
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if "--repair" not in words], ids=" ".join)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_beside_another(words: list[str], is_first: bool, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The other path is done as if it had been named alone, and the exit code is 2 all the same."""
+    there, missing = str(data / "__consumer_offsets-0"), str(data / "missing-0")
+    main([*words, there])
+    alone = capfd.readouterr().out
+    assert main([*words, *([missing, there] if is_first else [there, missing])]) == 2
+    out, err = capfd.readouterr()
+    assert err.count(f"kcli: {missing}: there is no such file or directory\n") == 1
+    if "json" not in words and not (words[0] == "compact" or "kafka" in words or words == ["dump-log"]):
+        assert out == alone
+    assert len(out) >= len(alone) > 0
+
+
+def test_files_by_the_option(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """--files is one more way to name a path."""
+    there, missing = str(data / "__consumer_offsets-0" / LOG), str(data / "missing-0" / LOG)
+    for output in ("text", "kafka", "json", "csv"):
+        assert main(["dump-log", "--output", output, "--files", f"{missing},{there}"]) == 2
+        assert capfd.readouterr().err == f"kcli: {missing}: there is no such file or directory\n"
+
+
+def test_kafkas_output_prints_what_kafka_prints_before_it_dies(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two lines for a missing log, one for a missing file that Kafka would not know; no word on the name of the file."""
+    for name, line in ((LOG, "Log starting offset: 0\n"), ("odd.log", ""), ("odd", "")):
+        assert main(["dump-log", str(data / name)]) == 2
+        out, err = capfd.readouterr()
+        assert out == f"Dumping {data / name}\n{line}" and err.count("\n") == 1
+
+
+def test_a_named_file_that_cannot_be_opened(data: Path) -> None:
+    """As one that is missing; a file that only lies in a directory that was named is a finding."""
+    log = data / "__consumer_offsets-0" / LOG
+    log.chmod(0)
+    with CommandServer() as server:
+        for words in (["--output", "text"], ["--output", "kafka"], ["--output", "json"], ["--output", "csv"], ["--stats"]):
+            run = server.run("dump-log", *words, log, as_root=False)
+            assert run.code == 2 and run.err.count("Permission denied") == run.err.count("\n") == 1, words
+        for words in (["--output", "text"], ["--output", "kafka"], ["--output", "json"]):
+            run = server.run("dump-log", *words, data, as_root=False)
+            assert run.code == 1 and f"{log}: " in run.err, words
+
+
+def test_findings_count_less(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Damage in what could be read does not hide that something was not read at all."""
+    log = data / "__consumer_offsets-0" / LOG
+    log.write_bytes(log.read_bytes() + b"garbage that is long enough to be looked at")
+    for words in (["dump-log"], ["dump-log", "--output", "csv"], ["verify"], ["describe"]):
+        assert main([*words, str(data)]) == 1
+        assert main([*words, str(data), str(data / "missing")]) == 2
+    capfd.readouterr()
+
+
+def test_a_path_with_control_characters(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a sentence quotes does nothing to a terminal."""
+    for words in (["dump-log"], ["dump-log", "--stats"], ["verify"], ["describe"], ["compact"]):
+        assert main([*words, str(tmp_path / "\x1b[31m")]) == 2
+        err = capfd.readouterr().err
+        assert "\x1b" not in err and "\\x1b[31m: there is no such file" in err
+
+
+@pytest.mark.parametrize("words", [["--key", "nobody"], ["--time", "2001-01-01..2001-01-02"], ["--stats", "--key", "nobody"]])
+@pytest.mark.parametrize("output", ["text", "json", "csv"])
+def test_a_selection_that_matches_nothing(words: list[str], output: str, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Says so on stderr; it is no failure."""
+    assert main(["dump-log", "--output", output, *words, str(data)]) == 0
+    assert capfd.readouterr().err == "kcli: 0 records matched\n"
+
+
+def test_a_selection_that_matches(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Has nothing to say, and neither has a dump without a selection of a log without records."""
+    (data / "a-0").mkdir()
+    (data / "a-0" / LOG).write_bytes(b"")
+    for words in (["--key", "key"], ["--tail", "1"], ["--stats"]):
+        assert main(["dump-log", *words, str(data)]) == 0
+    assert main(["dump-log", "--output", "csv", str(data / "a-0")]) == 0
+    assert main(["dump-log", "--limit", "5", str(data / "a-0")]) == 0
+    assert capfd.readouterr().err == ""
