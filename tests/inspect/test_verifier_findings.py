@@ -184,7 +184,7 @@ def a_hole_in_a_segment(root: Path) -> None:
     one_segment(root, batch(0), batch(5))
 
 
-@case("segment-gap", "clean-shutdown-untrue")
+@case("segment-gap", "clean-shutdown-with-holes")
 def a_hole_between_segments(root: Path) -> None:
     partition(root, "t-0", [batch(0)], [batch(5)])
     root_files(root)
@@ -491,7 +491,7 @@ def a_snapshot_and_an_epoch_know_more_than_the_log(root: Path) -> None:
     root_files(root)
 
 
-@case("segment-gap", "clean-shutdown-untrue")
+@case("segment-gap", "clean-shutdown-with-holes")
 def an_empty_segment_behind_a_gap(root: Path) -> None:
     """What a repair leaves where the end of a log is lost: no offset is given out twice."""
     path = partition(root, "t-0", [batch(0, 5)], [], base=9)
@@ -554,7 +554,7 @@ def the_id_of_another_topic(root: Path) -> Sequence[Path]:
     return beside_a_metadata_log(root, "orders-0", "grown-0")
 
 
-@case("offset-hole", "clean-shutdown-untrue")
+@case("offset-hole", "clean-shutdown-with-holes")
 def a_hole_in_a_topic_that_was_never_compacted(root: Path) -> Sequence[Path]:
     """The metadata log knows its policy: it cannot have been the cleaner."""
     paths = beside_a_metadata_log(root, "orders-0", "orders-0")

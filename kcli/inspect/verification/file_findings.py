@@ -375,6 +375,14 @@ ROWS = (
         "It removes the file, and keeps it in the quarantine.",
     ),
     (
+        "clean-shutdown-with-holes",
+        INFO,
+        ".kafka_cleanshutdown exists, and offsets are missing inside of a log. A broker that ran and stopped on a repaired log "
+        "leaves both; a segment that was deleted after the stop looks the same.",
+        "It does not recover the log, and reports to the controller that no record is missing.",
+        "It removes the file, and keeps it in the quarantine.",
+    ),
+    (
         "unclean-shutdown",
         INFO,
         "The broker of the log directory was not stopped cleanly.",

@@ -121,18 +121,27 @@ class Verifier:
         return VerifyReport(directories, results, self._files, self._findings.finish())
 
     def _check_mark(self, root: Root, directory: LogDirectory, results: list[PartitionResult]) -> None:
-        """Hold the mark of a clean stop against what is missing: it vouches that this replica has all its records."""
+        """Hold the mark of a clean stop against what is missing.
+
+        A broker checkpoints the ends of its logs when it stops: a log that ends below them lost records afterwards. A hole may be
+        older than the stop, for a broker starts and stops on a log with a hole, and does not notice it.
+        """
         if not root.is_clean or root.is_live:
             return
+        path = join_path(root.path, FileKind.CLEAN_SHUTDOWN.value)
         paths = {partition.path for partition in directory.partitions}
-        lacking = sum(bool(result.missing) for result in results if result.path in paths)
-        lacking += sum(
+        incomplete = [result for result in results if result.path in paths and result.missing]
+        cut = sum(any(finding.code == "records-missing" for finding in result.findings) for result in incomplete)
+        cut += sum(
             finding.code == "partition-missing" and parent_path(finding.file) == root.path.rstrip("/")
             for finding in self._findings.findings
         )
-        if lacking:
-            message = f"the file vouches that no record is missing; offsets are missing in {format_count(lacking, 'partition')}"
-            self._findings.add("clean-shutdown-untrue", join_path(root.path, FileKind.CLEAN_SHUTDOWN.value), message)
+        if cut:
+            message = f"the file vouches that no record is missing; records are missing in {format_count(cut, 'partition')}"
+            self._findings.add("clean-shutdown-untrue", path, message)
+        elif incomplete:
+            message = f"offsets are missing inside of {format_count(len(incomplete), 'log')}, lost before the stop or after it"
+            self._findings.add("clean-shutdown-with-holes", path, message)
 
     # -------------------------------------------------------------------------------------------------------- targets
 
