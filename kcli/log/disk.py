@@ -3,8 +3,8 @@
     ===========  =====================================================================================
     port         methods
     ===========  =====================================================================================
-    `Disk`       open_file, list_directory, is_directory, exists, size, mtime_ms, set_mtime_ms, read_file,
-                 write_file, append, truncate, rename, remove, make_directory, remove_directory,
+    `Disk`       open_file, list_directory, is_directory, exists, size, file_id, mtime_ms, set_mtime_ms,
+                 read_file, write_file, append, truncate, rename, remove, make_directory, remove_directory,
                  free_bytes, lock, flush, flush_directory
     `DiskFile`   name, size, read_into, read_at, next_data, close: an open file, read only
     `LogFile`    name, size, append, read_into, read_at, truncate, flush, fileno, close: an open segment of a broker
@@ -113,6 +113,9 @@ class Disk(Protocol):
 
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
+
+    def file_id(self, path: str) -> int:
+        """A number that a file keeps as long as it exists; another file under its name has another. Raises OSError."""
 
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
@@ -343,6 +346,10 @@ class OsDisk:
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
         return os.stat(path).st_size
+
+    def file_id(self, path: str) -> int:
+        """The file's inode number."""
+        return os.stat(path).st_ino
 
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""

@@ -111,6 +111,10 @@ class LiveDisk:
         """The size of a file in bytes."""
         return self._disk.size(path)
 
+    def file_id(self, path: str) -> int:
+        """A number that the file keeps as long as it exists."""
+        return self._disk.file_id(path)
+
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
         return self._disk.mtime_ms(path)

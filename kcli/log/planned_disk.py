@@ -136,6 +136,10 @@ class PlannedDisk:
         """The size of a file in bytes. Raises FileNotFoundError."""
         return content_size(self.content(path))
 
+    def file_id(self, path: str) -> int:
+        """The number of the real file under this name; 0 for one that is only planned."""
+        return self.disk.file_id(path) if self.disk.exists(path) else 0
+
     def mtime_ms(self, path: str) -> int:
         """When the real file was last modified, in ms since 1970; 0 for one that is only planned."""
         content = self.content(path)

@@ -314,6 +314,11 @@ class SimulatedDisk:
         found = self._get(path)
         return len(found.data) if isinstance(found, StoredFile) else 0
 
+    def file_id(self, path: str) -> int:
+        """A number that the file keeps as long as it exists."""
+        self.begin("stat", path)
+        return id(self._get(path))
+
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
         self.begin("stat", path)

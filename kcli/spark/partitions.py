@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import Uuid
@@ -26,9 +27,14 @@ from kcli.log import log_directory as layout
 from kcli.log.disk import Disk
 from kcli.log.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
 from kcli.log.log_directory import PartitionDirectory, Segment
-from kcli.log.segment_seek import SegmentSeeker
+from kcli.log.segment_seek import SegmentEnd, SegmentSeeker
 from kcli.log.transaction_filter import AbortedTransactions
 from kcli.spark.options import ALL, LONGEST, ReadOptions
+
+# How often a plan is made anew for files that vanish while it is made.
+MOST_PLANS = 20
+
+Planned = TypeVar("Planned")
 
 
 class PlanError(ValueError):
@@ -46,7 +52,8 @@ class LogPartition:
         self.segments = directory.segments
         self.checkpointed_start = checkpoints.log_start_offsets.get(self.key, 0) if checkpoints else 0
         self.high_watermark = checkpoints.high_watermarks.get(self.key) if checkpoints else None
-        self._end_offset: int | None = None
+        self._end: SegmentEnd | None = None
+        self._is_live: bool | None = None
         self._transactions: AbortedTransactions | None = None
 
     @property
@@ -58,6 +65,15 @@ class LogPartition:
     def name(self) -> str:
         """The directory's path, for messages."""
         return self.directory.path
+
+    @property
+    def topic_id(self) -> str | None:
+        """The topic's id as partition.metadata has it; None where it is missing or cannot be read."""
+        try:
+            found = layout.read_topic_id(self.disk, self.directory)
+        except CorruptCheckpointError:
+            return None
+        return None if found is None else str(found)
 
     @property
     def first_offset(self) -> int:
@@ -75,20 +91,33 @@ class LogPartition:
         return self.log_start_offset if self.high_watermark is None else self.high_watermark
 
     @property
-    def log_end_offset(self) -> int:
-        """The offset behind the last whole batch."""
-        if self._end_offset is None:
-            self._end_offset = self.first_offset
+    def is_live(self) -> bool:
+        """True where a running broker held the log directory when this was asked first."""
+        if self._is_live is None:
+            self._is_live = layout.is_live(self.disk, self.directory.log_directory)
+        return self._is_live
+
+    @property
+    def log_end(self) -> SegmentEnd:
+        """Where the last segment ended when this was asked first; offset and byte belong together."""
+        if self._end is None:
+            self._end = SegmentEnd(self.first_offset, 0, 0, is_torn=False)
             if self.segments:
                 with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
-                    self._end_offset = seeker.end_offset()
-        return self._end_offset
+                    self._end = seeker.end()
+        return self._end
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the last sound batch, as `log_end` found it."""
+        return self.log_end.offset
 
     @property
     def transactions(self) -> AbortedTransactions:
-        """The transactions of the partition that did not commit."""
+        """The transactions of the partition that did not commit, those that end behind the segments chosen included."""
         if self._transactions is None:
-            self._transactions = AbortedTransactions.for_partition(self.disk, self.directory)
+            whole = layout.read_partition(self.disk, self.directory.path)
+            self._transactions = AbortedTransactions.for_partition(self.disk, whole)
         return self._transactions
 
     def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
@@ -110,6 +139,19 @@ class LogPartition:
         return self.segments
 
 
+def plan_anew(plan: Callable[[], Planned]) -> Planned:
+    """Return what `plan` does; call it again where a file vanished meanwhile: a broker rolls, cleans and deletes segments.
+
+    Raises FileNotFoundError where files vanish each time.
+    """
+    for _ in range(MOST_PLANS - 1):
+        try:
+            return plan()
+        except FileNotFoundError:
+            continue
+    return plan()
+
+
 def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
     """The partitions that paths and topics choose, sorted by name. Raises PlanError, and OSError as the disk does."""
     found: list[PartitionDirectory] = []
@@ -126,7 +168,7 @@ def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
             found.append(target.partition)
         elif target.file is not None:
             found.append(_lone_segment(disk, target.file))
-    chosen = [part for part in _merged(found) if _is_chosen(part, options)]
+    chosen = [part for part in _merged(found) if is_chosen(part.topic, part.partition, options)]
     _check_names(chosen, options)
     _check_one_topic_a_name(disk, chosen)
     kept = _without_duplicates(disk, chosen, options.duplicate_partitions)
@@ -174,13 +216,14 @@ def _merged(found: list[PartitionDirectory]) -> list[PartitionDirectory]:
     return list(by_path.values())
 
 
-def _is_chosen(part: PartitionDirectory, options: ReadOptions) -> bool:
+def is_chosen(topic: str, partition: int, options: ReadOptions) -> bool:
+    """True where the options that choose topics and partitions choose this one."""
     if options.topics:
-        return part.topic in options.topics
+        return topic in options.topics
     if options.pattern is not None:
-        return re.fullmatch(options.pattern, part.topic) is not None
+        return re.fullmatch(options.pattern, topic) is not None
     if options.assignment is not None:
-        return part.partition in options.assignment.get(part.topic, ())
+        return partition in options.assignment.get(topic, ())
     return True
 
 

@@ -185,6 +185,11 @@ class StagedDisk:
             return self._disk.size(staged.path)
         return len(staged.data) if staged.data is not None else staged.size_bytes
 
+    def file_id(self, path: str) -> int:
+        """The number of the real file; 0 for one that is staged."""
+        staged = self._look(path)
+        return 0 if staged.path is None else self._disk.file_id(staged.path)
+
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
         staged = self._look(path)
