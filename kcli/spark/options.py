@@ -22,7 +22,8 @@ Names are those of Spark's Kafka source wherever they mean the same; case does n
     includeControl                      true, false                                   false
     includeAborted, includeOpen         true, false: under read_committed             false
     includeBelowLogStart                true, false                                   false
-    stopAtHighWatermark                 true, false                                   false
+    stopAtHighWatermark                 auto: where it is known and no broker was     auto
+                                        killed since; true; false
     onCorrupt                           fail, skip                                    fail
     duplicatePartitions                 fail, longest, all                            fail
     minPartitions                       splits to make at least                       1
@@ -54,6 +55,7 @@ LATEST = "latest"
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 FAIL, SKIP, LONGEST, ALL, ERROR = "fail", "skip", "longest", "all", "error"
+AUTO, TRUE, FALSE = "auto", "true", "false"
 
 # The numbers that stand for them in the JSON of offsets.
 LATEST_OFFSET = -1
@@ -92,7 +94,7 @@ class ReadOptions(NamedTuple):
     include_aborted: bool = False
     include_open: bool = False
     include_below_log_start: bool = False
-    stop_at_high_watermark: bool = False
+    stop_at_high_watermark: str = AUTO
     on_corrupt: str = FAIL
     duplicate_partitions: str = FAIL
     min_partitions: int = 1
@@ -292,7 +294,7 @@ _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "includeAborted": ("include_aborted", _flag),
     "includeOpen": ("include_open", _flag),
     "includeBelowLogStart": ("include_below_log_start", _flag),
-    "stopAtHighWatermark": ("stop_at_high_watermark", _flag),
+    "stopAtHighWatermark": ("stop_at_high_watermark", _one_of(AUTO, TRUE, FALSE)),
     "onCorrupt": ("on_corrupt", _one_of(FAIL, SKIP)),
     "duplicatePartitions": ("duplicate_partitions", _one_of(FAIL, LONGEST, ALL)),
     "minPartitions": ("min_partitions", _positive),

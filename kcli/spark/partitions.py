@@ -91,6 +91,19 @@ class LogPartition:
         return self.log_start_offset if self.high_watermark is None else self.high_watermark
 
     @property
+    def known_high_watermark(self) -> int | None:
+        """The checkpointed high watermark, or None where there is none or it may be far behind.
+
+        A broker writes it every few seconds and when it stops. After a kill it is as old as the last time: None then.
+        """
+        if self.high_watermark is None or not (self.is_live or self._is_clean()):
+            return None
+        return max(self.high_watermark, self.log_start_offset)
+
+    def _is_clean(self) -> bool:
+        return self.disk.exists(layout.join_path(self.directory.log_directory, FileKind.CLEAN_SHUTDOWN.value))
+
+    @property
     def is_live(self) -> bool:
         """True where a running broker held the log directory when this was asked first."""
         if self._is_live is None:

@@ -21,7 +21,18 @@ from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
 from kcli.log.segment_seek import SegmentSeeker
 from kcli.log.transaction_filter import AbortedTransactions
-from kcli.spark.options import EARLIEST, EARLIEST_OFFSET, ERROR, LATEST, LATEST_OFFSET, ByPartition, Offsets, ReadOptions
+from kcli.spark.options import (
+    EARLIEST,
+    EARLIEST_OFFSET,
+    ERROR,
+    FALSE,
+    LATEST,
+    LATEST_OFFSET,
+    TRUE,
+    ByPartition,
+    Offsets,
+    ReadOptions,
+)
 from kcli.spark.partitions import LogPartition, PlanError
 from kcli.spark.splits import OPEN_COST_BYTES, LogSplit, SegmentRange, pack
 
@@ -50,9 +61,17 @@ def latest_offset(partition: LogPartition, options: ReadOptions) -> int:
     end = partition.log_end_offset
     if options.cuts_at_last_stable_offset:
         end = min(end, partition.transactions.last_stable_offset)
-    if options.stop_at_high_watermark:
-        end = min(end, partition.committed_offset)
-    return end
+    high_watermark = used_high_watermark(partition, options)
+    return end if high_watermark is None else min(end, high_watermark)
+
+
+def used_high_watermark(partition: LogPartition, options: ReadOptions) -> int | None:
+    """The high watermark that ends what is read of a partition, or None where the log is read to its end."""
+    if options.stop_at_high_watermark == FALSE:
+        return None
+    if options.stop_at_high_watermark == TRUE:
+        return partition.committed_offset
+    return partition.known_high_watermark
 
 
 def offset_ranges(partitions: Iterable[LogPartition], options: ReadOptions) -> list[OffsetRange]:

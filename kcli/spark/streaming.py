@@ -5,8 +5,8 @@
     a micro-batch                         records with offsets in [start, end) of each partition; the same rows whenever it
                                           is repeated, so a sink that Spark makes idempotent has each record exactly once
     where a stream begins                 startingOffsets and its kin, `earliest` unless they say otherwise
-    how far it reads                      the last whole batch; under read_committed the last stable offset; with
-                                          stopAtHighWatermark the checkpointed high watermark
+    how far it reads                      the last whole batch; the checkpointed high watermark where it is known (see
+                                          stopAtHighWatermark); under read_committed the last stable offset
     maxOffsetsPerTrigger                  shared out in proportion to what each partition has waiting, as Spark's Kafka source
                                           does; each partition that has records waiting gets one at least
     partitions and topics that appear     join the stream at their earliest offset

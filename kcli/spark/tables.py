@@ -39,7 +39,7 @@ from kcli.spark import schema as tables
 from kcli.spark.arrow_batches import arrow_schema
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
-from kcli.spark.options import ReadOptions
+from kcli.spark.options import FALSE, ReadOptions
 from kcli.spark.partitions import LogPartition, find_partitions, plan_anew
 from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits, ranges_now
 from kcli.spark.pushdown import Pushed
@@ -70,7 +70,7 @@ def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -
     if options.table not in _OF_SEGMENTS:
         return pack([found for part in partitions for found in _files(part, options.table)], options.max_partition_bytes)
     if options.table in (tables.BATCHES, tables.CORRUPT):
-        options = options._replace(include_below_log_start=True, isolation="")
+        options = options._replace(include_below_log_start=True, isolation="", stop_at_high_watermark=FALSE)
     wanted = [
         OffsetRange(part, max(first, pushed.first_offset), min(end, pushed.end_offset))
         for part, first, end in offset_ranges(partitions, options)

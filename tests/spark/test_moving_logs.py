@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +296,33 @@ def test_a_single_segment_knows_transactions_that_end_later(tmp_path: Path) -> N
     first = log.path(".log", 0)
     assert [row["aborted"] for row in rows_of(first)] == [True, True, False]
     assert [row["offset"] for row in rows_of(first, kafka_isolation_level="read_committed")] == [2]
+
+
+@pytest.mark.parametrize(
+    ("state", "option", "end"),
+    [
+        ("stopped", "auto", 6),
+        ("running", "auto", 6),
+        ("killed", "auto", 12),
+        ("stopped", "false", 12),
+        ("killed", "true", 6),
+        ("no checkpoint", "auto", 12),
+        ("no checkpoint", "true", 0),
+    ],
+)
+def test_reading_ends_at_the_high_watermark(tmp_path: Path, state: str, option: str, end: int) -> None:
+    """What is not committed may be taken back by a new leader: it is read only where nothing is known, or on request.
+
+    After a kill the checkpoint may be older than the records that were committed.
+    """
+    log_of(tmp_path / "t-0", 4)
+    if state != "no checkpoint":
+        (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nt 0 6\n")
+    if state == "stopped":
+        (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
+    (tmp_path / ".lock").touch()
+    with held(tmp_path / ".lock") if state == "running" else nullcontext():
+        assert [row["offset"] for row in rows_of(tmp_path, stopAtHighWatermark=option)] == list(range(end))
+        stream = reader(tmp_path, stopAtHighWatermark=option)
+        assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable()) == {"t": {"0": end}}
+        assert {row["lastOffset"] for row in rows_of(tmp_path, table="batches")} == {2, 5, 8, 11}
