@@ -204,6 +204,9 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[tuple
         if report.corrupt[key]:
             notes.append(f"{report.corrupt[key]} corrupt places skipped ({report.corrupt_bytes[key]} bytes)")
         lines.append(f"{key[0]}-{key[1]}: {report.rows[key]} rows" + (f"; {'; '.join(notes)}" if notes else ""))
+    if result.to_high_watermark:
+        rest = f", of {result.to_log_end} to the end of the log" if result.to_log_end else ""
+        lines.append(f"records of {result.to_high_watermark} partitions are read up to the high watermark{rest}")
     lines.append(f"{result.rows} rows written to {options.out}")
     if result.undecoded:
         lines.append(f"{result.undecoded} rows did not decode; their bytes stand in keyBytes and valueBytes")
