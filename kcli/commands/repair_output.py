@@ -100,6 +100,7 @@ class _RepairRun:
         self.report = report
         self.bar: ProgressBar | None = None
         self.partitions = self.changes = self.holes = self.problems = 0
+        self.damages = 0  # the changes that stand for damage
         self.left: list[Finding] = []
         self.loses_records = False
 
@@ -143,8 +144,9 @@ class _RepairRun:
         return str(folder)
 
     def _repair(self, session: LogDirectoryRepair, partitions: list[PartitionDirectory], quarantine: Quarantine) -> None:
+        from kcli.format.file_names import FileKind
         from kcli.inspect.repairing.repair_plan import RepairError
-        from kcli.log.log_directory import log_bytes
+        from kcli.log.log_directory import base_name, log_bytes
 
         # Before anything is cut.
         sizes = {partition.path: log_bytes(self.disk, partition) for partition in partitions}
@@ -160,6 +162,7 @@ class _RepairRun:
                 self.problem(error.filename or partition.path, error.strerror or str(error))
             else:
                 self.changes += len(plan.changes)
+                self.damages += len(plan.changes)
                 self.holes += len(plan.holes)
                 self.left += plan.left
                 self.loses_records |= plan.loses_records
@@ -172,6 +175,8 @@ class _RepairRun:
             self.problem(error.filename or session.directory, error.strerror or str(error))
             return
         self.changes += len(root.changes)
+        # A clean stop on a log with known holes is no damage; see clean-shutdown-with-holes.
+        self.damages += sum(base_name(change.path) != FileKind.CLEAN_SHUTDOWN for change in root.changes)
         self.left += root.left
         self.print(self.report.root(root, quarantine.path))
 
@@ -204,6 +209,6 @@ class _RepairRun:
         left = [finding for finding in self.left if finding.code not in HOLES]
         summary = Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems, len(left))
         self.print(self.report.end(summary))
-        is_sound = not (self.problems or left or (self.changes and not self.args.apply))
+        is_sound = not (self.problems or left or (self.damages and not self.args.apply))
         code = exit_code(is_sound=is_sound, all_opened=all_opened)
         return EXIT_HOLES if code == EXIT_OK and (self.holes or self.left or self.loses_records) else code
