@@ -160,9 +160,12 @@ class SegmentSeeker:
     def behind_offset(self, offset: int) -> int:
         """The byte behind the first batch that ends at or behind `offset`: no later batch is needed to read up to there."""
         walk = HeaderWalk(self.reader.file, self.hint(offset), self.reader.end_position())
+        reached: int | None = None
         for header in walk.headers():
-            if header.last_offset >= offset:
-                return walk.position
+            # The CRC does not cover the base offset: where the next batch contradicts a batch, that one reached nothing.
+            if reached is not None and header.base_offset > offset:
+                return reached
+            reached = walk.position if header.last_offset >= offset else None
         return walk.end
 
     def end(self) -> SegmentEnd:
@@ -171,8 +174,10 @@ class SegmentSeeker:
         walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
         offset, last = self.segment.base_offset, None
         for header in walk.headers():
-            offset = max(offset, header.last_offset + 1)
+            if last is not None and header.base_offset > last.last_offset:
+                offset = max(offset, last.last_offset + 1)
             last = header
+        offset = offset if last is None else max(offset, last.last_offset + 1)
         batch = None if last is None else self.reader.batch_at(last.position)
         if walk.position == walk.end and not (isinstance(batch, LogBatch) and not batch.is_valid):
             return SegmentEnd(offset, walk.end, walk.end, is_torn=False)
