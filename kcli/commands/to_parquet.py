@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -141,13 +142,15 @@ def _progress() -> dict[str, str]:
 def _export_options(args: argparse.Namespace) -> ExportOptions:
     from kcli.spark.parquet_export import ExportOptions
 
-    source = {"paths": ",".join(args.paths), "table": args.table, "kafka.isolation.level": args.isolation}
+    source = {"paths": json.dumps(args.paths), "table": args.table, "kafka.isolation.level": args.isolation}
     source["onCorrupt"] = args.on_corrupt
     given = {
         "subscribe": ",".join(args.topic),
         "subscribePattern": args.topic_pattern,
         "startingOffsets": args.starting_offsets,
         "endingOffsets": args.ending_offsets,
+        # Of many partitions some have no record of the time: the account shows it.
+        "startingOffsetsByTimestampStrategy": "latest" if args.starting_time else None,
         "startingTimestamp": _instant("--starting-time", args.starting_time),
         "endingTimestamp": _instant("--ending-time", args.ending_time),
         "columns": args.columns,

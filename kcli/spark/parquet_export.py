@@ -35,7 +35,7 @@ from kcli.spark.data_source import FORMAT, KafkaLogDataSource
 from kcli.spark.left_out import count_left_out
 from kcli.spark.options import OptionError, ReadOptions, parse_options
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, OutputDirectory, OutputError, check_output
-from kcli.spark.partitions import find_partitions, plan_anew
+from kcli.spark.partitions import find_partitions, given_paths, plan_anew
 from kcli.spark.planning import OffsetRange, offset_ranges, used_high_watermark
 from kcli.spark.report import Report
 from kcli.spark.session import is_here
@@ -103,7 +103,7 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
     except ValueError as error:
         raise ExportError(str(error)) from None
     if not found:
-        raise ExportError(f"{', '.join(read.paths)}: no partition is chosen")
+        raise ExportError(f"{', '.join(given_paths(OsDisk(), read))}: no partition is chosen")
     names = set(_written_columns(options, read))
     if unknown := [name for name in options.partition_by if name not in names and name != DATE]:
         raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))} and {DATE}")
@@ -119,7 +119,7 @@ def _inputs(found: list[OffsetRange], read: ReadOptions) -> list[str]:
     """The directories that must not be written to: what is read, and the log directories of partitions named one by one."""
     partitions = {offsets.partition.directory.path: offsets.partition.directory.log_directory for offsets in found}
     log_directories = {path for path in partitions.values() if Path(path, FileKind.META_PROPERTIES).exists()}
-    return [*(path for path in read.paths if Path(path).exists()), *partitions, *sorted(log_directories)]
+    return [*(path for path in given_paths(OsDisk(), read) if Path(path).exists()), *partitions, *sorted(log_directories)]
 
 
 def compression_options(compression: str) -> dict[str, str]:

@@ -7,7 +7,8 @@
     segments of a partition           that partition, with these segments only
     a pattern, several of the above   all of them together
 
-A partition that several log directories hold (brokers' replicas) would give its records twice: that is refused unless
+Kafka's own topics are left out of a log directory's records unless they are named (includeInternal): the metadata log grows by
+itself. A partition that several log directories hold (brokers' replicas) would give its records twice: that is refused unless
 `duplicatePartitions` says what to do. Partitions of one topic name from several log directories must be of one topic: if
 meta.properties or partition.metadata say otherwise (two clusters, or a topic that was created anew), that is refused as well,
 since rows tell topics apart by name only. Topics of different names may come from different clusters.
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from kcli.format.file_names import DirectoryState, FileKind
@@ -29,6 +31,8 @@ from kcli.log.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id
 from kcli.log.log_directory import PartitionDirectory, Segment
 from kcli.log.segment_seek import SegmentEnd, SegmentSeeker
 from kcli.log.transaction_filter import AbortedTransactions
+from kcli.protocol.internal_records import decoder_for_topic
+from kcli.spark import schema as tables
 from kcli.spark.options import ALL, LONGEST, ReadOptions
 
 # How often a plan is made anew for files that vanish while it is made.
@@ -152,6 +156,11 @@ class LogPartition:
         return self.segments
 
 
+def is_read(topic: str, partition: int, options: ReadOptions) -> bool:
+    """True where a partition of a log directory is read if it is there."""
+    return is_chosen(topic, partition, options) and not _is_hidden(topic, options)
+
+
 def plan_anew(plan: Callable[[], Planned]) -> Planned:
     """Return what `plan` does; call it again where a file vanished meanwhile: a broker rolls, cleans and deletes segments.
 
@@ -168,7 +177,8 @@ def plan_anew(plan: Callable[[], Planned]) -> Planned:
 def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
     """The partitions that paths and topics choose, sorted by name. Raises PlanError, and OSError as the disk does."""
     found: list[PartitionDirectory] = []
-    targets, problems = layout.resolve_paths(disk, _existing_paths(disk, options.paths))
+    paths = given_paths(disk, options)
+    targets, problems = layout.resolve_paths(disk, paths)
     if problems:
         raise PlanError("; ".join(problem.message for problem in problems))
     for target in targets:
@@ -176,13 +186,17 @@ def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
             if target.log_directory.unreadable:
                 path, sentence = target.log_directory.unreadable[0]
                 raise PlanError(f"{path}: {sentence}")
-            found += (part for part in target.log_directory.partitions if part.state is DirectoryState.CURRENT)
+            found += (
+                part
+                for part in target.log_directory.partitions
+                if part.state is DirectoryState.CURRENT and not _is_hidden(part.topic, options)
+            )
         elif target.partition is not None:
             found.append(target.partition)
         elif target.file is not None:
             found.append(_lone_segment(disk, target.file))
     chosen = [part for part in _merged(found) if is_chosen(part.topic, part.partition, options)]
-    _check_names(chosen, options)
+    _check_names(chosen, paths, options)
     _check_one_topic_a_name(disk, chosen)
     kept = _without_duplicates(disk, chosen, options.duplicate_partitions)
     kept.sort(key=lambda part: (part.topic, part.partition, part.path))
@@ -203,9 +217,28 @@ def _read_checkpoints(disk: Disk, path: str, is_start_needed: bool) -> layout.Ch
     return checkpoints
 
 
-def _existing_paths(disk: Disk, paths: Iterable[str]) -> list[str]:
-    """The paths with `file:` taken off, as Spark's users write them."""
-    return [re.sub(r"^file:(//)?(?=/)", "", path) for path in paths]
+def given_paths(disk: Disk, options: ReadOptions) -> list[str]:
+    """The paths and patterns to be read, absolute, since executors have working directories of their own.
+
+    A text with commas is one path where that exists, else several; `file:` is taken off, as Spark's users write it.
+    """
+    paths: list[str] = []
+    for text in options.paths:
+        words = [text] if "," not in text or disk.exists(_local(text)) else [word.strip() for word in text.split(",")]
+        paths += (_local(word) for word in words if word)
+    return paths
+
+
+def _local(path: str) -> str:
+    path = re.sub(r"^file:(//)?(?=/)", "", path)
+    return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else str(Path(path).absolute())
+
+
+def _is_hidden(topic: str, options: ReadOptions) -> bool:
+    """True for a topic of Kafka's own whose records are not asked for: it grows by itself, and no consumer reads it as data."""
+    if options.table != tables.RECORDS or options.include_internal or decoder_for_topic(topic) is None:
+        return False
+    return topic not in options.topics and topic not in (options.assignment or {})
 
 
 def _lone_segment(disk: Disk, file: layout.FoundFile) -> PartitionDirectory:
@@ -240,18 +273,25 @@ def is_chosen(topic: str, partition: int, options: ReadOptions) -> bool:
     return True
 
 
-def _check_names(chosen: list[PartitionDirectory], options: ReadOptions) -> None:
+def _check_names(chosen: list[PartitionDirectory], paths: list[str], options: ReadOptions) -> None:
     """Raises PlanError where a topic or partition that was asked for by name is not there."""
+    where = ", ".join(paths)
     topics = {part.topic for part in chosen}
     missing = [topic for topic in options.topics if topic not in topics]
     if missing:
-        raise PlanError(f"no partition of the topic {', '.join(missing)} lies in {', '.join(options.paths)}")
+        raise PlanError(f"no partition of the topic {', '.join(missing)} lies in {where}")
     if options.assignment is not None:
         there = {(part.topic, part.partition) for part in chosen}
         wanted = [(topic, partition) for topic, partitions in options.assignment.items() for partition in partitions]
         absent = [f"{topic}-{partition}" for topic, partition in wanted if (topic, partition) not in there]
         if absent:
-            raise PlanError(f"the partition {', '.join(absent)} does not lie in {', '.join(options.paths)}")
+            raise PlanError(f"the partition {', '.join(absent)} does not lie in {where}")
+    there = {(part.topic, part.partition) for part in chosen}
+    for option, named in options.named_by_partition().items():
+        numbers = ((topic, partition) for topic, of_topic in named.items() for partition in of_topic)
+        strange = [f"{topic}-{partition}" for topic, partition in numbers if (topic, partition) not in there]
+        if strange:
+            raise PlanError(f"{option} names {', '.join(strange)}, which is not among the partitions read from {where}")
 
 
 def _check_one_topic_a_name(disk: Disk, chosen: list[PartitionDirectory]) -> None:

@@ -120,7 +120,10 @@ def _resolve(
     if timestamp is not None:
         found = part.offset_of_time(timestamp, earliest)
         if found is None and strict:
-            raise PlanError(f"{part.name}: no record is as young as {timestamp} ms")
+            raise PlanError(
+                f"{part.name}: no record has a timestamp of {timestamp} ms or later; option "
+                "startingOffsetsByTimestampStrategy=latest reads nothing of such a partition"
+            )
         return latest if found is None else found
     if offsets == EARLIEST:
         return earliest

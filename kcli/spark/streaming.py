@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from kcli.log.disk import Disk, OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.options import OptionError, ReadOptions
-from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_chosen, plan_anew
+from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, plan_anew
 from kcli.spark.planning import OffsetRange, RangeChoice, earliest_offset, latest_offset, offset_ranges, plan_splits
 from kcli.spark.splits import LogSplit
 
@@ -121,7 +121,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, until in reached.items():
             part = there.get(key)
             if part is None:
-                if until > begun.get(key, 0) and is_chosen(*key, self.options):
+                if until > begun.get(key, 0) and is_read(*key, self.options):
                     self._lost(f"the partition {key[0]}-{key[1]}, of which records up to {until} were to be read, is gone")
                 continue
             if is_other_topic(key[0], ids_in(end), ids):
@@ -160,7 +160,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = {part.key: part for part in partitions}
         for key, first in begun.items():
             part = there.get(key)
-            if not is_chosen(*key, self.options):
+            if not is_read(*key, self.options):
                 continue
             if part is None:
                 self._lost(f"the partition {key[0]}-{key[1]}, read up to {first}, is gone")
