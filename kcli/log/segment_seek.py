@@ -115,13 +115,22 @@ class SegmentSeeker:
 
     def sound_end(self) -> tuple[int, bool]:
         """The byte behind the last batch, and whether what lies there is anything but zeros (a torn batch, damage)."""
-        walk = HeaderWalk(self.reader.file, self.hint(INT64_MAX), self.reader.end_position())
+        start = self.hint(INT64_MAX)
+        walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
         for _ in walk.headers():
             pass
         if walk.position == walk.end:
             return walk.end, False
-        found = self.reader.batch_at(walk.position)
-        return walk.position, not isinstance(found, Damage) or found.kind != ZEROS
+        # Headers alone do not show it: a wrong length may lead into a batch, to payload that zeros of the batch follow.
+        sound = start
+        for found in self.reader.batches(start):
+            if not isinstance(found, Damage):
+                sound = found.end_position
+            elif found.kind == ZEROS:
+                return found.position, False
+            elif found.end_position >= walk.end:
+                return found.position, True
+        return sound, sound < walk.end
 
     def end_offset(self) -> int:
         """The offset behind the last batch of the segment's sound part; its base offset where it holds none."""
