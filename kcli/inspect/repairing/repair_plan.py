@@ -425,8 +425,10 @@ class _Planner:
             snapshots=[file for file in partition.snapshots if file.base_offset not in placement.gone_names],
             others=[file for file in partition.others if file.base_offset not in placement.gone_names],
         )
+            batch_end=batch_end,
         claims = collect_claims(
             disk,
+            moved_end=found[-1].moved_end if found else None,
             partition,
             self.settings.options,
             is_end_damaged=not found or found[-1].ends_damaged,
