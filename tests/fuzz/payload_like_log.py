@@ -10,7 +10,8 @@
       that continues the offsets                         the same, byte by byte
 
 In both the payload is whole batches up to the last byte of the damaged one, or up to zeros with which the batch and the file
-end, as a torn write or a preallocated file does. Only their records, at the offsets that they state, are allowed to appear.
+end, as a torn write or a preallocated file does. Only their records, at the offsets that they state, are allowed to appear, and
+the log may end behind them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class PayloadLikeLog(NamedTuple):
     """The offsets [first, last] of the batches in such payload of a partition."""
 
     offsets: tuple[tuple[int, int], ...]
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the payload, 0 without any: a log that ends with it ends there."""
+        return max((last + 1 for _, last in self.offsets), default=0)
 
     def has(self, record: LogRecord) -> bool:
         """Whether a record is one of the payload's."""

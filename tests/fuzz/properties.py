@@ -375,7 +375,7 @@ class Checker:
                 self._violated(
                     "thrown-away", f"{name}: offsets {spans(thrown)} of sound batches are gone; holes {outcome.holes}"
                 )
-        if outcome.log_end > evidence.upper:
+        if outcome.log_end > max(evidence.upper, self.payloads[str(partition.path)].end_offset):
             self._violated("end-too-high", f"{name}: ends at {outcome.log_end}, the evidence goes to {evidence.upper}")
         if outcome.log_end < evidence.lower:
             self._violated("end-too-low", f"{name}: ends at {outcome.log_end}, offsets below {evidence.lower} were given out")
