@@ -8,6 +8,7 @@ exit code  of the plan (--dry-run)                     of --apply
 2          could not run: the directory is locked by a broker, a quarantine in a wrong place; or a path that was named
            is missing (the others are done all the same)
 3          nothing to repair, but offsets are missing  repaired, but offsets are missing
+           (at most .kafka_cleanshutdown is removed)
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ class _RepairRun:
         self.report = report
         self.bar: ProgressBar | None = None
         self.partitions = self.changes = self.holes = self.problems = 0
-        self.damages = 0  # the changes that stand for damage
         self.left: list[Finding] = []
         self.loses_records = False
+        self.marks = 0  # of the changes those that remove .kafka_cleanshutdown because offsets are missing
 
     def repair(self, log_directory: str, partitions: list[PartitionDirectory], *, is_whole: bool) -> None:
         """One log directory. Raises CannotRun where it is locked, or its quarantine would lie in a log directory."""
@@ -144,9 +145,9 @@ class _RepairRun:
         return str(folder)
 
     def _repair(self, session: LogDirectoryRepair, partitions: list[PartitionDirectory], quarantine: Quarantine) -> None:
-        from kcli.format.file_names import FileKind
+        from kcli.inspect.repairing.repair import NO_LONGER_CLEAN
         from kcli.inspect.repairing.repair_plan import RepairError
-        from kcli.log.log_directory import base_name, log_bytes
+        from kcli.log.log_directory import log_bytes
 
         # Before anything is cut.
         sizes = {partition.path: log_bytes(self.disk, partition) for partition in partitions}
@@ -162,7 +163,6 @@ class _RepairRun:
                 self.problem(error.filename or partition.path, error.strerror or str(error))
             else:
                 self.changes += len(plan.changes)
-                self.damages += len(plan.changes)
                 self.holes += len(plan.holes)
                 self.left += plan.left
                 self.loses_records |= plan.loses_records
@@ -175,8 +175,7 @@ class _RepairRun:
             self.problem(error.filename or session.directory, error.strerror or str(error))
             return
         self.changes += len(root.changes)
-        # A clean stop on a log with known holes is no damage; see clean-shutdown-with-holes.
-        self.damages += sum(base_name(change.path) != FileKind.CLEAN_SHUTDOWN for change in root.changes)
+        self.marks += root.shutdown == NO_LONGER_CLEAN
         self.left += root.left
         self.print(self.report.root(root, quarantine.path))
 
@@ -209,6 +208,7 @@ class _RepairRun:
         left = [finding for finding in self.left if finding.code not in HOLES]
         summary = Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems, len(left))
         self.print(self.report.end(summary))
-        is_sound = not (self.problems or left or (self.damages and not self.args.apply))
+        # To remove the mark alone is no repair of damage: kcli verify calls such a directory sound with missing offsets, too.
+        is_sound = not (self.problems or left or (self.changes > self.marks and not self.args.apply))
         code = exit_code(is_sound=is_sound, all_opened=all_opened)
         return EXIT_HOLES if code == EXIT_OK and (self.holes or self.left or self.loses_records) else code

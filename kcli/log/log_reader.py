@@ -47,10 +47,10 @@ from kcli.format.record_batch import (
     RecordBatch,
 )
 from kcli.log.disk import Disk, DiskFile
+from kcli.log.index_places import IndexPlaces
 from kcli.log.record_windows import RecordScanner, RecordWindow, open_windows
 from kcli.log.resynchronise import (
     Continuation,
-    IndexPlaces,
     Resynchroniser,
     plausible_header,
     streamed_crc,

@@ -29,14 +29,11 @@ goes on and skips holes of sparse files. Bytes read because of a wrong length co
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
-from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
-from kcli.format.index_entries import OffsetIndex
 from kcli.format.primitives import INT32_MAX, FormatError, crc32c
 from kcli.format.record_batch import (
     CRC_START,
@@ -49,8 +46,9 @@ from kcli.format.record_batch import (
     MIN_ENTRY_SIZE,
     RecordBatch,
 )
-from kcli.log.disk import Disk, DiskFile
+from kcli.log.disk import DiskFile
 from kcli.log.header_walk import PROBE_BYTES, HeaderWalk
+from kcli.log.index_places import IndexPlaces
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -211,6 +209,11 @@ def _least_size(header: RecordBatch | LegacyBatch) -> int:
     return HEADER_BYTES if isinstance(header, RecordBatch) else MIN_ENTRY_SIZE + LOG_OVERHEAD_BYTES
 
 
+def _least_offset(header: RecordBatch | LegacyBatch) -> int:
+    # The header of formats 0 and 1 states the last offset alone.
+    return header.base_offset if isinstance(header, RecordBatch) else header.last_offset
+
+
 def _is_sound(file: DiskFile, position: int) -> bool:
     header = _header_at(file, position)
     if header is None or header.magic not in (0, 1, MAGIC):
@@ -225,43 +228,6 @@ def _is_sound(file: DiskFile, position: int) -> bool:
 
 
 # ------------------------------------------------------------------------------------------- behind an unsound entry
-
-
-class IndexPlaces:
-    """The bytes at which the segment's .index says that batches begin, read when they are first asked for."""
-
-    def __init__(self, disk: Disk, log_path: str) -> None:
-        self._disk = disk
-        self._log_path = log_path
-        self._index: OffsetIndex | None = None
-
-    def _read(self) -> OffsetIndex:
-        if self._index is None:
-            self._index = OffsetIndex.of(0)
-            directory, slash, name = self._log_path.rpartition("/")
-            parsed = parse_file_name(name)
-            if parsed.kind is FileKind.LOG and parsed.state is FileState.CURRENT and parsed.base_offset is not None:
-                path = directory + slash + segment_file_name(parsed.base_offset, FileKind.INDEX)
-                try:
-                    data = self._disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)
-                except OSError:
-                    return self._index
-                index = OffsetIndex.decode(data, parsed.base_offset).trimmed()
-                if list(index.positions) == sorted(set(index.positions)):
-                    self._index = index
-        return self._index
-
-    def behind(self, position: int) -> Iterator[tuple[int, int]]:
-        """(byte, offset) of the entries behind byte `position`, ascending; nothing without an index that ascends."""
-        index = self._read()
-        for slot in range(bisect_right(index.positions, position), len(index)):
-            entry = index.entry(slot)
-            yield entry.position, entry.offset
-
-    def names(self, header: RecordBatch | LegacyBatch) -> bool:
-        """True where an entry points at the byte of this header, with an offset at or above its own."""
-        found = next(self.behind(header.position - 1), None)
-        return found is not None and found[0] == header.position and found[1] >= header.base_offset
 
 
 class Continuation(NamedTuple):
@@ -318,6 +284,10 @@ class Resynchroniser:
         followers = [at for at in followers if at != stated and self._chain_end(at) is None]
         if (continues and leads_on) or any(self._passes(at, stated) for at in followers if at < stated):
             return Continuation(stated, False)
+        if fits and self._overlaps(header, stated):
+            passed = next((at for at in followers if at > stated and self._passes(stated, at)), None)
+            if passed is not None:
+                return Continuation(passed, False)
         # Another place with the next offset from which the log leads on: the stated length is not to be trusted.
         is_doubtful = fits and bool(followers)
         # A header with the next offset whose own length is impossible is judged when the walk comes to it.
@@ -350,12 +320,21 @@ class Resynchroniser:
         # The last offset and the record count say the same, unless a cleaner was here; one of them may be wrong.
         return behind.base_offset in (header.next_offset, header.base_offset + header.record_count)
 
+    def _overlaps(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
+        """True where a batch at the stated end has offsets of the entry, whose last offset and record count agree."""
+        if not isinstance(header, RecordBatch) or stated_next_offset(header, header.base_offset) is None:
+            return False
+        behind = plausible_header(self._file, stated)
+        return behind is not None and behind.base_offset < header.next_offset
+
     def _passes(self, position: int, target: int) -> bool:
-        """True where a header begins at byte `target` in the chain from a byte."""
+        """True where a header begins at byte `target` behind sound batches that follow each other from a byte on."""
         walk = HeaderWalk(self._file, position, self._end)
         for header in walk.headers():
-            if header.position >= target or not _can_be_header(header) or not self._budget.take(PROBE_BYTES):
+            if header.position >= target:
                 return header.position == target and _can_be_header(header)
+            if not self._budget.take(PROBE_BYTES + max(header.size_bytes, 0)) or not _is_sound(self._file, header.position):
+                return False
         return False
 
     def _chain_end(self, position: int, *, by_index: bool = False, may_be_torn: bool = False) -> int | None:
@@ -367,8 +346,7 @@ class Resynchroniser:
         walk = HeaderWalk(self._file, position, self._end)
         expected = 0
         for header in walk.headers():
-            first = header.base_offset if isinstance(header, RecordBatch) else header.last_offset
-            if not _can_be_header(header) or first < expected or not self._budget.take(PROBE_BYTES):
+            if not _can_be_header(header) or _least_offset(header) < expected or not self._budget.take(PROBE_BYTES):
                 return header.position
             if self._places.names(header):
                 return None
@@ -458,7 +436,7 @@ class Resynchroniser:
         while found is not None:
             header = _header_at(self._file, found)
             behind = found + 1 if header is None else found + header.size_bytes
-            if header is not None and found >= start and header.last_offset >= self._floor:
+            if header is not None and found >= start and _least_offset(header) >= self._floor:
                 behind = self._chain_end(found, may_be_torn=True) or 0
                 if not behind and not self._is_within_torn(position, found):
                     return Continuation(found, False)

@@ -168,8 +168,12 @@ class SegmentSeeker:
             reached = walk.position if header.last_offset >= offset else None
         return walk.end
 
-    def end(self) -> SegmentEnd:
-        """Where the segment's batches end. A batch with a wrong CRC at the end is not sound: it may still be being written."""
+    def end(self, *, counts_rotten: bool = False) -> SegmentEnd:
+        """Where the segment's batches end.
+
+        A whole batch with a wrong CRC at the end may still be being written and is not counted. With `counts_rotten` it counts
+        for one offset, since its header cannot be trusted, so that a reader comes to it and reports the damage.
+        """
         start = self.hint(INT64_MAX)
         walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
         offset, last = self.segment.base_offset, None
@@ -188,6 +192,8 @@ class SegmentSeeker:
             for found in self.reader.batches(start):
                 if isinstance(found, LogBatch) and found.is_valid:
                     offset, position, is_torn = max(offset, found.header.last_offset + 1), found.end_position, False
+                elif counts_rotten and isinstance(found, LogBatch) and found.end_position == walk.end:
+                    offset, position = offset + 1, walk.end
                 else:
                     is_torn |= isinstance(found, LogBatch) or found.kind != ZEROS
             start = self._earlier(start)

@@ -121,7 +121,7 @@ class LogPartition:
             self._end = SegmentEnd(self.first_offset, 0, 0, is_torn=False)
             if self.segments:
                 with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
-                    self._end = seeker.end()
+                    self._end = seeker.end(counts_rotten=not self.is_live)
         return self._end
 
     @property

@@ -16,6 +16,7 @@ from kcli.commands.app import main
 from kcli.inspect.verification.finding_kinds import KINDS
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES
+from tests.inspect.verified import batch, partition, root_files
 
 HOLD_LOCK = (
     "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f,fcntl.LOCK_EX); print('held',flush=True); sys.stdin.read()"
@@ -70,6 +71,17 @@ def test_what_the_plan_says_is_done_and_then_nothing_is_left(logs: Path, capfd: 
     assert run(str(logs)) == 0
     assert "nothing to repair" in capfd.readouterr().out
     assert main(["verify", str(logs)]) == 0
+
+
+def test_a_plan_that_removes_the_mark_alone_repairs_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A broker that ran on a log with a hole made the mark: nothing is damaged, for the plan as for `kcli verify`."""
+    root = tmp_path / "logs"
+    partition(root, "t-0", [batch(0)], [batch(5)])
+    root_files(root)
+    assert main(["verify", str(root)]) == run(str(root)) == 3
+    assert ".kafka_cleanshutdown" in capfd.readouterr().out
+    assert run("--apply", str(root)) == 3
+    assert main(["verify", str(root)]) == run(str(root)) == 3
 
 
 def test_json_says_the_same(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:

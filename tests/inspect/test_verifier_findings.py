@@ -491,6 +491,37 @@ def a_snapshot_and_an_epoch_know_more_than_the_log(root: Path) -> None:
     root_files(root)
 
 
+@case("records-missing", "clean-shutdown-untrue")
+def a_clean_stop_that_the_recovery_point_denies(root: Path) -> None:
+    """A clean stop moves the recovery point to the end of the log: after this one the high watermark counts by itself."""
+    partition(root, "t-0", [batch(0, 5)])
+    root_files(root, recovery_point={"t-0": 2}, replication={"t-0": 8})
+
+
+@case("log-start-beyond-end", "high-watermark-beyond-end")
+def a_log_start_offset_and_a_high_watermark_that_cannot_be(root: Path) -> None:
+    """They are no two sources for an end: with this log start offset as the end, every record of the log would be deleted."""
+    partition(root, "t-0", [batch(0, 5)])
+    root_files(root, log_start={"t-0": 6}, replication={"t-0": 800})
+
+
+@case("records-missing", "snapshot-beyond-end", "partition-empty", "unclean-shutdown")
+def a_snapshot_is_all_that_is_left(root: Path) -> None:
+    """No batch contradicts it."""
+    path = partition(root, "t-0", [batch(0, 5)], snapshots={5: []})
+    for file in path.glob(f"{ZERO}.*"):
+        file.unlink()
+    root_files(root, clean=False)
+
+
+@case("segment-gap", "timeindex-mismatch", "clean-shutdown-with-holes")
+def a_segment_without_bytes_whose_time_index_has_an_entry(root: Path) -> None:
+    """The log was compacted, so that a gap is no finding. But a cleaner that removes every batch leaves no entry."""
+    path = partition(root, "t-0", [batch(0, 5)], [batch(5, 4)], [batch(9, 3)])
+    path.joinpath(f"{5:020d}.log").write_bytes(b"")
+    root_files(root, cleaner={"t-0": 9})
+
+
 @case("segment-gap", "clean-shutdown-with-holes")
 def an_empty_segment_behind_a_gap(root: Path) -> None:
     """What a repair leaves where the end of a log is lost: no offset is given out twice."""

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from kcli.format.index_entries import OffsetIndex
+from kcli.format.record_batch import NewRecordBatch
+from kcli.format.records import Record, encode_records
 from kcli.log.disk import OsDisk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import Segment, read_log_directory, read_partition
@@ -104,6 +106,22 @@ def test_the_walk_stops_where_bytes_are_no_batch(tmp_path: Path) -> None:
         file.close()
 
 
+@pytest.mark.parametrize("tail", [0, 5000])
+def test_a_wrong_length_does_not_move_the_end_into_a_batch(tmp_path: Path, tail: int) -> None:
+    """It leads to a sound batch in the last batch's value, behind which are a zero of that batch and zeros of the file."""
+    inner = NewRecordBatch(7, 0, 10, 10, 1, encode_records([Record(0, 0, b"k", b"v")])).encode()
+    first = NewRecordBatch(0, 0, 10, 10, 1, encode_records([Record(0, 0, b"k", b"v")])).encode()
+    last = NewRecordBatch(1, 0, 10, 10, 1, encode_records([Record(0, 0, b"k", inner)])).encode()
+    inside = len(first) + last.index(inner)
+    data = first[:8] + (inside - 12).to_bytes(4, "big") + first[12:] + last
+    path = tmp_path / "t-0"
+    path.mkdir()
+    (path / f"{0:020d}.log").write_bytes(data + bytes(tail))
+    segment = read_partition(OsDisk(), str(path)).segments[0]
+    with SegmentSeeker(OsDisk(), segment) as seeker:
+        assert seeker.end()[1::2] == (len(data), False)
+
+
 def test_given_segments_walk_as_they_read() -> None:
     """Hopping sees the headers that the reader sees, on every segment that Kafka wrote."""
     disk = OsDisk()
@@ -178,3 +196,7 @@ def test_the_end_is_that_of_the_last_sound_batch(tmp_path: Path, tail: str) -> N
     segment = read_partition(OsDisk(), str(tmp_path / "t-0")).segments[0]
     with SegmentSeeker(OsDisk(), segment) as seeker:
         assert seeker.end() == (10, size, len(data), True)
+        # A reader must come to a rotten batch, or it would wait for it for ever.
+        assert seeker.end(counts_rotten=True) == (
+            (11, len(data), len(data), False) if tail != "torn" else (10, size, len(data), True)
+        )

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import zip_longest
 from typing import NamedTuple
 
+from kcli.format.file_names import parse_file_name
+from kcli.inspect.verification.facts import PartitionResult
+from kcli.inspect.verification.finding_kinds import HOLES
+from kcli.inspect.verification.findings import serious
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
-from kcli.log.log_directory import read_partition
+from kcli.log.log_directory import base_name, read_partition
 from kcli.log.log_reader import LogBatch, SegmentReader
+from kcli.log.planned_disk import PlannedDisk
 
 
 class Hole(NamedTuple):
@@ -84,17 +90,43 @@ def without(ranges: list[tuple[int, int]], kept: list[tuple[int, int]]) -> list[
     return joined
 
 
-def sound_ranges(disk: Disk, directory: str) -> list[tuple[int, int]]:
-    """Return the offsets [first, end) of all sound batches in a partition's directory. Raises OSError."""
-    found: list[tuple[int, int]] = []
-    for segment in read_partition(disk, directory).segments:
-        with SegmentReader(disk, segment.log) as reader:
-            found += [
-                (one.header.base_offset, one.header.last_offset + 1)
-                for one in reader.batches()
-                if isinstance(one, LogBatch) and one.is_valid
-            ]
-    return found
+def lost_like_kafka(
+    planned: PlannedDisk, directory: str, log_start_offset: int, before: PartitionResult, after: PartitionResult
+) -> list[tuple[int, int]]:
+    """Return the offsets [first, end) of sound batches, and all offsets of segments with damage. Raises OSError.
+
+    Kafka keeps a batch with a wrong offset where it is, and a gap in a segment with damage need not be the cleaner's work.
+    Records below `log_start_offset` were deleted; one that the log never reached says nothing.
+    """
+    log_start = log_start_offset if log_start_offset < before.end_offset else 0
+    findings = [finding for finding in serious([*before.findings, *after.findings]) if finding.code not in HOLES]
+    damaged = {parse_file_name(base_name(finding.file)).base_offset for finding in findings}
+    lost: list[tuple[int, int]] = []
+    for disk in (planned.disk, planned):
+        segments = read_partition(disk, directory).segments
+        for segment, behind in zip_longest(segments, segments[1:]):
+            ranges = _sound_ranges(disk, segment.log)
+            lost += ranges
+            if segment.base_offset in damaged:
+                ends = [end for _, end in ranges] if behind is None else [behind.base_offset]
+                lost.append((segment.base_offset, max(ends, default=segment.base_offset)))
+    return [(max(first, log_start), end) for first, end in lost if end > max(first, log_start)]
+
+
+def readable_ranges(disk: Disk, directory: str, log_start_offset: int) -> list[tuple[int, int]]:
+    """Return the first and last offsets of the sound batches of a log, those below its start left out. Raises OSError."""
+    found = [one for segment in read_partition(disk, directory).segments for one in _sound_ranges(disk, segment.log)]
+    return [(max(first, log_start_offset), end - 1) for first, end in found if end > log_start_offset]
+
+
+def _sound_ranges(disk: Disk, path: str) -> list[tuple[int, int]]:
+    """The offsets [first, end) of the sound batches of a .log file."""
+    with SegmentReader(disk, path) as reader:
+        return [
+            (one.header.base_offset, one.header.last_offset + 1)
+            for one in reader.batches()
+            if isinstance(one, LogBatch) and one.is_valid
+        ]
 
 
 def batch_ranges(disk: Disk, directory: str) -> list[tuple[int, int]]:

@@ -10,26 +10,28 @@
     are elsewhere, and other segments have some of them   goes; the offsets that nothing else holds are named as lost
 
 A name is wrong if the first sound batch is not within it and the second one confirms that: it follows the first, or is not
-within the name either. One batch alone may have one wrong bit in its base offset, which the CRC does not cover. A file whose
-name has not the 20 digits of a segment (`backup.log`) has no place of its own: the same is asked of it. Indexes of a name that
-no segment has any more go.
+within the name either. One batch alone may have one wrong bit in its base offset, which the CRC does not cover. So the file
+keeps its name if that bit explains the offset in it, or if it explains an offset beyond all others of the log. Two files are
+exchanged if each of them begins with the offset in the name of the other. A file whose name has not the 20 digits of a segment
+(`backup.log`) has no place of its own: the same is asked of it. Indexes of a name that no segment has any more go.
 
 A name beyond the batches is no evidence that the log reached it, see kcli.inspect.verification.evidence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.primitives import INT32_MAX, INT64_MAX
-from kcli.format.record_batch import ENTRY_HEAD_BYTES
+from kcli.format.record_batch import ENTRY_HEAD_BYTES, RecordBatch
 from kcli.log.batch_walk import first_offset
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import join_path
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.planned_disk import PlannedDisk
+from kcli.log.resynchronise import stated_next_offset
 
 _INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
@@ -51,11 +53,17 @@ class Placement(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A .log file: its name's offset (None: irregular) and its sound batches as (first offset, last offset, CRC)."""
+    """A .log file: its name's offset (None: irregular) and its sound batches as (first offset, last offset, CRC).
+
+    `start_offset` is that of the first sound batch, or of damaged ones before it whose headers lead on to it exactly (None:
+    there is no sound batch); `damaged` are the offsets (first, last) in the headers of damaged batches.
+    """
 
     path: str
     base_offset: int | None
     batches: list[tuple[int, int, int]]
+    start_offset: int | None
+    damaged: list[tuple[int, int]]
 
 
 def place_segments(planned: PlannedDisk, directory: str) -> Placement:
@@ -78,9 +86,10 @@ class _Placer:
         suspects = [path for path, base in paths.items() if base is None or self._looks_misplaced(path, base, bases)]
         if suspects:
             surveyed = {path: self._survey(path, base) for path, base in paths.items()}
-            suspects = [self._copy_of(surveyed[path], surveyed) for path in suspects]
+            suspects = self._copies(suspects, surveyed)
             known = {row for path, found in surveyed.items() if path not in suspects for row in found.batches}
-            misplaced = [surveyed[path] for path in suspects if _is_misplaced(surveyed[path], bases, known)]
+            found = [surveyed[path] for path in suspects]
+            misplaced = [one for one in found if _is_misplaced(one, bases, known) or _is_exchanged(one, found)]
             self._move(misplaced, [found for found in surveyed.values() if found not in misplaced])
         return Placement(frozenset(self._gone), self._remarks, self._lost)
 
@@ -104,28 +113,46 @@ class _Placer:
             file.close()
         return header is None or not base_offset <= header.last_offset < _name_end(base_offset, bases)
 
-    def _copy_of(self, found: _Found, surveyed: dict[str, _Found]) -> str:
-        """Return which of two files with the same batches is the copy: the one that has no index, else the one that is found.
+    def _copies(self, suspects: list[str], surveyed: dict[str, _Found]) -> list[str]:
+        """Return for each suspect the copy: of two files with the same batches the one that has no index, else the suspect.
 
-        A segment that the cleaner thinned out may begin so late that the name of its copy suits its batches as well.
+        A segment that the cleaner thinned out may begin so late that the name of its copy suits its batches as well. Another
+        suspect is never the copy of this one, and no file is named twice: a segment may have been copied several times.
         """
-        for other in surveyed.values():
-            is_same = other is not found and bool(found.batches) and other.batches == found.batches
-            if is_same and self._has_index(found) and not self._has_index(other):
-                return other.path
-        return found.path
+        copies: list[str] = []
+        for path in suspects:
+            found = surveyed[path]
+            same = [
+                other.path
+                for other in surveyed.values()
+                if found.batches and other.batches == found.batches and other.path not in (*suspects, *copies)
+            ]
+            without_index = [other for other in same if not self._has_index(surveyed[other])]
+            copies.append(without_index[0] if without_index and self._has_index(found) else path)
+        return copies
 
     def _has_index(self, found: _Found) -> bool:
         return found.base_offset is not None and self._planned.exists(self._path(found.base_offset, FileKind.INDEX))
 
     def _survey(self, path: str, base_offset: int | None) -> _Found:
+        batches: list[tuple[int, int, int]] = []
+        damaged: list[tuple[int, int]] = []
+        start_offset: int | None = None
+        before: tuple[int, int] | None = None  # offsets [first, end) of the damaged batches at the start
         with SegmentReader(self._planned, path) as reader:
-            batches = [
-                (first_offset(found), found.header.last_offset, found.header.crc)
-                for found in reader.batches()
-                if isinstance(found, LogBatch) and found.is_valid
-            ]
-        return _Found(path, base_offset, batches)
+            for found in reader.batches():
+                if isinstance(found, LogBatch) and found.is_valid:
+                    first = first_offset(found)
+                    batches.append((first, found.header.last_offset, found.header.crc))
+                    if start_offset is None:
+                        start_offset = before[0] if before is not None and before[1] == first else first
+                elif isinstance(header := found.header, RecordBatch):
+                    end = stated_next_offset(header, header.base_offset)
+                    if end is not None:
+                        damaged.append((header.base_offset, end - 1))
+                        is_next = before is not None and before[1] == header.base_offset
+                        before = (before[0] if before is not None and is_next else header.base_offset, end)
+        return _Found(path, base_offset, batches, start_offset, damaged)
 
     # --------------------------------------------------------------------------------------------------------- moving
 
@@ -135,7 +162,7 @@ class _Placer:
         moves: dict[int, _Found] = {}
         for found in sorted(misplaced, key=lambda one: (one.base_offset is None, one.path)):
             rows = set(found.batches)
-            target = found.batches[0][0] if found.batches else None
+            target = found.start_offset
             taken = {other.base_offset for other in others if other.batches}.union(moves)
             is_free = target is not None and target not in taken and not rows & kept
             if target is not None and is_free and self._fits(found, target, [*others, *moves.values()]):
@@ -183,6 +210,11 @@ class _Placer:
             self._planned.explain(found.path, "its name is not one that a broker writes, and it has no sound batch")
             return
         lost = [row for row in found.batches if row not in kept and not _is_covered(row, kept)]
+        end = max(last for _, last, _ in kept)
+        for first, last in found.damaged:
+            # It may be a copy, or the batch itself: only what is there afterwards shows which.
+            if 0 <= first <= last < end:
+                self._lost.append(LostCopy(found.path, first, last + 1))
         if not lost:
             self._planned.explain(found.path, "every batch of it is in another segment: it is a copy under another name")
             return
@@ -214,6 +246,25 @@ def _is_covered(row: tuple[int, int, int], kept: set[tuple[int, int, int]]) -> b
     return any(first <= row[0] and row[1] <= last for first, last, _ in kept)
 
 
+def _is_exchanged(found: _Found, suspects: Sequence[_Found]) -> bool:
+    """True where another file begins with the offset in the name of `found`, and `found` with that in the other's name.
+
+    The same bit of two base offsets, wrong in two files, would look like that; exchanged files are more likely.
+    """
+    return any(
+        found.batches
+        and other.batches
+        and (found.base_offset, found.start_offset) == (other.start_offset, other.base_offset)
+        and other is not found
+        for other in suspects
+    )
+
+
+def _is_one_bit_from(offset: int, base: int, end: int) -> bool:
+    """True where one wrong bit explains an offset that is not in [base, end), an end being known."""
+    return end < INT64_MAX and any(base <= offset ^ (1 << bit) < end for bit in range(63))
+
+
 def _is_misplaced(found: _Found, bases: list[int], known: set[tuple[int, int, int]]) -> bool:
     """True where the name of a file is not that of its batches; `known` are the batches of segments that are in place."""
     if found.base_offset is None:
@@ -229,6 +280,7 @@ def _is_misplaced(found: _Found, bases: list[int], known: set[tuple[int, int, in
     if found.batches[0] in known:
         return True
     if len(found.batches) == 1:
-        return (first ^ base).bit_count() != 1
+        is_beyond = first > max((last for _, last, _ in known), default=first)
+        return (first ^ base).bit_count() != 1 and not (is_beyond and _is_one_bit_from(first, base, end))
     second = found.batches[1]
     return second[0] == last + 1 or not (base <= second[1] and second[0] < end)

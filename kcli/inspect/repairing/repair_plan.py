@@ -35,15 +35,9 @@ from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, parse_fi
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
-from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, sound_ranges, without
+from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, lost_like_kafka, readable_ranges, without
 from kcli.inspect.repairing.misplaced_segments import Placement, place_segments
-from kcli.inspect.repairing.salvage import (
-    Cut,
-    LogSalvager,
-    SegmentSalvage,
-    mend_epochs_across,
-    rebuild_epochs,
-)
+from kcli.inspect.repairing.salvage import Cut, LogSalvager, SegmentSalvage, mend_epochs_across, rebuild_epochs
 from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, start_by_epochs
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
@@ -195,11 +189,13 @@ class _Planner:
             self.holes = Holes(self.directory)
             why = "the log is cut at its first bad batch" if cut else _NO_BATCH
             lost_end = max([before.end_offset, *(last for _, last in missing)])
-            missing = [*sound_ranges(self.planned.disk, self.directory), *missing, (end, lost_end)]
+            lost = lost_like_kafka(self.planned, self.directory, self.settings.log_start_offset, before, after)
+            missing = [*lost, *missing, (end, lost_end)]
+            kept = readable_ranges(self.planned, self.directory, start)
         else:
             self._name_displaced()
-            why = _NO_BATCH
-        for first_offset, end_offset in without(missing, batch_ranges(self.planned, self.directory)):
+            why, kept = _NO_BATCH, batch_ranges(self.planned, self.directory)
+        for first_offset, end_offset in without(missing, kept):
             self.holes.add(first_offset, end_offset, why)
         loses_records = cut or bool(self.holes) or self.takes_inner
         return PartitionPlan(
@@ -240,9 +236,9 @@ class _Planner:
             return
         kept = batch_ranges(self.planned, self.directory)
         for path, first_offset, last_offset in self.displaced:
-            if not any(first <= first_offset and last_offset <= last for first, last in kept):
-                why = f"the batch of offsets {first_offset} to {last_offset} contradicts the rest of the log"
-                self.holes.add(first_offset, last_offset + 1, why, path)
+            why = f"the batch of offsets {first_offset} to {last_offset} contradicts the rest of the log"
+            for first, end in without([(first_offset, last_offset + 1)], kept):
+                self.holes.add(first, end, why, path)
 
     def _explain_snapshots(self, loaded: LoadedLog) -> None:
         """A recovery drops snapshots on its way; what counts in the end is how the log ended."""
@@ -429,8 +425,10 @@ class _Planner:
             disk,
             partition,
             self.settings.options,
+            batch_end=batch_end,
             is_end_damaged=not found or found[-1].ends_damaged,
             stated_end=found[-1].stated_end if found else None,
+            moved_end=found[-1].moved_end if found else None,
             empty_names=empty,
             unproven_names=[base for base in unproven if base not in empty],
         )

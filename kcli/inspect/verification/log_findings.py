@@ -157,7 +157,8 @@ ROWS = (
     (
         "segment-gap",
         WARNING,
-        "Offsets are missing before a segment, and nothing shows that the log was compacted. A segment may be lost.",
+        "Offsets are missing before a segment, and nothing shows that the log was compacted. A segment may be lost. Or the "
+        ".log of a segment is empty while its .timeindex is not.",
         "It accepts the gap. Consumers skip it.",
         _HOLE,
     ),

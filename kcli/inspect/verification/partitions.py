@@ -19,6 +19,7 @@ inside of a segment, or by the topic's name; without any of these a gap between 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from kcli.format.file_names import DirectoryState, FileKind, FileState
 from kcli.inspect.quantities import format_count, format_offsets
@@ -36,6 +37,7 @@ from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 from kcli.log.disk import Disk
 from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, read_partition
+from kcli.log.segment_seek import load_time_index
 
 _CONFIRMED_BY_EVIDENCE = ("recovery-point-beyond-end", "high-watermark-beyond-end")
 
@@ -77,6 +79,7 @@ class PartitionVerifier:
         if self.options.is_whole:
             self._check_gaps()
             self._check_orphans()
+            self._check_emptied()
             self._check_start()
             self._check_epochs()
             self._check_checkpoints(self._check_end())
@@ -273,17 +276,38 @@ class PartitionVerifier:
                 self.findings.add("segment-gap", file.path, message, offset=start)
                 self._missing.append((start, end))
 
+    def _check_emptied(self) -> None:
+        """Name what the segments held whose .log is empty and whose .timeindex is not: a cleaner leaves both empty."""
+        if self.options.is_live or self.findings.vanished:
+            return
+        segments = {segment.base_offset: segment for segment in self.partition.segments}
+        for facts, behind in pairwise(self._facts):
+            start, end = max(facts.base_offset, self.log_start_offset), behind.base_offset
+            if facts.size_bytes or start >= end or any(first <= start < last for first, last in self._missing):
+                continue
+            index = load_time_index(self.disk, segments[facts.base_offset])
+            if index is not None and len(index):
+                message = f"the .log is empty, and its .timeindex is not; missing: {format_offsets(start, end)}"
+                self.findings.add("segment-gap", facts.path, message, offset=start)
+                self._missing.append((start, end))
+
     def _check_start(self) -> None:
         """Hold the first segment against how early the log once began: a first segment may be missing."""
         if not self._facts or self.options.is_live or self.findings.vanished:
             return
         base = self._facts[0].base_offset
-        start = evident_start(self.disk, self.partition, self.options, base)
+        options = self.options._replace(log_start_offset=self._possible_log_start(self.end_offset))
+        start = evident_start(self.disk, self.partition, options, base)
         if start < base and not self._is_cleaned_up_to(base):
             message = f"missing before the first segment: {format_offsets(start, base)}"
             path = self.partition.file(FileKind.LEADER_EPOCH_CHECKPOINT) or self._facts[0].path
             self.findings.add("segment-gap", path, message, offset=start)
             self._missing.append((start, base))
+
+    def _possible_log_start(self, end_offset: int) -> int:
+        """The checkpointed log start offset; 0 where there is none, or where it is beyond the end of the log."""
+        log_start = self.options.log_start_offset or 0
+        return log_start if log_start <= end_offset else 0
 
     def _check_end(self) -> Evidence:
         """Hold the end of the batches against how far the log once reached -> what shows that something is missing."""
@@ -296,6 +320,7 @@ class PartitionVerifier:
             self.disk,
             self.partition,
             self.options,
+            batch_end=batch_end,
             is_end_damaged=last is None or last.ends_damaged,
             stated_end=None if last is None else last.stated_end,
             empty_names=[facts.base_offset for facts in self._facts if not facts.size_bytes],
@@ -303,7 +328,7 @@ class PartitionVerifier:
         )
         evidence = evident_end(claims, batch_end)
         if evidence.end_offset > self.end_offset:
-            start = max(batch_end, self.options.log_start_offset or 0)
+            start = max(batch_end, self._possible_log_start(evidence.end_offset))
             if start < evidence.end_offset:
                 message = (
                     f"the log ends at offset {self.end_offset}, and it once reached {evidence.end_offset} "
