@@ -19,12 +19,13 @@ A name beyond the batches is no evidence that the log reached it, see kcli.inspe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
 from typing import NamedTuple
 
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.format.record_batch import ENTRY_HEAD_BYTES
+from kcli.inspect.repairing.offset_ranges import OffsetRanges
 from kcli.log.batch_walk import first_offset
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import join_path
@@ -132,24 +133,25 @@ class _Placer:
     def _move(self, misplaced: list[_Found], others: list[_Found]) -> None:
         """Remove what is a copy, rename what is not; names may be exchanged, so all contents are taken first."""
         kept = {row for found in others for row in found.batches}
+        offsets = OffsetRanges((first, last + 1) for first, last, _ in kept)
         moves: dict[int, _Found] = {}
         for found in sorted(misplaced, key=lambda one: (one.base_offset is None, one.path)):
             rows = set(found.batches)
             target = found.batches[0][0] if found.batches else None
             taken = {other.base_offset for other in others if other.batches}.union(moves)
             is_free = target is not None and target not in taken and not rows & kept
-            if target is not None and is_free and self._fits(found, target, [*others, *moves.values()]):
+            if target is not None and is_free and _fits(found, target, offsets):
                 moves[target] = found
-                kept |= rows
+                _keep(rows, kept, offsets)
                 continue
             damaged = self._damaged_original(rows, others)
             if damaged is None:
-                self._drop(found, kept)
+                self._drop(found, kept, offsets)
                 continue
             self._planned.explain(damaged.path, f"{_name(found.path)} is a copy of it and has batches that it has lost")
             self._planned.put(damaged.path, self._planned.content(found.path))
             self._planned.explain(found.path, f"it is a copy of {_name(damaged.path)} and replaces it")
-            kept |= rows
+            _keep(rows, kept, offsets)
         contents = {target: self._planned.content(found.path) for target, found in moves.items()}
         for found in misplaced:
             self._planned.remove(found.path)
@@ -171,18 +173,11 @@ class _Placer:
         behind = [other for other in others if other.batches and other.batches[0][0] > sharing[0].base_offset]
         return sharing[0] if inside and all(other.batches[0][0] > last_offset for other in behind) else None
 
-    def _fits(self, found: _Found, target: int, others: Iterable[_Found]) -> bool:
-        """True where no other segment has offsets in between."""
-        end = found.batches[-1][1]
-        if end - target > INT32_MAX:
-            return False
-        return not any(first <= end and last >= target for other in others for first, last, _ in other.batches)
-
-    def _drop(self, found: _Found, kept: set[tuple[int, int, int]]) -> None:
+    def _drop(self, found: _Found, kept: set[tuple[int, int, int]], offsets: OffsetRanges) -> None:
         if not found.batches:
             self._planned.explain(found.path, "its name is not one that a broker writes, and it has no sound batch")
             return
-        lost = [row for row in found.batches if row not in kept and not _is_covered(row, kept)]
+        lost = [row for row in found.batches if row not in kept and not offsets.covers(row[0], row[1] + 1)]
         if not lost:
             self._planned.explain(found.path, "every batch of it is in another segment: it is a copy under another name")
             return
@@ -207,11 +202,20 @@ def _name(path: str) -> str:
 
 
 def _name_end(base_offset: int, bases: list[int]) -> int:
-    return next((base for base in bases if base > base_offset), INT64_MAX)
+    index = bisect_right(bases, base_offset)
+    return bases[index] if index < len(bases) else INT64_MAX
 
 
-def _is_covered(row: tuple[int, int, int], kept: set[tuple[int, int, int]]) -> bool:
-    return any(first <= row[0] and row[1] <= last for first, last, _ in kept)
+def _keep(rows: set[tuple[int, int, int]], kept: set[tuple[int, int, int]], offsets: OffsetRanges) -> None:
+    kept |= rows
+    for first, last, _ in rows:
+        offsets.add(first, last + 1)
+
+
+def _fits(found: _Found, target: int, offsets: OffsetRanges) -> bool:
+    """True where no other segment has offsets in between."""
+    end = found.batches[-1][1] + 1
+    return end - target <= INT32_MAX + 1 and not offsets.overlaps(target, end)
 
 
 def _is_misplaced(found: _Found, bases: list[int], known: set[tuple[int, int, int]]) -> bool:

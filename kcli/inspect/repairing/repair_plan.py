@@ -240,7 +240,7 @@ class _Planner:
             return
         kept = batch_ranges(self.planned, self.directory)
         for path, first_offset, last_offset in self.displaced:
-            if not any(first <= first_offset and last_offset <= last for first, last in kept):
+            if not kept.covers(first_offset, last_offset + 1):
                 why = f"the batch of offsets {first_offset} to {last_offset} contradicts the rest of the log"
                 self.holes.add(first_offset, last_offset + 1, why, path)
 
@@ -358,8 +358,9 @@ class _Planner:
             path = self._path(base_offset, FileKind.LOG, FileState.SWAP)
             if self._is_sound(path):
                 continue
-            deleted = [base for base in self._bases(FileState.DELETED) if base >= base_offset and base not in self._bases()]
-            if not any(base >= base_offset for base in self._bases()) and not deleted:
+            bases = set(self._bases())
+            deleted = [base for base in self._bases(FileState.DELETED) if base >= base_offset and base not in bases]
+            if not any(base >= base_offset for base in bases) and not deleted:
                 continue
             for kind in _SEGMENT_KINDS:
                 swap = self._path(base_offset, kind, FileState.SWAP)
