@@ -56,12 +56,11 @@ class Quarantine:
         renamed = {change.target: change.path for change in changes if change.kind == RENAME}
         before = len(self._entries)
         for change in changes:
-            path = renamed.get(change.path, change.path)
             if change.kind == REMOVE or (change.kind == WRITE and change.replaces):
-                self._add(path, None, change.why)
+                self._add(change.path, None, change.why)
             elif change.kind in (REWRITE, TRUNCATE):
                 for part in change.dropped:
-                    self._add(path, part, change.why)
+                    self._add(renamed.get(change.path, change.path), part, change.why)
         if len(self._entries) > before:
             self._write_manifest(complete=False)
 

@@ -14,6 +14,9 @@ within the name either. One batch alone may have one wrong bit in its base offse
 name has not the 20 digits of a segment (`backup.log`) has no place of its own: the same is asked of it. Indexes of a name that
 no segment has any more go.
 
+A *.log.tmp is a segment as a repair that died had planned it, complete (kcli.log.file_changes), and its records may be nowhere
+else: the same is asked of it, but its place is that of its own name. Else it is a leftover.
+
 A name beyond the batches is no evidence that the log reached it, see kcli.inspect.verification.evidence.
 """
 
@@ -32,6 +35,8 @@ from kcli.log.log_directory import join_path
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.planned_disk import PlannedDisk
 
+# Why a temporary file goes.
+LEFTOVER = "it was being written when the broker stopped"
 _INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
 
@@ -52,11 +57,20 @@ class Placement(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A .log file: its name's offset (None: irregular) and its sound batches as (first offset, last offset, CRC)."""
+    """A .log file: its name's offset (None: irregular) and its sound batches as (first offset, last offset, CRC).
+
+    `planned_base` is the offset in the name of a *.log.tmp.
+    """
 
     path: str
     base_offset: int | None
     batches: list[tuple[int, int, int]]
+    planned_base: int | None = None
+
+    @property
+    def target(self) -> int | None:
+        """The offset of the name that its batches want, None where it has none."""
+        return None if not self.batches else self.batches[0][0] if self.planned_base is None else self.planned_base
 
 
 def place_segments(planned: PlannedDisk, directory: str) -> Placement:
@@ -90,8 +104,12 @@ class _Placer:
         found: dict[str, int | None] = {}
         for name in self._planned.list_directory(self._directory):
             path, parsed = join_path(self._directory, name), parse_file_name(name)
-            if parsed.kind is FileKind.LOG and parsed.state is FileState.CURRENT and self._planned.is_regular(path):
+            if parsed.kind is not FileKind.LOG or not self._planned.is_regular(path):
+                continue
+            if parsed.state is FileState.CURRENT:
                 found[path] = parsed.base_offset if parsed.is_regular else None
+            elif parsed.state is FileState.TEMPORARY and parsed.is_regular:
+                found[path] = None
         return found
 
     def _looks_misplaced(self, path: str, base_offset: int, bases: list[int]) -> bool:
@@ -108,11 +126,14 @@ class _Placer:
     def _copy_of(self, found: _Found, surveyed: dict[str, _Found]) -> str:
         """Return which of two files with the same batches is the copy: the one that has no index, else the one that is found.
 
-        A segment that the cleaner thinned out may begin so late that the name of its copy suits its batches as well.
+        A segment that the cleaner thinned out may begin so late that the name of its copy suits its batches as well. A segment
+        whose batches are below its name is not theirs, index or not.
         """
+        if found.base_offset is None or not found.batches or found.batches[0][0] < found.base_offset:
+            return found.path
         for other in surveyed.values():
-            is_same = other is not found and bool(found.batches) and other.batches == found.batches
-            if is_same and self._has_index(found) and not self._has_index(other):
+            is_named = other is not found and other.base_offset is not None
+            if is_named and other.batches == found.batches and self._has_index(found) and not self._has_index(other):
                 return other.path
         return found.path
 
@@ -126,7 +147,8 @@ class _Placer:
                 for found in reader.batches()
                 if isinstance(found, LogBatch) and found.is_valid
             ]
-        return _Found(path, base_offset, batches)
+        name = parse_file_name(_name(path))
+        return _Found(path, base_offset, batches, name.base_offset if name.state is FileState.TEMPORARY else None)
 
     # --------------------------------------------------------------------------------------------------------- moving
 
@@ -137,7 +159,7 @@ class _Placer:
         moves: dict[int, _Found] = {}
         for found in sorted(misplaced, key=lambda one: (one.base_offset is None, one.path)):
             rows = set(found.batches)
-            target = found.batches[0][0] if found.batches else None
+            target = found.target
             taken = {other.base_offset for other in others if other.batches}.union(moves)
             is_free = target is not None and target not in taken and not rows & kept
             if target is not None and is_free and _fits(found, target, offsets):
@@ -145,7 +167,7 @@ class _Placer:
                 _keep(rows, kept, offsets)
                 continue
             damaged = self._damaged_original(rows, others)
-            if damaged is None:
+            if damaged is None or found.planned_base not in (None, damaged.base_offset):
                 self._drop(found, kept, offsets)
                 continue
             self._planned.explain(damaged.path, f"{_name(found.path)} is a copy of it and has batches that it has lost")
@@ -159,9 +181,12 @@ class _Placer:
                 self._remove_beside(found.base_offset)
         for target, found in moves.items():
             path = self._path(target, FileKind.LOG)
-            self._planned.explain(path, f"its batches begin at offset {target}")
+            why = f"its batches begin at offset {target}"
+            if found.planned_base is not None:
+                why = "a repair that died has left it complete, and no other segment has its batches"
+            self._planned.explain(path, why)
             self._planned.put(path, contents[target])
-            self._remarks.append((path, f"it was named {_name(found.path)}, and its batches begin at offset {target}"))
+            self._remarks.append((path, f"it was named {_name(found.path)}, and {why}"))
 
     def _damaged_original(self, rows: set[tuple[int, int, int]], others: list[_Found]) -> _Found | None:
         """The one segment of which `rows` are a copy with more batches, where no other has any of them."""
@@ -175,11 +200,13 @@ class _Placer:
 
     def _drop(self, found: _Found, kept: set[tuple[int, int, int]], offsets: OffsetRanges) -> None:
         if not found.batches:
-            self._planned.explain(found.path, "its name is not one that a broker writes, and it has no sound batch")
+            why = "its name is not one that a broker writes, and it has no sound batch"
+            self._planned.explain(found.path, why if found.planned_base is None else LEFTOVER)
             return
         lost = [row for row in found.batches if row not in kept and not offsets.covers(row[0], row[1] + 1)]
         if not lost:
-            self._planned.explain(found.path, "every batch of it is in another segment: it is a copy under another name")
+            why = "every batch of it is in another segment: it is a copy under another name"
+            self._planned.explain(found.path, why if found.planned_base is None else LEFTOVER)
             return
         self._planned.explain(found.path, "its name does not fit its batches, and other segments have some of their offsets")
         for first, last, _ in lost:

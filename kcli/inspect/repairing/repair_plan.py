@@ -36,7 +36,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
 from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, sound_ranges, without
-from kcli.inspect.repairing.misplaced_segments import Placement, place_segments
+from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, place_segments
 from kcli.inspect.repairing.salvage import (
     Cut,
     LogSalvager,
@@ -350,7 +350,7 @@ class _Planner:
             if file.kind in (*_SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT) and not file.is_regular:
                 self._remove(path, "a broker does not write such a name, and may not start with it")
             elif file.kind is not FileKind.UNKNOWN and file.state in (FileState.TEMPORARY, FileState.PARTIAL):
-                self._remove(path, "it was being written when the broker stopped")
+                self._remove(path, LEFTOVER)
 
     def _decide_swaps(self) -> None:
         """Drop the swap of a segment that is damaged while what it was made of is still there."""
