@@ -157,7 +157,12 @@ class LogDirectoryRepair:
         )
         if topics is not None:
             topic_id = None if partition.is_metadata_log else topics.ids.get(partition.topic)
-            settings = settings._replace(topic_id=topic_id, indexes=topics.index_settings(partition.topic))
+            node_id = self.root.meta.node_id if self.root.meta is not None else None
+            settings = settings._replace(
+                topic_id=topic_id,
+                indexes=topics.index_settings(partition.topic),
+                replicas=topics.other_replicas(partition.topic, partition.partition, node_id),
+            )
         if self.indexes is not None:
             settings = settings._replace(indexes=self.indexes)
         plan = plan_partition(self.disk, partition.path, settings)
