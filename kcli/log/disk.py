@@ -153,6 +153,9 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int:
         """How many bytes may still be written where `path` lies."""
 
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+
     def lock(self, path: str) -> Callable[[], None] | None:
         """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it."""
 
@@ -422,6 +425,10 @@ class OsDisk:
         """How many bytes an unprivileged process may still write where `path` lies."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return os.stat(path).st_dev
 
     def total_bytes(self, path: str) -> int:
         """How many bytes the file system holds, free or not, where `path` lies."""

@@ -80,6 +80,20 @@ def apply_changes(disk: Disk, changes: Iterable[Change], keeper: Keeper) -> None
     _Application(disk, list(changes), keeper).run()
 
 
+def kept_bytes(changes: Iterable[Change]) -> tuple[int, int]:
+    """Return how many bytes a keeper is given of these changes: (as copies, as whole files that are moved)."""
+    copied = moved = 0
+    for change in changes:
+        dropped = sum(end - start for start, end in change.dropped)
+        if change.kind == REMOVE:
+            moved += change.size_bytes
+        elif change.kind == WRITE and _is_derived(change):
+            moved += dropped
+        else:
+            copied += dropped
+    return copied, moved
+
+
 class _Application:
     def __init__(self, disk: Disk, changes: list[Change], keeper: Keeper) -> None:
         self.disk = disk

@@ -50,6 +50,13 @@ class Quarantine:
         """The folder of this repair, "" before anything was kept."""
         return self._numbered
 
+    def free_bytes(self, beside: str) -> int | None:
+        """Return how many bytes may be written here, None where that is the file system of `beside`. Raises OSError."""
+        path = self.folder
+        while not self._disk.is_directory(path):
+            path = parent_path(path)
+        return None if self._disk.device(path) == self._disk.device(beside) else self._disk.free_bytes(path)
+
     def announce(self, changes: Iterable[Change]) -> None:
         """Write down what a plan is about to have kept. Raises OSError."""
         changes = list(changes)

@@ -34,7 +34,7 @@ from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark, RepairErro
 from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root
 from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.log.disk import Disk
-from kcli.log.file_changes import apply_changes
+from kcli.log.file_changes import apply_changes, kept_bytes
 from kcli.log.indexes import IndexSettings
 from kcli.log.log_directory import (
     LogDirectory,
@@ -80,7 +80,7 @@ class RootPlan(NamedTuple):
 
 
 class DirectoryLockedError(Exception):
-    """A running broker, or another repair, holds the log directory; the message is one sentence."""
+    """The log directory cannot be locked: a broker or another repair holds it, say; the message is one sentence."""
 
 
 class LogDirectoryRepair:
@@ -130,7 +130,12 @@ class LogDirectoryRepair:
 
     def lock(self) -> Callable[[], None]:
         """Take .lock -> what gives it back. Raises DirectoryLockedError and OSError."""
-        release = self.disk.lock(self._root(FileKind.LOCK))
+        path = self._root(FileKind.LOCK)
+        if self.disk.is_directory(path):
+            raise DirectoryLockedError(
+                f"{path} is a directory, and a broker locks a file of that name: move it away, then repair"
+            )
+        release = self.disk.lock(path)
         if release is None:
             raise DirectoryLockedError(self._locked())
         return release
@@ -186,7 +191,7 @@ class LogDirectoryRepair:
             if planned.exists(self._root(kind)):
                 self._bound_offsets(planned, kind, effect)
         mark = self._root(FileKind.CLEAN_SHUTDOWN)
-        is_there = planned.exists(mark)
+        is_there = planned.is_regular(mark)
         changes, left = planned.changes(), self._left(planned)
         lost_partition = any(finding.code == "partition-missing" for finding in left)
         if not is_there and self._mark is None:
@@ -263,7 +268,7 @@ class LogDirectoryRepair:
         """Plan the repair of one partition and carry it out; the lock must be held. Raises RepairError and OSError."""
         plan = self.plan(partition)
         if plan.changes:
-            self._check_space(plan)
+            self._check_space(plan, quarantine)
             self._take_mark(quarantine)
             quarantine.announce(plan.changes)
             apply_changes(self.disk, plan.changes, quarantine)
@@ -273,10 +278,18 @@ class LogDirectoryRepair:
         """Note that a partition could not be repaired: the directory must not count as clean, nor the repair as complete."""
         self._loses_records = self._has_failed = True
 
-    def _check_space(self, plan: PartitionPlan) -> None:
+    def _check_space(self, plan: PartitionPlan, quarantine: Quarantine) -> None:
         """Files are written beside those that they replace, and what goes is kept: both must fit before anything is touched."""
         needed = sum(change.size_bytes for change in plan.changes if change.kind in (REWRITE, WRITE))
-        needed += sum(end - start for change in plan.changes if change.kind != WRITE for start, end in change.dropped)
+        copied, moved = kept_bytes(plan.changes)
+        free_for_kept = quarantine.free_bytes(plan.directory)
+        if free_for_kept is None:
+            needed += copied
+        elif free_for_kept < copied + moved:
+            raise RepairError(
+                f"{quarantine.folder}: the quarantine needs {copied + moved} bytes of disk and {free_for_kept} are free; "
+                "nothing was touched"
+            )
         free = self.disk.free_bytes(plan.directory)
         if free < needed:
             raise RepairError(
@@ -286,7 +299,7 @@ class LogDirectoryRepair:
     def _take_mark(self, quarantine: Quarantine) -> None:
         """Before the first change: a crash from now on must not leave a directory that counts as clean."""
         path = self._root(FileKind.CLEAN_SHUTDOWN)
-        if self._mark is None and self.disk.exists(path):
+        if self._mark is None and self.disk.is_regular(path):
             self._mark = self.disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)
             why = "set aside while files change; written again where no records were lost"
             quarantine.announce([Change(REMOVE, path, why, len(self._mark))])

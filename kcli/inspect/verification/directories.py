@@ -98,7 +98,7 @@ def read_root(disk: Disk, path: str, findings: FindingList, *, with_topics: bool
     if disk.exists(meta_path):
         meta = check_small_file(disk, meta_path, FileKind.META_PROPERTIES, findings)
     clean_path = join_path(path, FileKind.CLEAN_SHUTDOWN.value)
-    is_clean = disk.exists(clean_path)
+    is_clean = disk.is_regular(clean_path)  # a directory is judged by its name
     if is_clean:
         check_small_file(disk, clean_path, FileKind.CLEAN_SHUTDOWN, findings)
     topics = _read_topics(disk, path) if with_topics else None
