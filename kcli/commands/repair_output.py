@@ -134,6 +134,7 @@ class _RepairRun:
             like_kafka=self.args.like_kafka,
             is_whole=is_whole,
             take_inner=self.args.take_inner,
+            quarantine=quarantine.folder,
         )
         return session, quarantine
 
