@@ -5,7 +5,7 @@
     ===========  =====================================================================================
     `Disk`       open_file, list_directory, is_directory, exists, size, file_id, mtime_ms, set_mtime_ms,
                  read_file, write_file, append, truncate, rename, remove, make_directory, remove_directory,
-                 free_bytes, lock, flush, flush_directory
+                 free_bytes, device, lock, is_locked, flush, flush_directory
     `DiskFile`   name, size, read_into, read_at, next_data, close: an open file, read only
     `LogFile`    name, size, append, read_into, read_at, truncate, flush, fileno, close: an open segment of a broker
     ===========  =====================================================================================
