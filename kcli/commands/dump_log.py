@@ -214,10 +214,14 @@ def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str
 
 def _files_below(disk: OsDisk, directory: str, seen: set[str], problems: dict[str, str]) -> list[str]:
     """The files of a directory and of those in it; a directory that links lead to more than once is walked once."""
+    from kcli.log.log_directory import DIRECTORY_NOT_FILE, base_name, is_file_name
+
     real = os.path.realpath(directory)
     if real in seen:
         return []
     seen.add(real)
+    if is_file_name(base_name(directory)):
+        problems[directory] = DIRECTORY_NOT_FILE
     files: list[str] = []
     try:
         names = disk.list_directory(directory)

@@ -5,7 +5,7 @@
     ===========  =====================================================================================
     `Disk`       open_file, list_directory, is_directory, exists, size, file_id, mtime_ms, set_mtime_ms,
                  read_file, write_file, append, truncate, rename, remove, make_directory, remove_directory,
-                 free_bytes, lock, flush, flush_directory
+                 free_bytes, device, lock, is_locked, flush, flush_directory
     `DiskFile`   name, size, read_into, read_at, next_data, close: an open file, read only
     `LogFile`    name, size, append, read_into, read_at, truncate, flush, fileno, close: an open segment of a broker
     ===========  =====================================================================================
@@ -152,6 +152,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """How many bytes may still be written where `path` lies."""
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
 
     def lock(self, path: str) -> Callable[[], None] | None:
         """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it."""
@@ -422,6 +425,10 @@ class OsDisk:
         """How many bytes an unprivileged process may still write where `path` lies."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return os.stat(path).st_dev
 
     def total_bytes(self, path: str) -> int:
         """How many bytes the file system holds, free or not, where `path` lies."""

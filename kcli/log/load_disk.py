@@ -162,6 +162,10 @@ class LiveDisk:
         """How many bytes may still be written where `path` lies."""
         return self._disk.free_bytes(path)
 
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return self._disk.device(path)
+
     def lock(self, path: str) -> Callable[[], None] | None:
         """Take a lock on a file."""
         return self._disk.lock(path)

@@ -161,6 +161,10 @@ class PlannedDisk:
         """How many bytes may still be written where `path` lies."""
         return self.disk.free_bytes(path)
 
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return self.disk.device(path)
+
     def is_locked(self, path: str) -> bool:
         """True where another process holds a POSIX record lock on the file."""
         return self.disk.is_locked(path)

@@ -192,7 +192,7 @@ class SegmentSeeker:
             for found in self.reader.batches(start):
                 if isinstance(found, LogBatch) and found.is_valid:
                     offset, position, is_torn = max(offset, found.header.last_offset + 1), found.end_position, False
-                elif counts_rotten and isinstance(found, LogBatch) and found.end_position == walk.end:
+                elif position is not None and counts_rotten and isinstance(found, LogBatch) and found.end_position == walk.end:
                     offset, position = offset + 1, walk.end
                 else:
                     is_torn |= isinstance(found, LogBatch) or found.kind != ZEROS

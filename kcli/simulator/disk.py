@@ -424,6 +424,10 @@ class SimulatedDisk:
         """How many bytes may still be written."""
         return (1 << 40) if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
 
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common: there is one."""
+        return 0
+
     def total_bytes(self, path: str) -> int:
         """How many bytes the disk holds."""
         return (1 << 40) if self.capacity_bytes is None else self.capacity_bytes

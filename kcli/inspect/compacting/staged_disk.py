@@ -204,6 +204,10 @@ class StagedDisk:
         """How many bytes may still be written where `path` lies."""
         return self._disk.free_bytes(path)
 
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return self._disk.device(path)
+
     def total_bytes(self, path: str) -> int:
         """How many bytes the file system holds, free or not, where `path` lies."""
         return self._disk.total_bytes(path)

@@ -35,12 +35,14 @@ from kcli.inspect.dumping.selected_log import (
 from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.quantities import format_count
 from kcli.log.log_directory import (
+    DIRECTORY_NOT_FILE,
     FoundFile,
     LogDirectory,
     PartitionDirectory,
     Segment,
     Target,
     base_name,
+    is_file_name,
     join_path,
     parent_path,
     read_partition,
@@ -186,6 +188,9 @@ class Dump:
         if self._only_logs:
             self._segments(partition, partition.segments)
             return
+        for name in partition.directories:
+            if is_file_name(name):
+                self.problem(join_path(partition.path, name), DIRECTORY_NOT_FILE)
         for file in _files_of(partition):
             if not self.is_done():
                 self._file(file)

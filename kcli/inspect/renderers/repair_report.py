@@ -106,6 +106,10 @@ class TextReport:
         """Something that could not be planned or done."""
         yield f"{self._palette.red}problem{self._palette.plain} {escape(path)}: {escape(message)}"
 
+    def cannot_run(self, message: str, summary: Summary) -> Iterator[str]:
+        """Nothing: stderr says why nothing was done."""
+        yield from ()
+
     def end(self, summary: Summary) -> Iterator[str]:
         """The closing lines."""
         palette = self._palette
@@ -215,6 +219,11 @@ class JsonReport:
     def problem(self, path: str, message: str) -> Iterator[str]:
         """Something that could not be planned or done."""
         yield f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}'
+
+    def cannot_run(self, message: str, summary: Summary) -> Iterator[str]:
+        """Why nothing was done, and the closing line."""
+        yield f'{{"type":"problem","path":null,"message":{quote(message)}}}'
+        yield from self.end(summary)
 
     def end(self, summary: Summary) -> Iterator[str]:
         """The closing line."""

@@ -167,7 +167,8 @@ ROWS = (
         ERROR,
         "The log ends before an offset that it once reached: records are lost, or a segment is missing.",
         "It starts, lowers its checkpoints, and gives the missing offsets to new records.",
-        "It names the lost offsets. It adds an empty segment at the old end of the log, so that no offset is given out twice.",
+        "It names the lost offsets. An empty segment begins at the old end of the log, so that no offset is given out twice. "
+        "If another replica is in sync, the broker fetches the rest instead.",
     ),
     (
         "segment-overlap",
