@@ -113,8 +113,8 @@ def test_what_is_left_says_what_to_do_once(logs: Path, capfd: pytest.CaptureFixt
     assert run("--apply", str(logs)) == 1
     lines = capfd.readouterr().out.splitlines()
     assert sum("left for you" in line and "directory-name" in line for line in lines) == 2
-    said = [line for line in lines if line.startswith("what to do, of ")]
-    assert said[-1] == f"what to do, of directory-name: {KINDS['directory-name'].repair_does}"
+    said = [line for line in lines if line.startswith("what to do about ")]
+    assert said[-1] == f"what to do about directory-name: {KINDS['directory-name'].repair_does}"
     assert len(said) == len({line.split(":")[0] for line in said})
 
 

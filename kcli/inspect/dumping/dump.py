@@ -33,6 +33,7 @@ from kcli.inspect.dumping.selected_log import (
     walk,
 )
 from kcli.inspect.dumping.selection import Selection
+from kcli.inspect.instants import format_instant
 from kcli.inspect.quantities import format_count
 from kcli.log.log_directory import (
     FoundFile,
@@ -150,7 +151,7 @@ class Dump:
             self.renderer.statistics(self.statistics.report())
         self.renderer.end(self.result)
         if self._named and not self.result.records and self._selects_records():
-            self.tell("0 records matched")
+            self.tell(f"0 records matched{_searched_times(self.selection)}")
         return self.result
 
     def _selects_records(self) -> bool:
@@ -413,6 +414,16 @@ class Dump:
         for count, entry in enumerate(entries, 1):  # noqa: B007
             yield entry
         self.result = self.result._replace(entries=self.result.entries + count)
+
+
+def _searched_times(selection: Selection) -> str:
+    """Return "; the timestamps searched are from A up to, not including, B", or nothing without --time."""
+    first, end = (None if bound is None else format_instant(bound) for bound in selection.times)
+    if first is None and end is None:
+        return ""
+    bounds = [f"from {first} on" if end is None else f"from {first}"] if first is not None else []
+    bounds += [f"up to, not including, {end}"] if end is not None else []
+    return f"; the timestamps searched are {' '.join(bounds)}"
 
 
 def _with_segments(disk: Disk, partition: PartitionDirectory | None, segments: list[Segment]) -> PartitionDirectory:

@@ -3,7 +3,7 @@
 text      <partition or log directory>: <counts>, offsets A to B afterwards
               <what is done>  <file>: <why>                                  one line a change, a hole, a remark
               left for you  <path>: <code>: <sentence>                       one line a finding that stays
-          what to do, of <code>: ...                                     one line a code that stays
+          what to do about <code>: ...                                     one line a code that stays
           <counts>; how the directory counts afterwards; where the quarantine is
 
 JSON      one object a line; docs/repair.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning or
@@ -112,7 +112,7 @@ class TextReport:
         for code, kind in KINDS.items():
             # What to do about lost offsets is said below, once.
             if code in self._left_codes and not (summary.holes and code in HOLES):
-                yield f"{palette.dim}what to do, of {code}: {kind.repair_does}{palette.plain}"
+                yield f"{palette.dim}what to do about {code}: {kind.repair_does}{palette.plain}"
         counts = f"{format_count(summary.changes, 'change')} in {format_count(summary.partitions, 'partition')}"
         if summary.holes:
             counts += f", {format_count(summary.holes, 'range')} of offsets lost"
