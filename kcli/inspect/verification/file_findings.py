@@ -201,6 +201,13 @@ ROWS = (
         "It lowers the high watermark. If the log once reached it, it keeps that end and names the lost offsets.",
     ),
     (
+        "high-watermark-missing",
+        INFO,
+        "A log directory with partitions has no replication-offset-checkpoint file, so no high watermark is known.",
+        "It starts with the log start offset as high watermark, and raises it once the replicas in sync have the records.",
+        "Nothing: a broker writes the file again. Until then kcli compact cleans nothing without --assume-committed.",
+    ),
+    (
         "log-start-beyond-end",
         ERROR,
         "The log start offset is after the end of the log.",
@@ -320,10 +327,11 @@ ROWS = (
     ),
     (
         "meta-properties-missing",
-        WARNING,
+        ERROR,
         "A log directory has no meta.properties file.",
-        "It does not start with the directory, because it is not formatted.",
-        "Left for you: write the file again, with version=1 and the cluster.id and node.id of the broker.",
+        _NO_START + " It does not start either if the other log directories of the node have the file.",
+        "Left for you: write version=1, the cluster.id and node.id of the node's other log directories, and the directory.id "
+        "that kcli describe --show brokers reads from the metadata log.",
     ),
     (
         "meta-properties-corrupt",
