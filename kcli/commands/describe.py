@@ -25,7 +25,8 @@ EPILOG = f"""\
 Sections for --show: {", ".join(SECTIONS[:8])},
 {", ".join(SECTIONS[8:])}; or all.
 Give all log directories of a node (log.dirs, metadata.log.dir), or some of a cluster's nodes, or a partition's
-directory. Exit codes: 0 all could be read, 1 something is damaged (all else is told), 2 could not run.
+directory. Exit codes: 0 all could be read, 1 something is damaged or no topic or group has the name (all else is
+shown), 2 could not run.
 docs/describe.md says where each answer comes from, and has the schema of --output json."""
 
 

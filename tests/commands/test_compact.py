@@ -538,12 +538,21 @@ def test_without_room_for_all_each_partition_comes_true_before_the_next(
 
 
 def test_a_topic_that_is_not_there_is_told(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A pattern that matches none is a slip, also where another one matches."""
-    assert run("--topic", "nothing*", logs) == 2
-    assert "--topic nothing*: nothing that was named has a partition of such a topic" in capfd.readouterr().err
+    """A pattern that matches none is a slip, also where another one matches; exit code and sentence are those of describe."""
+    for words in (["--topic", "nothing*"], ["--topic", "order"], ["--dry-run", "--topic", "order"]):
+        assert run(*words, logs) == 1
+        compacted = capfd.readouterr()
+        assert main(["describe", "--topic", words[-1], str(logs)]) == 1
+        assert compacted == capfd.readouterr() and compacted.out == ""
+    assert compacted.err == f"kcli: {logs}: no topic here is called 'order'; did you mean 'orders'?\n"
     assert run("--topic", "nothing*", "--topic", "__consumer*", logs) == 1
     out, err = capfd.readouterr()
-    assert "--topic nothing*: " in err and "of 2 partitions gone" in out
+    assert "no topic here matches 'nothing*'; there are " in err and "of 2 partitions gone" in out
+    assert run("--topic", "order", "--output", "json", logs) == 1
+    schema, problem, summary = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (schema["type"], problem["type"], summary["type"]) == ("schema", "problem", "summary")
+    assert problem["path"] == str(logs) and (summary["partitions"], summary["problems"]) == (0, 1)
+    assert run("--topic", "order", logs, logs.parent / "missing") == 2
 
 
 def test_a_full_disk_behind_to_is_told_with_what_is_left(
