@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--group", metavar="GLOB", action="append", default=[], help="groups with such an id; likewise")
     parser.add_argument(
-        "--deep", action="store_true", help="read every batch header, and so count batches and records of large segments, too"
+        "--deep", action="store_true", help="read every batch, and so count batches and records of large segments, too"
     )
     parser.add_argument(
         "--config",

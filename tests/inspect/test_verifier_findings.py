@@ -647,7 +647,9 @@ def test_a_missing_meta_properties_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").unlink()
     (finding,) = verify(tmp_path).findings
     assert finding.severity == ERROR
-    assert all(word in finding.message for word in ("cluster.id", "node.id", "server.properties", "kcli describe --show brokers"))
+    assert all(
+        word in finding.message for word in ("cluster.id", "node.id", "server.properties", "kcli describe --show brokers")
+    )
     assert len(finding.message) <= MOST_SENTENCE
 
 

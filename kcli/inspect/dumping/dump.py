@@ -34,7 +34,7 @@ from kcli.inspect.dumping.selected_log import (
 )
 from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.instants import format_instant
-from kcli.inspect.quantities import format_count
+from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.log_directory import (
     FoundFile,
     LogDirectory,
@@ -117,6 +117,7 @@ class Dump:
         self.statistics: Statistics | None = None
         self.result = DumpResult()
         self._named: frozenset[str] = frozenset()
+        self._left_out: dict[str, LeftOutBatches] = {}
         self._only_logs = options.statistics or not selection.is_everything
         if options.statistics:
             from kcli.inspect.dumping.statistics import Statistics
@@ -148,8 +149,11 @@ class Dump:
     def finish(self) -> DumpResult:
         """Report what is left to report, and tell the renderer that all is done."""
         if self.statistics is not None and self._named:
+            self.statistics.batches_left_out = sum(left_out.count for left_out in self._left_out.values())
             self.renderer.statistics(self.statistics.report())
         self.renderer.end(self.result)
+        for path, left_out in self._left_out.items():
+            self.tell(f"{path}: {left_out.sentence()}")
         if self._named and not self.result.records and self._selects_records():
             self.tell(f"0 records matched{_searched_times(self.selection)}")
         return self.result
@@ -248,7 +252,13 @@ class Dump:
 
     def _selector(self, record_filter: RecordFilter, budget: Budget) -> Selector:
         records = self.options.records or self.options.statistics
-        return Selector(record_filter, budget, records=records, large_bytes=self.options.max_record_bytes)
+        return Selector(
+            record_filter,
+            budget,
+            records=records,
+            only_sound=not self._shows_damage,
+            large_bytes=self.options.max_record_bytes,
+        )
 
     def transactions(self, partition: PartitionDirectory) -> AbortedTransactions:
         """The transactions of a partition. Raises OSError as the disk does."""
@@ -306,8 +316,6 @@ class Dump:
             self._damage(path, event)
         elif isinstance(event, Note):
             self._note(path, event.message)
-        elif isinstance(event, SelectedRecords) and self._would_hide_damage(event.batch):
-            self._left_out_of_rows(path, event)
         elif isinstance(event, SelectedRecords):
             self.result = self.result._replace(records=self.result.records + len(event.indexes))
             if self.statistics is not None:
@@ -316,15 +324,6 @@ class Dump:
                 self.renderer.records(event)
         else:
             self._batch(event)
-
-    def _would_hide_damage(self, batch: LogBatch) -> bool:
-        """True where records of a batch with a wrong CRC would be shown without a word of that: in rows."""
-        return not batch.is_valid and self.statistics is None and not self.renderer.shows_damage
-
-    def _left_out_of_rows(self, path: str, selected: SelectedRecords) -> None:
-        records = format_count(len(selected.indexes), "record")
-        place = f"byte {selected.batch.position}: {records} of the batch left out"
-        self.tell(f"{path}: {place}, since its CRC is wrong; the text and JSON outputs show them and say so")
 
     def _batch(self, batch: LogBatch) -> None:
         self.result = self.result._replace(batches=self.result.batches + 1)
@@ -336,6 +335,8 @@ class Dump:
     def _damage(self, path: str, damage: Damage) -> None:
         unfinished = parse_file_name(base_name(path)).state in _UNFINISHED_STATES
         place = f"byte {damage.position}: {damage.message}"
+        if not self._shows_damage and is_left_out(damage):
+            self._left_out.setdefault(path, LeftOutBatches()).add(damage.position)
         if not unfinished:
             self.result = self.result._replace(damages=self.result.damages + 1)
         if unfinished:

@@ -123,8 +123,8 @@ class Verifier:
     def _check_mark(self, root: Root, directory: LogDirectory, results: list[PartitionResult]) -> None:
         """Hold the mark of a clean stop against what is missing.
 
-        A broker checkpoints the ends of its logs when it stops: a log that ends below them lost records afterwards. A hole may be
-        older than the stop, for a broker starts and stops on a log with a hole, and does not notice it.
+        A broker checkpoints the ends of its logs when it stops: a log that ends below them lost records afterwards. A hole may
+        be older than the stop, for a broker starts and stops on a log with a hole, and does not notice it.
         """
         if not root.is_clean or root.is_live:
             return
