@@ -80,6 +80,52 @@ def test_every_command_counts_the_records_of_sound_batches(
     assert set(counted.values()) == {(batches, batches * RECORDS)}, counted
 
 
+@pytest.mark.parametrize(
+    ("left", "evidence"),
+    [
+        (["index"], f"{0:020d}.index is there"),
+        (["snapshot", "recovery-point"], "the log once reached offset 30 (the recovery point is 30, the offset of 0"),
+        (
+            ["replication", "recovery-point"],
+            "the log once reached offset 30 (the high watermark is 30, the recovery point is 30)",
+        ),
+        (["leader-epoch"], "the log once reached offset 12 (the start of the last leader epoch is 12)"),
+    ],
+)
+def test_a_partition_whose_log_is_missing(
+    left: list[str], evidence: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its other files and the checkpoints show that it had records: zero records and exit code 0 would hide the loss."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    builder.append([(b"key", b"value")] * 30)
+    builder.flush()
+    builder.snapshot()
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n1 12\n")
+    for name in ("replication", "recovery-point"):
+        (tmp_path / f"{name}-offset-checkpoint").write_text("0\n1\nt 0 30\n")
+    for path in (*tmp_path.glob("*checkpoint"), *(tmp_path / "t-0").iterdir()):
+        if not any(word in path.name.replace("timeindex", "") for word in left):
+            path.unlink()
+    for path in (tmp_path / "t-0", tmp_path):
+        for words in (["--stats"], ["--stats", "--output", "csv"], ["--output", "csv"], ["--output", "json"], ["--limit", "1"]):
+            assert main(["dump-log", *words, str(path)]) == 1, words
+            err = capfd.readouterr().err
+            assert err.startswith(f"kcli: {tmp_path}/t-0: the .log is missing, although {evidence}"), words
+            assert err.count("\n") == 1
+        assert main(["verify", str(path)]) == 1
+        capfd.readouterr()
+
+
+def test_a_partition_that_never_had_records(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing is missing there."""
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: iRUOBBUCTcicMC3Stf-rzg")
+    for name in ("replication", "recovery-point"):
+        (tmp_path / f"{name}-offset-checkpoint").write_text("0\n1\nt 0 0\n")
+    assert main(["dump-log", "--stats", str(tmp_path)]) == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_what_is_left_out_uses_up_no_limit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """--limit and --tail count what is shown."""
     path = damaged(tmp_path, "payload")

@@ -188,12 +188,26 @@ class Dump:
                 self._file(FoundFile(join_path(directory, name), parsed))
 
     def _partition(self, partition: PartitionDirectory) -> None:
+        self._check_log(partition)
         if self._only_logs:
             self._segments(partition, partition.segments)
             return
         for file in _files_of(partition):
             if not self.is_done():
                 self._file(file)
+
+    def _check_log(self, partition: PartitionDirectory) -> None:
+        """Report a partition whose `.log` is missing, as `kcli verify` does: else it would look as if it had no records."""
+        if partition.segments:
+            return
+        from kcli.inspect.verification.directories import read_root
+        from kcli.inspect.verification.evidence import missing_log
+        from kcli.inspect.verification.findings import FindingList
+
+        root = read_root(self.disk, partition.log_directory, FindingList(), with_topics=False)
+        sentence = missing_log(self.disk, partition, root.options(partition))
+        if sentence is not None:
+            self.problem(partition.path, sentence, is_opened=True)
 
     def _file(self, file: FoundFile) -> None:
         if file.kind not in LOG_KINDS:
@@ -357,9 +371,9 @@ class Dump:
         """True where the renderer has a place for damage and notes."""
         return self.statistics is None and self.renderer.shows_damage
 
-    def problem(self, path: str, message: str) -> None:
-        """Report a path that cannot be opened or read."""
-        unopened = self.result.unopened + (path in self._named and not self._can_be_opened(path))
+    def problem(self, path: str, message: str, *, is_opened: bool = False) -> None:
+        """Report a path that cannot be opened or read, or (`is_opened`) that lacks a file."""
+        unopened = self.result.unopened + (path in self._named and not is_opened and not self._can_be_opened(path))
         self.result = self.result._replace(problems=self.result.problems + 1, unopened=unopened)
         self.renderer.flush()  # so that a terminal shows the sentence behind what was shown before it
         self.tell(f"{path}: {message}")
