@@ -443,6 +443,30 @@ def test_an_unclean_directory_is_refused_and_told_what_helps(logs: Path, capfd: 
     assert_sound(logs)
 
 
+@pytest.mark.parametrize("lacks_high_watermarks", [False, True])
+def test_a_repaired_directory_needs_options_that_are_named_at_once(
+    logs: Path, lacks_high_watermarks: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Who has just repaired is not told to repair; saying what the sentence says is enough."""
+    path = sorted((logs / "__consumer_offsets-0").glob("*.log"))[1]
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    if lacks_high_watermarks:
+        (logs / "replication-offset-checkpoint").unlink()
+    assert main(["verify", "--repair", "--apply", str(logs)]) == 3
+    capfd.readouterr()
+    assert run(logs) == 2
+    also = " and, because no high watermark is known, --assume-committed if every record is committed"
+    assert capfd.readouterr().err == (
+        f"kcli: {logs} has no .kafka_cleanshutdown, but was repaired (the quarantine {logs}.quarantine is there): say --unclean"
+        f"{also if lacks_high_watermarks else ''}; or start the broker and stop it\n"
+    )
+    assert run("--compression", "zstd", logs) == 2
+    assert "--assume-committed" not in capfd.readouterr().err
+    assert run("--unclean", *(["--assume-committed"] if lacks_high_watermarks else []), logs) == 0
+
+
 def test_an_unclean_log_that_needs_a_recovery_is_left_alone(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (logs / ".kafka_cleanshutdown").unlink()
     path = max((logs / "__consumer_offsets-0").glob("*.log"))
