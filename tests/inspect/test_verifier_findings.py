@@ -185,6 +185,32 @@ def a_hole_in_a_segment(root: Path) -> None:
     one_segment(root, batch(0), batch(5))
 
 
+def keyless(offset: int) -> NewRecordBatch:
+    """A sound batch of a record without a key, compressed."""
+    records = deflate(4, encode_records([Record(0, 0, None, b"value")]))
+    return batch(offset)._replace(records=records, attributes=4)
+
+
+@case("offset-hole", "clean-shutdown-with-holes")
+def a_hole_after_a_record_without_a_key(root: Path) -> None:
+    """The cleaner would have removed the record: the gap is not the cleaner's, whatever the topic's policy is."""
+    one_segment(root, batch(0), keyless(1), batch(5))
+
+
+@case("offset-gap")
+def a_hole_before_a_record_without_a_key(root: Path) -> None:
+    """The policy may have been compact before the record came."""
+    one_segment(root, batch(0), batch(5), keyless(6))
+
+
+@case("offset-gap")
+def a_hole_after_a_control_record(root: Path) -> None:
+    """The cleaner keeps markers."""
+    transaction = [batch(0, producer=7, sequence=0, transactional=True), marker(1, 7)]
+    partition(root, "t-0", [*transaction, batch(5)], snapshots={6: [entry(7, -1, -1)._replace(coordinator_epoch=0)]})
+    root_files(root)
+
+
 @case("segment-gap", "clean-shutdown-with-holes")
 def a_hole_between_segments(root: Path) -> None:
     partition(root, "t-0", [batch(0)], [batch(5)])

@@ -7,7 +7,7 @@ from kcli.inspect.verification.severities import ERROR, INFO, WARNING
 _NEVER = "Nothing: a broker does not check this at start."
 _TRUSTED = "After a clean stop it trusts the file. After a crash it rebuilds the file from the log."
 _LAST_SEGMENT = " With a wrong last entry it treats the last segment as empty."
-_PREALLOCATED = "After a clean stop it takes the zeros for entries. After a crash it rebuilds the file of the active segment."
+_PREALLOCATED = "After a clean stop it reads the zeros as entries. After a crash it rebuilds the file of the active segment."
 _NO_START = "It does not start."
 _OFFLINE = "It takes the whole log directory offline, and does not start if it has no other."
 _STRAY = "It renames the partition to *-stray and creates an empty one."
@@ -233,7 +233,7 @@ ROWS = (
         "name-irregular",
         ERROR,
         "A file has the suffix of a segment file, but its name does not begin with 20 digits.",
-        "It does not start if the name does not begin with a number. Otherwise it takes the number for a segment.",
+        "It does not start if the name does not begin with a number. Otherwise it treats the file as a segment with that base offset.",
         "It renames a log whose batches no other segment has. It removes any other.",
     ),
     ("file-unknown", INFO, "A file is not one that Kafka writes.", "It ignores the file.", _NOTHING),
@@ -372,7 +372,7 @@ ROWS = (
         "clean-shutdown-corrupt",
         INFO,
         ".kafka_cleanshutdown has no readable broker epoch.",
-        "It takes the stop for a clean one all the same.",
+        "It treats the stop as a clean one.",
         _NOTHING,
     ),
     (
