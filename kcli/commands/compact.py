@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
-Cleans compacted topics as a broker's log cleaner does, with no broker running: of each key the last record stays.
-Tells first what goes, then does it. With --compression it gives the batches of any topic another codec instead."""
+Cleans compacted topics as a broker's log cleaner does, with no broker running: the last record of each key is kept.
+Prints the plan, then carries it out. With --compression it changes the codec of the batches of any topic instead."""
 EPILOG = """\
 Paths are log directories, partition directories and globs. A directory that a broker runs on, or has not stopped
-cleanly, is refused. Killed at any moment, each partition is what it was or what it should become. Exit codes:
-0 done, 1 a partition was left as it was or no topic has the name, 2 could not run. docs/compact.md tells all,
-and the schema of --output json."""
+cleanly, is refused. If kcli is killed, each partition is either as before or completely done. Exit codes: 0 done,
+1 a partition was left as it was or no topic has the name, 2 could not run. docs/compact.md has the details and
+the schema of --output json."""
 
 # option -> the topic's setting that it overrides.
 _OVERRIDES = {
@@ -169,7 +169,7 @@ def _check_outside(target: str | None, asked: list[Asked]) -> None:
     """Raises CannotRun for a --to in a log directory."""
     for one in asked if target else ():
         if Path(os.path.realpath(target or "")).is_relative_to(os.path.realpath(one.log_directory)):
-            raise CannotRun(f"--to {target} lies in the log directory {one.log_directory}: a broker does not start so")
+            raise CannotRun(f"--to {target} is in the log directory {one.log_directory}: a broker would not start on it")
 
 
 def _options(args: argparse.Namespace, scratch: str) -> RunOptions:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "DIR..."
 DESCRIPTION = """\
-Tells what log directories hold: topics, partitions, offsets, sizes, codecs, time spans, groups with their
-committed offsets and lag, transactions, brokers, configurations, ACLs. Nothing but the directories is asked."""
+Shows the contents of log directories: topics, partitions, offsets, sizes, codecs, time spans, groups with
+their committed offsets and lag, transactions, brokers, configurations, ACLs. No broker is needed."""
 EPILOG = f"""\
 Sections for --show: {", ".join(SECTIONS[:8])},
 {", ".join(SECTIONS[8:])}; or all.

@@ -215,7 +215,7 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[tuple
         lines.append(f"{key[0]}-{key[1]}: {report.rows[key]} rows" + (f"; {'; '.join(notes)}" if notes else ""))
     lines.append(f"{result.rows} rows written to {options.out}")
     if result.undecoded:
-        lines.append(f"{result.undecoded} rows did not decode; their bytes stand in keyBytes and valueBytes")
+        lines.append(f"{result.undecoded} rows did not decode; their bytes are in keyBytes and valueBytes")
     if result.corrupt_path is not None:
         lines.append(f"{sum(report.corrupt.values())} corrupt places are listed in {result.corrupt_path}")
     return "\n".join(lines)

@@ -342,7 +342,7 @@ def test_to_is_refused_where_it_would_do_harm(logs: Path, tmp_path: Path, capfd:
         assert run("--to", target, logs) == 2
     assert run("--to", tmp_path / "new", "--dry-run", logs) == 2
     assert tree(logs) == before and not (tmp_path / "new").exists()
-    assert "a broker does not start so" in capfd.readouterr().err
+    assert "a broker would not start on it" in capfd.readouterr().err
 
 
 def test_a_topic_that_is_not_compacted_is_refused_by_name(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -214,7 +214,7 @@ class Compaction:
         watermark_path = self._root(directory, FileKind.REPLICATION_CHECKPOINT)
         for path, message in checkpoints.problems:
             if path != watermark_path:
-                raise RefusedError(f"{path}: {message}; `kcli verify --repair {directory}` tells what can be done")
+                raise RefusedError(f"{path}: {message}; `kcli verify --repair {directory}` shows what a repair can do")
         compact = options.compact._replace(
             is_unclean=self._is_unclean(directory),
             memory_bytes=options.compact.memory_bytes or defaults.memory_bytes,

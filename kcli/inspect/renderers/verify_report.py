@@ -5,8 +5,8 @@ text      <path>: [byte N, ][offset N, ]<severity> <code>: <sentence>      one l
           <counts>                                                         and whether all is sound
 
 JSON      one object a line; docs/verify.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning
-  or goes, not when one is added. Types: schema (the first line), finding, directory, partition, problem, summary (the
-  last line). A path that is not UTF-8 stands base64 in pathBase64 instead of path.
+  or is removed, not when one is added. Types: schema (the first line), finding, directory, partition, problem, summary (the
+  last line). A path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ ROWS = (
         "name-irregular",
         ERROR,
         "A file has the suffix of a segment file, but its name does not begin with 20 digits.",
-        "It does not start if the name does not begin with a number. Otherwise it treats the file as a segment with that base offset.",
+        "It does not start if the name does not begin with a number. Otherwise it uses the number as base offset of a segment.",
         "It renames a log whose batches no other segment has. It removes any other.",
     ),
     ("file-unknown", INFO, "A file is not one that Kafka writes.", "It ignores the file.", _NOTHING),
