@@ -245,7 +245,7 @@ def test_a_metadata_log_elsewhere_tells_the_same(tmp_path: Path) -> None:
         assert apart[section] == whole[section], section
     alone = described(data).report
     assert [alone[section] for section in ("configs", "acls", "brokers", "users")] == [None] * 4
-    assert any("__cluster_metadata-0 is not among what was given" in sentence for sentence in alone["unknowns"])
+    assert any("__cluster_metadata-0 is not in the given directories" in sentence for sentence in alone["unknowns"])
     assert {row["name"]: row["id"] for row in alone["topics"]} == {
         row["name"]: row["id"] for row in whole["topics"] if row["replicasHere"] and row["name"] != "__cluster_metadata"
     }
