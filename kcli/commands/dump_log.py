@@ -72,7 +72,7 @@ def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--deep-iteration", action="store_true", help="print records; --print-data-log implies it")
     group.add_argument("--skip-record-metadata", action="store_true", help="leave out record metadata and control records")
     group.add_argument("--verify-index-only", action="store_true", help="hold indexes against the log, print no entries")
-    group.add_argument("--index-sanity-check", action="store_true", help="only what an index can tell by itself")
+    group.add_argument("--index-sanity-check", action="store_true", help="check each index without its log")
     group.add_argument(
         "--max-message-size",
         type=int,

@@ -35,7 +35,7 @@ from kcli.spark.data_source import FORMAT, KafkaLogDataSource
 from kcli.spark.left_out import count_left_out
 from kcli.spark.options import OptionError, ReadOptions, parse_options
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, OutputDirectory, OutputError, check_output
-from kcli.spark.partitions import find_partitions, given_paths, plan_anew
+from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, plan_anew
 from kcli.spark.planning import OffsetRange, offset_ranges, used_high_watermark
 from kcli.spark.report import Report
 from kcli.spark.session import is_here
@@ -93,15 +93,20 @@ class ExportResult(NamedTuple):
 def check_export(options: ExportOptions) -> list[OffsetRange]:
     """Check options and paths before Spark is started -> the offsets that would be read.
 
-    Raises ExportError, and OSError as the disk does.
+    Raises ExportError, UnknownTopicError, and OSError as the disk does.
     """
     try:
         compression_options(options.compression)
         read = parse_options(options.source)
         found = plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read))
         check_output(options.out, options.mode, _inputs(found, read))
+    except UnknownTopicError:
+        raise
     except ValueError as error:
         raise ExportError(str(error)) from None
+    if not found and read.pattern is not None:
+        message = f"no topic in {', '.join(given_paths(OsDisk(), read))} matches {read.pattern!r}"
+        raise UnknownTopicError(message, (), frozenset())
     if not found:
         raise ExportError(f"{', '.join(given_paths(OsDisk(), read))}: no partition is chosen")
     names = set(_written_columns(options, read))

@@ -45,6 +45,15 @@ class PlanError(ValueError):
     """Paths or options that do not fit what is on the disk; the message is one sentence."""
 
 
+class UnknownTopicError(PlanError):
+    """Topics that were asked for by name, `missing`, have no partition in the paths; `known` are the topics that have one."""
+
+    def __init__(self, message: str, missing: tuple[str, ...], known: frozenset[str]) -> None:
+        super().__init__(message)
+        self.missing = missing
+        self.known = known
+
+
 class LogPartition:
     """One partition to be read: its directory, and what is found out about it as it is asked for."""
 
@@ -196,7 +205,7 @@ def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
         elif target.file is not None:
             found.append(_lone_segment(disk, target.file))
     chosen = [part for part in _merged(found) if is_chosen(part.topic, part.partition, options)]
-    _check_names(chosen, paths, options)
+    _check_names(chosen, paths, options, frozenset(part.topic for part in found))
     _check_one_topic_a_name(disk, chosen)
     kept = _without_duplicates(disk, chosen, options.duplicate_partitions)
     kept.sort(key=lambda part: (part.topic, part.partition, part.path))
@@ -273,13 +282,12 @@ def is_chosen(topic: str, partition: int, options: ReadOptions) -> bool:
     return True
 
 
-def _check_names(chosen: list[PartitionDirectory], paths: list[str], options: ReadOptions) -> None:
-    """Raises PlanError where a topic or partition that was asked for by name is not there."""
+def _check_names(chosen: list[PartitionDirectory], paths: list[str], options: ReadOptions, known: frozenset[str]) -> None:
+    """Raises UnknownTopicError or PlanError if a topic or partition that was asked for by name is not there."""
     where = ", ".join(paths)
-    topics = {part.topic for part in chosen}
-    missing = [topic for topic in options.topics if topic not in topics]
+    missing = tuple(topic for topic in options.topics if topic not in known)
     if missing:
-        raise PlanError(f"no partition of the topic {', '.join(missing)} lies in {where}")
+        raise UnknownTopicError(f"no partition of the topic {', '.join(missing)} is in {where}", missing, known)
     if options.assignment is not None:
         there = {(part.topic, part.partition) for part in chosen}
         wanted = [(topic, partition) for topic, partitions in options.assignment.items() for partition in partitions]

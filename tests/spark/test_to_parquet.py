@@ -81,9 +81,8 @@ def build(root: Path) -> PartitionBuilder:
         ({"compression": "gzip:9"}, "not 'gzip:9'"),
         ({"compression": "zstd:23"}, "levels of zstd are 1 to 22, not '23'"),
         ({"compression": "zstd:"}, "not ''"),
-        ({"source": {"subscribe": "nope"}}, "no partition of the topic nope"),
         ({"source": {"startingOffsets": "x"}}, "startingOffsets must be"),
-        ({"source": {"subscribePattern": "nope"}}, "no partition is chosen"),
+        ({"source": {"assign": '{"text":[]}'}}, "no partition is chosen"),
     ],
 )
 def test_checked_before_spark_starts(tmp_path: Path, options: dict[str, Any], says: str) -> None:
@@ -149,6 +148,24 @@ def test_an_output_elsewhere_is_taken(tmp_path: Path) -> None:
     (tmp_path / "out" / "application.log").write_text("a line")
     for out in (tmp_path / "new", tmp_path / "out", "s3a://bucket/logs", "hdfs://host/logs"):
         assert check_export(ExportOptions(out=str(out), source={"paths": str(tmp_path / "logs")}, mode="append"))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--topic", "event"), "{path}: no topic here is called 'event'; did you mean 'events'?"),
+        (("--topic", "text", "--topic", "nope"), "{path}: no topic here is called 'nope'; there are events, text"),
+        (("--topic-pattern", "nope.*"), "no topic in {path} matches 'nope.*'"),
+    ],
+)
+def test_a_topic_that_is_not_there(
+    words: tuple[str, ...], sentence: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1 and what may have been meant, as of describe and compact; neither Spark nor a file is needed for that."""
+    build(tmp_path / "logs")
+    code = to_parquet.run(parse(str(tmp_path / "logs"), "--out", str(tmp_path / "out"), *words))
+    assert code == EXIT_FINDINGS and not (tmp_path / "out").exists()
+    assert capfd.readouterr() == ("", f"kcli: {sentence.format(path=tmp_path / 'logs')}\n")
 
 
 def test_words_that_make_no_sense(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ what                                       sound where
 .lock                                      held: a broker runs; its moving parts are then not looked at
 .kafka_cleanshutdown                       there after a clean stop
 meta.properties                            there; with a directory id of its own
-checkpoints                                readable; every partition that they name has a directory
+checkpoints                                readable; every partition that they name has a directory; that of the high
+                                           watermarks is there
 names                                      each directory is a partition's, each file one of Kafka's
 partition.metadata                         there in a KRaft cluster, with the topic id of the metadata log beside it
 partitions                                 on one broker each only once (but for a replica that moves: -future)
@@ -47,6 +48,11 @@ _OF_LOG_DIRECTORY = (
     FileKind.CLEANER_CHECKPOINT,
 )
 _KRAFT_VERSION = 1  # of meta.properties
+_NO_META_PROPERTIES = (
+    "there is no meta.properties in the log directory: cluster.id is in that of another log directory of the cluster, node.id "
+    "in server.properties; `kcli describe --show brokers` lists the directory ids of the node: take the one that no other "
+    "directory has"
+)
 
 
 class Root(NamedTuple):
@@ -138,7 +144,11 @@ def check_log_directory(disk: Disk, directory: LogDirectory, root: Root, finding
         if not root.is_clean:
             findings.add("unclean-shutdown", directory.path, "there is no .kafka_cleanshutdown in the log directory")
         if directory.file(FileKind.META_PROPERTIES) is None:
-            findings.add("meta-properties-missing", directory.path, "there is no meta.properties in the log directory")
+            findings.add("meta-properties-missing", directory.path, _NO_META_PROPERTIES)
+        if directory.file(FileKind.REPLICATION_CHECKPOINT) is None and any(map(_has_high_watermark, directory.partitions)):
+            message = "there is no replication-offset-checkpoint in the log directory: no high watermark is known, and kcli "
+            message += "compact cleans nothing before a broker has run"
+            findings.add("high-watermark-missing", directory.path, message)
     for path, why in directory.unreadable:
         if root.is_live and not disk.exists(path):
             continue
@@ -152,6 +162,11 @@ def check_log_directory(disk: Disk, directory: LogDirectory, root: Root, finding
     _check_states(directory, findings)
     if not root.is_live:
         _check_missing_partitions(directory, root, findings)
+
+
+def _has_high_watermark(partition: PartitionDirectory) -> bool:
+    """Return True if a broker checkpoints the high watermark of the partition."""
+    return partition.state is DirectoryState.CURRENT and not partition.is_metadata_log
 
 
 def _check_file(disk: Disk, file: FoundFile, findings: FindingList, *, is_live: bool) -> None:

@@ -35,12 +35,12 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
-from kcli.format.file_names import FileKind, FileState
+from kcli.format.file_names import DirectoryState, FileKind, FileState
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import check_producer_snapshot
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.log.disk import Disk
-from kcli.log.log_directory import PartitionDirectory, read_partition
+from kcli.log.log_directory import FoundFile, PartitionDirectory, read_partition
 
 _INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
@@ -104,7 +104,7 @@ def collect_claims(
     epochs = read_epochs(disk, partition)
     if epochs:
         claims.append(Claim(epochs[-1].start_offset, "the start of the last leader epoch", is_strong))
-    orphans = {file.base_offset for file in partition.others if file.is_current and file.kind in _INDEX_KINDS}
+    orphans = {file.base_offset for file in _orphans(partition)}
     for offset in sorted({*orphans, *unproven_names}):
         claims.append(Claim(offset, "the offset in a segment's name"))
     for offset in empty_names:
@@ -128,7 +128,7 @@ def evident_start(disk: Disk, partition: PartitionDirectory, options: PartitionO
     """Find how early a log whose first segment begins at `base_offset` once began: at most there."""
     if any(file.state is FileState.DELETED and 0 <= file.base_offset < base_offset for file in partition.others):
         return base_offset  # a broker was removing segments when it stopped
-    orphans = [file.base_offset for file in partition.others if file.is_current and file.kind in _INDEX_KINDS]
+    orphans = [file.base_offset for file in _orphans(partition)]
     starts = [offset for offset in orphans if 0 <= offset < base_offset]
     entries = read_epochs(disk, partition)
     log_start = options.log_start_offset
@@ -136,6 +136,27 @@ def evident_start(disk: Disk, partition: PartitionDirectory, options: PartitionO
         epoch_start = max(entries[0].start_offset, log_start or 0)
         starts.append(epoch_start)
     return max(min([base_offset, *starts]), log_start or 0) if starts else base_offset
+
+
+def missing_log(disk: Disk, partition: PartitionDirectory, options: PartitionOptions) -> str | None:
+    """Return a sentence on a partition that has no `.log`, though it once had records; None if nothing shows that."""
+    if partition.segments or options.is_live or partition.state is DirectoryState.DELETE:
+        return None
+    start = (options.log_start_offset or 0) if options.is_clean is None else 0
+    evidence = evident_end(collect_claims(disk, partition, options, batch_end=start, is_end_damaged=True), start)
+    names = [file.name for file in _orphans(partition)]
+    if evidence.end_offset > start:
+        why = f"the log once reached offset {evidence.end_offset} ({evidence.sentence()})"
+    elif names:
+        why = f"{names[0]} is there"
+    else:
+        return None
+    return f"the .log is missing, although {why}: no records can be shown or counted"
+
+
+def _orphans(partition: PartitionDirectory) -> list[FoundFile]:
+    """Return the index files whose `.log` is missing."""
+    return [file for file in partition.others if file.is_current and file.kind in _INDEX_KINDS]
 
 
 def _is_readable(disk: Disk, path: str) -> bool:

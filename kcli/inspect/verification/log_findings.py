@@ -143,14 +143,16 @@ ROWS = (
     (
         "offset-gap",
         INFO,
-        "Offsets are missing inside a segment. The log cleaner may have removed them.",
+        "Offsets are missing inside a segment. The log cleaner may have removed them, because nothing shows the topic's "
+        "cleanup.policy.",
         _NEVER,
         "Nothing: the records are not in the directory.",
     ),
     (
         "offset-hole",
         WARNING,
-        "Offsets are missing inside a segment of a topic that is not compacted: records were lost, or a repair removed them.",
+        "Offsets are missing inside a segment, and the log cleaner did not remove them: records were lost, or a repair removed "
+        "them.",
         _NEVER + " Consumers skip the gap.",
         _HOLE,
     ),

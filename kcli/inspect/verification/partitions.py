@@ -12,8 +12,9 @@
     names and leftovers                     names
 
 Offsets that are missing are no fault by themselves: the log cleaner takes records away, and a broker accepts it all. Whether a
-log was cleaned is told by the cleaner's checkpoint, by batches with fewer records than offsets, by a delete horizon, by gaps
-inside of a segment, or by the topic's name; without any of these a gap between two segments is a finding.
+log was cleaned is shown by the cleaner's checkpoint, by batches with fewer records than offsets, by a delete horizon, by gaps
+inside of a segment, or by the topic's name; without any of these a gap between two segments is a finding. A gap inside of a
+segment is a finding if the topic's policy is known and not compact, or if a record without a key is before it (keyless).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from kcli.inspect.verification.evidence import Evidence, collect_claims, evident
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, EpochRun, PartitionOptions, PartitionResult, SegmentFacts
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
+from kcli.inspect.verification.keyless import first_keyless_offset
 from kcli.inspect.verification.names import check_names
 from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
 from kcli.inspect.verification.readings import ReadAhead, log_start_offset, segment_options
@@ -75,7 +77,7 @@ class PartitionVerifier:
         for segment in self.partition.segments:
             self._verify_segment(segment)
         self._finish_snapshots()
-        self._tell_open_transactions()
+        self._add_open_transactions()
         if self.options.is_whole:
             self._check_gaps()
             self._check_orphans()
@@ -214,7 +216,8 @@ class PartitionVerifier:
             )
             self.findings.add("snapshot-behind", self.partition.path, message)
 
-    def _tell_open_transactions(self) -> None:
+    def _add_open_transactions(self) -> None:
+        """Add a note for each transaction that has no end in the log."""
         for txn in self.tracker.open_transactions():
             self.findings.add(
                 "transaction-open",
@@ -236,14 +239,16 @@ class PartitionVerifier:
 
     def _check_gaps(self) -> None:
         inner_gaps = any(facts.gaps and not facts.is_damaged for facts in self._facts)
-        code = "offset-hole" if self.options.is_never_compacted else "offset-gap"
+        keyless = self._first_keyless_offset()
         for before, facts in zip([None, *self._facts], self._facts, strict=False):
             if facts.first_gap is not None:
                 start, end, position = facts.first_gap
                 if not self._is_cleaned_up_to(end):
                     message = f"missing: {format_offsets(start, end)}; {format_count(facts.gaps, 'gap')} in the segment"
+                    is_hole = self.options.is_never_compacted or (keyless is not None and keyless < start)
+                    code = "offset-hole" if is_hole else "offset-gap"
                     self.findings.add(code, facts.path, message, position=position, offset=start)
-                    self._missing += facts.gap_ranges if self.options.is_never_compacted else []
+                    self._missing += facts.gap_ranges if is_hole else []
             if facts.gap_before is None or facts.starts_damaged:
                 continue
             start, end = facts.gap_before
@@ -251,12 +256,20 @@ class PartitionVerifier:
                 # A segment's name is its first offset, except where a cleaner took the first batches.
                 if not self._is_cleaned_up_to(end):
                     message = f"missing at the start of the log: {format_offsets(start, end)}"
+                    code = "offset-hole" if self.options.is_never_compacted else "offset-gap"
                     self.findings.add(code, facts.path, message, offset=start)
                     self._missing += [(start, end)] if self.options.is_never_compacted else []
             elif not before.is_damaged and not inner_gaps and not self._is_cleaned_up_to(end):
                 message = f"missing before the segment: {format_offsets(start, end)}"
                 self.findings.add("segment-gap", facts.path, message, offset=start)
                 self._missing.append((start, end))
+
+    def _first_keyless_offset(self) -> int | None:
+        """Return the offset of a record without a key that proves that later gaps are not the cleaner's, if one is needed."""
+        gaps = [facts.first_gap[0] for facts in self._facts if facts.first_gap is not None]
+        if not gaps or self.options.is_never_compacted or self._is_cleaned_up_to(max(gaps)):
+            return None
+        return first_keyless_offset(self.disk, self.partition.segments, max(gaps))
 
     def _check_orphans(self) -> None:
         """Name what the segments held whose index is there and whose .log is not: a broker removes both, the .log first."""
