@@ -38,6 +38,9 @@ from kcli.log.log_directory import Segment
 from kcli.log.log_reader import ZEROS, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
 
+# Where a segment ends is found by its records behind the last index entry, by headers alone where these are more bytes.
+MOST_PROVEN_BYTES = 16 * 1024 * 1024
+
 
 def load_offset_index(disk: Disk, segment: Segment) -> OffsetIndex | None:
     """The `.index` of a segment without its preallocated tail, or None where it is missing or cannot be right."""
@@ -158,15 +161,19 @@ class SegmentSeeker:
         return walk.position
 
     def behind_offset(self, offset: int) -> int:
-        """The byte behind the first batch that ends at or behind `offset`: no later batch is needed to read up to there."""
-        walk = HeaderWalk(self.reader.file, self.hint(offset), self.reader.end_position())
+        """The byte behind the first sound batch that ends at or behind `offset`: no later one is needed to read up to there.
+
+        The records are read from the index entry on: a wrong length may lead to payload that looks like a batch of that offset.
+        """
         reached: int | None = None
-        for header in walk.headers():
+        for batch in self.reader.batches(self.hint(offset)):
+            if not isinstance(batch, LogBatch) or not batch.is_valid:
+                continue
             # The CRC does not cover the base offset: where the next batch contradicts a batch, that one reached nothing.
-            if reached is not None and header.base_offset > offset:
+            if reached is not None and batch.header.base_offset > offset:
                 return reached
-            reached = walk.position if header.last_offset >= offset else None
-        return walk.end
+            reached = batch.end_position if batch.header.last_offset >= offset else None
+        return self.reader.end_position()
 
     def end(self, *, counts_rotten: bool = False) -> SegmentEnd:
         """Where the segment's batches end.
@@ -175,29 +182,43 @@ class SegmentSeeker:
         for one offset, since its header cannot be trusted, so that a reader comes to it and reports the damage.
         """
         start = self.hint(INT64_MAX)
+        if self._end - start > MOST_PROVEN_BYTES and (found := self._end_by_headers(start)) is not None:
+            return found
+        while (found := self._end_behind(start, counts_rotten=counts_rotten)) is None:
+            start = self._earlier(start)
+        return found
+
+    def _end_by_headers(self, start: int) -> SegmentEnd | None:
+        """The end if headers lead to a sound last batch, and this to the last byte."""
         walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
         offset, last = self.segment.base_offset, None
         for header in walk.headers():
             if last is not None and header.base_offset > last.last_offset:
                 offset = max(offset, last.last_offset + 1)
             last = header
-        offset = offset if last is None else max(offset, last.last_offset + 1)
-        batch = None if last is None else self.reader.batch_at(last.position)
-        if walk.position == walk.end and not (isinstance(batch, LogBatch) and not batch.is_valid):
-            return SegmentEnd(offset, walk.end, walk.end, is_torn=False)
-        # Damage: a length that lies may have led past batches, and what is behind damage still counts.
-        position = None
-        while position is None:
-            offset, position, is_torn = self.segment.base_offset, None if start else 0, False
-            for found in self.reader.batches(start):
-                if isinstance(found, LogBatch) and found.is_valid:
-                    offset, position, is_torn = max(offset, found.header.last_offset + 1), found.end_position, False
-                elif position is not None and counts_rotten and isinstance(found, LogBatch) and found.end_position == walk.end:
-                    offset, position = offset + 1, walk.end
-                else:
-                    is_torn |= isinstance(found, LogBatch) or found.kind != ZEROS
-            start = self._earlier(start)
-        return SegmentEnd(offset, position, walk.end, is_torn)
+        batch = None if last is None or walk.position < walk.end else self.reader.batch_at(last.position)
+        if last is None or not isinstance(batch, LogBatch) or not batch.is_valid:
+            return None
+        return SegmentEnd(max(offset, last.last_offset + 1), walk.end, walk.end, is_torn=False)
+
+    def _end_behind(self, start: int, *, counts_rotten: bool) -> SegmentEnd | None:
+        """The end, by the sound batches from byte `start` on, or None where there is none and `start` is not 0."""
+        size = self.reader.end_position()
+        offset, position, last_offset, is_torn, is_rotten = self.segment.base_offset, 0, -1, False, False
+        for found in self.reader.batches(start):
+            is_rotten = isinstance(found, LogBatch) and not found.is_valid and found.end_position == size
+            if isinstance(found, LogBatch) and found.is_valid:
+                # As in behind_offset.
+                offset = max(offset, last_offset + 1) if found.header.base_offset > last_offset else offset
+                position, last_offset, is_torn = found.end_position, found.header.last_offset, False
+            else:
+                is_torn |= isinstance(found, LogBatch) or found.kind != ZEROS
+        if start and not position:
+            return None
+        offset = max(offset, last_offset + 1)
+        if counts_rotten and is_rotten:
+            return SegmentEnd(offset + 1, size, size, is_torn=False)
+        return SegmentEnd(offset, position, size, is_torn)
 
     def _earlier(self, position: int) -> int:
         """The byte of the batch of an earlier entry, about twice as far from the end of the segment; 0 where there is none."""

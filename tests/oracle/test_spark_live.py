@@ -1,0 +1,194 @@
+"""Protects reading by Spark's source beside a broker that writes at its full rate: no failure, no record lost or read twice.
+
+    reader                    what must hold
+    ------------------------  ------------------------------------------------------------------------------------------
+    100 batch reads           each partition gives its offsets from where the read begins, without a gap
+    500 micro-batches         together they give every offset once; after a stop of the broker, every record that was
+                              acknowledged
+    kcli to-parquet, once     as a batch read
+
+Readers are called as Spark's workers call them, without a JVM, but for to-parquet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from kcli.spark.data_source import KafkaLogDataSource
+from tests.conftest import ROOT
+from tests.oracle.brokers import KcliBroker, new_broker
+from tests.oracle.peer import Peer
+
+pytestmark = [pytest.mark.oracle, pytest.mark.ci]
+
+TOPIC, PARTITIONS = "live", 8
+BATCH_READS, MICRO_BATCHES = 100, 500
+# Of each batch read, so that the reads keep up with the writer: offsets before the end of the read before.
+OVERLAP = 1000
+WAIT_SECONDS = 60
+
+# Makes the topic and sends as fast as it can until its stdin is closed; prints how many records were acknowledged.
+WRITER = """
+import select, sys
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+topic, partitions = sys.argv[2], int(sys.argv[3])
+admin = AdminClient({"bootstrap.servers": sys.argv[1]})
+admin.create_topics([NewTopic(topic, partitions, 1, config={"segment.bytes": "4194304"})])[topic].result(60)
+count = 0
+def delivered(error, message):
+    global count
+    assert error is None, error
+    count += 1
+producer = Producer({"bootstrap.servers": sys.argv[1], "linger.ms": 1, "queue.buffering.max.messages": 20000})
+number = 0
+print("ready", flush=True)
+while number % 100 or not select.select([sys.stdin], [], [], 0)[0]:
+    try:
+        producer.produce(topic, b"v" * 100, partition=number % partitions, on_delivery=delivered)
+        number += 1
+    except BufferError:
+        producer.poll(0.01)
+    producer.poll(0)
+assert producer.flush(60) == 0 and count == number
+print(count, flush=True)
+"""
+
+
+class Writer:
+    """The process that writes."""
+
+    def __init__(self, bootstrap: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", WRITER, bootstrap, TOPIC, str(PARTITIONS)]
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def stop(self) -> int:
+        """End it -> how many records were acknowledged."""
+        out, _ = self.process.communicate(timeout=120)
+        assert self.process.returncode == 0
+        return int(out)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def broker(kind: str, request: pytest.FixtureRequest, home: Path) -> Iterator[tuple[str, Path]]:
+    """A broker of kcli or of Apache Kafka -> its address and its log directory. It stops cleanly."""
+    if kind == "kcli":
+        request.getfixturevalue("kcli_serves")
+        with KcliBroker(home) as running:
+            yield running.bootstrap, running.data
+        return
+    peer: Peer = request.getfixturevalue("kafka_peer")
+    with new_broker(peer, home) as bootstrap:
+        yield bootstrap, home / "data"
+
+
+def source(data: Path, **options: str) -> KafkaLogDataSource:
+    return KafkaLogDataSource({"path": str(data), "subscribe": TOPIC, "columns": "partition,offset", **options})
+
+
+def offsets_of(reader: Any, splits: list[Any]) -> dict[int, list[range]]:
+    """The offsets that a read gives, by partition, in ranges without a gap, in the order in which they come."""
+    found: dict[int, list[range]] = {partition: [] for partition in range(PARTITIONS)}
+    for split in splits:
+        for batch in reader.read(split):
+            partitions, offsets = batch["partition"].to_pylist(), batch["offset"].to_pylist()
+            start = 0
+            for end in range(1, len(offsets) + 1):
+                if end < len(offsets) and partitions[end] == partitions[start] and offsets[end] == offsets[end - 1] + 1:
+                    continue
+                ranges = found[partitions[start]]
+                first, behind = offsets[start], offsets[end - 1] + 1
+                if ranges and ranges[-1].stop == first:
+                    ranges[-1] = range(ranges[-1].start, behind)
+                else:
+                    ranges.append(range(first, behind))
+                start = end
+    return found
+
+
+def batch_reads(data: Path) -> None:
+    """Each read gives every partition from where it begins, without a gap.
+
+    And never less than the read before, once the broker has checkpointed its high watermarks: before that, logs are read to
+    their ends.
+    """
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    until = time.monotonic() + WAIT_SECONDS
+    checkpoint = data / "replication-offset-checkpoint"
+    while not checkpoint.exists() or f"{TOPIC} {PARTITIONS - 1} " not in checkpoint.read_text():
+        assert time.monotonic() < until, "the broker writes no high watermark"
+    for _ in range(BATCH_READS):
+        starts = {str(partition): max(end - OVERLAP, 0) for partition, end in ends.items()}
+        table = source(data, startingOffsets=json.dumps({TOPIC: starts}))
+        reader = table.reader(table.schema())
+        for partition, ranges in offsets_of(reader, reader.partitions()).items():
+            first = starts[str(partition)]
+            assert ranges in ([], [range(first, ranges[0].stop if ranges else first)])
+            assert (ranges[0].stop if ranges else first) >= ends[partition]
+            ends[partition] = ranges[0].stop if ranges else ends[partition]
+    assert min(ends.values()) > OVERLAP
+
+
+def micro_batch(stream: Any, at: Any, ends: dict[int, int]) -> Any:
+    """Read one micro-batch behind `ends`, and raise them -> where the stream is then."""
+    until = json.loads(json.dumps(stream.latestOffset(at, ReadAllAvailable())))
+    for partition, ranges in offsets_of(stream, stream.partitions(at, until)).items():
+        assert ranges == ([range(ends[partition], until[TOPIC][str(partition)])] if ranges else [])
+        assert ranges or ends[partition] == until[TOPIC][str(partition)]
+        ends[partition] = until[TOPIC][str(partition)]
+    return until
+
+
+@pytest.mark.parametrize("kind", ["kcli", "kafka"])
+def test_reading_beside_a_broker(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Batch reads, then micro-batches, while a producer sends; at the end nothing that was acknowledged is missing."""
+    with broker(kind, request, tmp_path / "broker") as (bootstrap, data):
+        writer = Writer(bootstrap)
+        try:
+            batch_reads(data)
+            table = source(data)
+            stream = table.streamReader(table.schema())
+            at, ends = stream.initialOffset(), dict.fromkeys(range(PARTITIONS), 0)
+            for _ in range(MICRO_BATCHES):
+                at = micro_batch(stream, at, ends)
+            if kind == "kcli":
+                export(data, tmp_path / "out")
+            acknowledged = writer.stop()
+        finally:
+            writer.kill()
+    micro_batch(stream, at, ends)
+    assert sum(ends.values()) == acknowledged
+
+
+def export(data: Path, out: Path) -> None:
+    """kcli to-parquet beside the broker: each partition's offsets from 0 on, each once."""
+    command = [sys.executable, "-m", "kcli", "to-parquet", str(data), "--topic", TOPIC, "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "--columns", "partition,offset"], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    rows = pq.read_table(out)
+    for partition in range(PARTITIONS):
+        offsets = sorted(rows.filter(pc.equal(rows["partition"], partition))["offset"].to_pylist())
+        assert offsets == list(range(len(offsets))) and offsets
