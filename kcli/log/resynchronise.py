@@ -175,7 +175,7 @@ class Resynchroniser:
             indexed = self._indexed_behind(position)
             farthest = position + FARTHEST_END_BYTES
             start, end = position + least_size(header), min(farthest, self._end if indexed is None else indexed + 1)
-            others = {self._end, *self._sound_batches(start, end, legacy=legacy)}
+            others = {*self._sound_batches(start, end, legacy=legacy), *([self._end] if self._end <= farthest else [])}
             followers = list(self._next_offsets(header, start, end))
             proven = self._end_of_crc(header, others.union(followers) - ends)
         if proven is not None:
@@ -255,6 +255,10 @@ class Resynchroniser:
         ends = set()
         for bit in range(31):
             end = header.position + LOG_OVERHEAD_BYTES + (_stated_size(header) ^ (1 << bit))
+            # Far away anything looks like a header of formats 0 and 1, and the CRC of what is between costs much.
+            is_far = end - header.position > NEAR_END_BYTES and end != self._end
+            if is_far and (end - header.position > FARTHEST_END_BYTES or plausible_header(self._file, end) is None):
+                continue
             if end == self._end or (end < self._end and self._may_begin(end)):
                 ends.add(end)
         return ends
