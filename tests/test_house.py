@@ -19,7 +19,7 @@ import pytest
 from kcli.commands.app import COMMANDS, build_parser, overview
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("kcli", "pyspark_kcli")
+PACKAGES = ("kcli", "pyspark_kcli", "pyspark_kafkalog")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 MAX_MODULE_LINES = 500
@@ -39,8 +39,8 @@ WORLD = {
     "signal": ("kcli/commands/", "kcli/server/shell/", "kcli/inspect/process_pool.py"),
     "shutil": ("kcli/commands/", "kcli/spark/session.py"),
     "tempfile": ("kcli/commands/", "kcli/spark/session.py", "kcli/spark/parquet_export.py"),
-    "pyspark": ("kcli/spark/", "pyspark_kcli/", "kcli/commands/to_parquet.py"),
-    "pyarrow": ("kcli/spark/", "pyspark_kcli/", "kcli/commands/to_parquet.py"),
+    "pyspark": ("kcli/spark/", "pyspark_kcli/", "pyspark_kafkalog/", "kcli/commands/to_parquet.py"),
+    "pyarrow": ("kcli/spark/", "pyspark_kcli/", "pyspark_kafkalog/", "kcli/commands/to_parquet.py"),
 }
 CLOCK_CALLS = re.compile(r"\b(datetime\.now|datetime\.utcnow|date\.today|time\.time|monotonic|perf_counter)\(")
 

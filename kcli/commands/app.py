@@ -41,7 +41,8 @@ DESCRIPTION = """\
 Kafka in one Python program: a broker that Kafka's clients and tools use as it is, and tools that show,
 check, repair, compact and export its log directories, Apache Kafka's and its own, with no broker running."""
 EPILOG = """\
-Exit codes: 0 done and sound; 1 done, with damage or findings; 2 could not run, or a path is missing.
+Exit codes: 0 done and sound; 1 done, with damage or findings, or nothing has a name that was asked for;
+2 could not run, or a path is missing; 3 nothing is damaged, but offsets are missing (verify); 130 interrupted.
 docs/ and the README have examples."""
 
 

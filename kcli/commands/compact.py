@@ -3,7 +3,8 @@
 exit code  when
 ---------  ----------------------------------------------------------------------------------------------------
 0          all is done, or nothing is to do; of --dry-run: all could be planned
-1          a partition was left as it was (damage, a full disk, no high watermark) or refused, the others are done
+1          a partition was left as it was (damage, a full disk, no high watermark) or refused, the others are done;
+           or no topic matches a --topic
 2          could not run, or not go on: a locked or unclean directory, wrong options, nothing to compact, a disk that fails;
            or a path that was named is missing, or is no directory of Kafka's (the others are done all the same)
 """
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
-Cleans compacted topics as a broker's log cleaner does, with no broker running: of each key the last record stays.
-Tells first what goes, then does it. With --compression it gives the batches of any topic another codec instead."""
+Cleans compacted topics as a broker's log cleaner does, with no broker running: the last record of each key is kept.
+Prints the plan, then carries it out. With --compression it changes the codec of the batches of any topic instead."""
 EPILOG = """\
 Paths are log directories, partition directories and globs. A directory that a broker runs on, or has not stopped
-cleanly, is refused. Killed at any moment, each partition is what it was or what it should become. Exit codes:
-0 done, 1 a partition was left as it was, 2 could not run. docs/compact.md tells all, and the schema of
---output json."""
+cleanly, is refused. If kcli is killed, each partition is either as before or completely done. Exit codes: 0 done,
+1 a partition was left as it was or no topic has the name, 2 could not run. docs/compact.md has the details and
+the schema of --output json."""
 
 # option -> the topic's setting that it overrides.
 _OVERRIDES = {
@@ -140,8 +141,8 @@ def run(args: argparse.Namespace) -> int:
             work.print(report.begin())
             for problem in problems:
                 work.problem(problem.path, problem.message)
-            for sentence in sentences:
-                work.problem(*sentence.split(": ", 1))
+            for path, sentence in sentences:
+                work.problem(path, sentence)
             for path, sentence in compaction.mismatches:
                 work.problem(path, sentence)
             work.take_left_out(compaction.left_out)
@@ -149,6 +150,8 @@ def run(args: argparse.Namespace) -> int:
                 work.problem(path, f"the partition's directory cannot be read: {why}")
             if not targets:
                 return EXIT_CANNOT_RUN
+            if args.topic and not any(one.partitions for one in asked):
+                return work.end_without_topic(all_opened=not problems and all(one.file is None for one in targets))
             if not compaction.jobs:
                 work.tell_left_alone()
                 raise CannotRun(_why_nothing(compaction))
@@ -166,7 +169,7 @@ def _check_outside(target: str | None, asked: list[Asked]) -> None:
     """Raises CannotRun for a --to in a log directory."""
     for one in asked if target else ():
         if Path(os.path.realpath(target or "")).is_relative_to(os.path.realpath(one.log_directory)):
-            raise CannotRun(f"--to {target} lies in the log directory {one.log_directory}: a broker does not start so")
+            raise CannotRun(f"--to {target} is in the log directory {one.log_directory}: a broker would not start on it")
 
 
 def _options(args: argparse.Namespace, scratch: str) -> RunOptions:
@@ -304,6 +307,12 @@ class _Run:
         compaction.finish_target()
         self._end()
         return EXIT_FINDINGS if self.problems else EXIT_OK
+
+    def end_without_topic(self, *, all_opened: bool) -> int:
+        """Close the report of a run whose --topic no topic matches -> exit code."""
+        if self.args.output == "json":
+            self._end()
+        return exit_code(is_sound=False, all_opened=all_opened)
 
     def _count_unproven(self, outcome: PartitionOutcome) -> None:
         """Count a partition that was left alone because no high watermark is known; the plan says so in text."""

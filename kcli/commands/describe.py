@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "DIR..."
 DESCRIPTION = """\
-Tells what log directories hold: topics, partitions, offsets, sizes, codecs, time spans, groups with their
-committed offsets and lag, transactions, brokers, configurations, ACLs. Nothing but the directories is asked."""
+Shows the contents of log directories: topics, partitions, offsets, sizes, codecs, time spans, groups with
+their committed offsets and lag, transactions, brokers, configurations, ACLs. No broker is needed."""
 EPILOG = f"""\
 Sections for --show: {", ".join(SECTIONS[:8])},
 {", ".join(SECTIONS[8:])}; or all.
 Give all log directories of a node (log.dirs, metadata.log.dir), or some of a cluster's nodes, or a partition's
-directory. Exit codes: 0 all could be read, 1 something is damaged (all else is told), 2 could not run.
+directory. Exit codes: 0 all could be read, 1 something is damaged or no topic or group has the name (all else is
+shown), 2 could not run.
 docs/describe.md says where each answer comes from, and has the schema of --output json."""
 
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--group", metavar="GLOB", action="append", default=[], help="groups with such an id; likewise")
     parser.add_argument(
-        "--deep", action="store_true", help="read every batch header, and so count batches and records of large segments, too"
+        "--deep", action="store_true", help="read every batch, and so count batches and records of large segments, too"
     )
     parser.add_argument(
         "--config",

@@ -72,7 +72,7 @@ def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--deep-iteration", action="store_true", help="print records; --print-data-log implies it")
     group.add_argument("--skip-record-metadata", action="store_true", help="leave out record metadata and control records")
     group.add_argument("--verify-index-only", action="store_true", help="hold indexes against the log, print no entries")
-    group.add_argument("--index-sanity-check", action="store_true", help="only what an index can tell by itself")
+    group.add_argument("--index-sanity-check", action="store_true", help="check each index without its log")
     group.add_argument(
         "--max-message-size",
         type=int,
@@ -214,10 +214,14 @@ def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str
 
 def _files_below(disk: OsDisk, directory: str, seen: set[str], problems: dict[str, str]) -> list[str]:
     """The files of a directory and of those in it; a directory that links lead to more than once is walked once."""
+    from kcli.log.log_directory import DIRECTORY_NOT_FILE, base_name, is_file_name
+
     real = os.path.realpath(directory)
     if real in seen:
         return []
     seen.add(real)
+    if is_file_name(base_name(directory)):
+        problems[directory] = DIRECTORY_NOT_FILE
     files: list[str] = []
     try:
         names = disk.list_directory(directory)

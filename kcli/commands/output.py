@@ -3,7 +3,8 @@
 exit code  meaning
 ---------  ----------------------------------------------------------------------
 0          done, and all was sound
-1          done, but something that was read is damaged, or findings were made
+1          done, but something that was read is damaged, or findings were made; or no topic or group
+           has a name that was asked for (--topic, --group): a sentence says which may have been meant
 2          could not run: wrong options, nothing to read, no permission; or a path that was
            named is missing or cannot be opened (what the other paths name is done all the same)
 3          done, and nothing is damaged, but offsets are missing (verify and repair)

@@ -5,16 +5,17 @@ exit code  of the plan (--dry-run)                     of --apply
 0          there is nothing to repair                  all that was found is repaired, and no offset is missing
 1          there is, something is left for you, or a   something is left for you, or a part could not be repaired
            part could not be read
-2          could not run: the directory is locked by a broker, a quarantine in a wrong place; or a path that was named
-           is missing (the others are done all the same)
+2          could not run: a directory is locked by a broker, a quarantine in a wrong place (no directory is touched then);
+           or a path that was named is missing (the others are done all the same)
 3          nothing to repair, but offsets are missing  repaired, but offsets are missing
+           (at most .kafka_cleanshutdown is removed)
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
-    from kcli.inspect.renderers.repair_report import JsonReport, TextReport
+    from kcli.inspect.renderers.repair_report import JsonReport, Summary, TextReport
     from kcli.inspect.repairing.repair import LogDirectoryRepair
     from kcli.inspect.verification.findings import Finding
     from kcli.log.log_directory import LogDirectory, PartitionDirectory
@@ -85,8 +86,7 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
         for path, why in target.log_directory.unreadable if target.log_directory is not None else ():
             run.problem(path, f"the partition's directory cannot be read: {why}")
     with progress_bar(sum(log_bytes(disk, partition) for _, partitions in found for partition in partitions)) as run.bar:
-        for log_directory, partitions in found:
-            run.repair(log_directory, partitions, is_whole=is_whole(log_directory, targets))
+        run.repair([(directory, partitions, is_whole(directory, targets)) for directory, partitions in found])
     run.check_across([target.log_directory for target in targets if target.log_directory is not None])
     return run.finish(all_opened=not problems)
 
@@ -102,10 +102,31 @@ class _RepairRun:
         self.partitions = self.changes = self.holes = self.problems = 0
         self.left: list[Finding] = []
         self.loses_records = False
+        self.marks = 0  # of the changes those that remove .kafka_cleanshutdown because offsets are missing
 
-    def repair(self, log_directory: str, partitions: list[PartitionDirectory], *, is_whole: bool) -> None:
-        """One log directory. Raises CannotRun where it is locked, or its quarantine would lie in a log directory."""
-        from kcli.inspect.repairing.repair import DirectoryLockedError, LogDirectoryRepair
+    def repair(self, found: list[tuple[str, list[PartitionDirectory], bool]]) -> None:
+        """Repair partitions of log directories, each (path, partitions, whether it is repaired as a whole).
+
+        Raises CannotRun, before anything is touched, where one of them is locked, named twice, or would have the quarantine.
+        """
+        releases: list[Callable[[], None]] = []
+        try:
+            try:
+                opened = [self._open(directory, is_whole=is_whole) for directory, _, is_whole in found]
+                self._check_named_once([directory for directory, _, _ in found])
+                self._lock([session for session, _ in opened], releases)
+            except CannotRun as error:
+                self.problems += 1
+                self.print(self.report.cannot_run(str(error), self._summary([])))
+                raise
+            for (session, quarantine), (_, partitions, _) in zip(opened, found, strict=True):
+                self._repair(session, partitions, quarantine)
+        finally:
+            for release in releases:
+                release()
+
+    def _open(self, log_directory: str, *, is_whole: bool) -> tuple[LogDirectoryRepair, Quarantine]:
+        from kcli.inspect.repairing.repair import LogDirectoryRepair
         from kcli.log.quarantine import Quarantine
 
         quarantine = Quarantine(self.disk, self._quarantine_folder(log_directory), log_directory)
@@ -115,19 +136,34 @@ class _RepairRun:
             like_kafka=self.args.like_kafka,
             is_whole=is_whole,
             take_inner=self.args.take_inner,
+            quarantine=quarantine.folder,
         )
+        return session, quarantine
+
+    def _lock(self, sessions: list[LogDirectoryRepair], releases: list[Callable[[], None]]) -> None:
+        """See that no log directory is locked, then lock them for a repair. Raises CannotRun.
+
+        To ask for a lock closes the file, which gives back a lock of one's own, so all are asked for before one is taken.
+        """
+        from kcli.inspect.repairing.repair import DirectoryLockedError
+
         try:
-            if not self.args.apply:
+            for session in sessions:
                 session.check_unlocked()
-                self._repair(session, partitions, quarantine)
-                return
-            release = session.lock()
+            for session in sessions if self.args.apply else ():
+                releases.append(session.lock())
         except DirectoryLockedError as error:
             raise CannotRun(str(error)) from None
-        try:
-            self._repair(session, partitions, quarantine)
-        finally:
-            release()
+        except OSError as error:
+            raise CannotRun(f"{error.filename}: {error.strerror or error}") from None
+
+    def _check_named_once(self, directories: list[str]) -> None:
+        """A second lock on the same file would be given in vain: it is given back with the first that is closed."""
+        seen: dict[str, str] = {}
+        for directory in directories:
+            other = seen.setdefault(os.path.realpath(directory), directory)
+            if other != directory:
+                raise CannotRun(f"{other} and {directory} are the same log directory: name it once")
 
     def _quarantine_folder(self, log_directory: str) -> str:
         from kcli.format.file_names import FileKind
@@ -143,6 +179,7 @@ class _RepairRun:
         return str(folder)
 
     def _repair(self, session: LogDirectoryRepair, partitions: list[PartitionDirectory], quarantine: Quarantine) -> None:
+        from kcli.inspect.repairing.repair import NO_LONGER_CLEAN
         from kcli.inspect.repairing.repair_plan import RepairError
         from kcli.log.log_directory import log_bytes
 
@@ -172,6 +209,7 @@ class _RepairRun:
             self.problem(error.filename or session.directory, error.strerror or str(error))
             return
         self.changes += len(root.changes)
+        self.marks += root.shutdown == NO_LONGER_CLEAN
         self.left += root.left
         self.print(self.report.root(root, quarantine.path))
 
@@ -196,14 +234,18 @@ class _RepairRun:
         self.problems += 1
         self.print(self.report.problem(path, message))
 
+    def _summary(self, left: list[Finding]) -> Summary:
+        from kcli.inspect.renderers.repair_report import Summary
+
+        return Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems, len(left))
+
     def finish(self, *, all_opened: bool) -> int:
         """The closing lines -> the exit code."""
-        from kcli.inspect.renderers.repair_report import Summary
         from kcli.inspect.verification.finding_kinds import HOLES
 
         left = [finding for finding in self.left if finding.code not in HOLES]
-        summary = Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems, len(left))
-        self.print(self.report.end(summary))
-        is_sound = not (self.problems or left or (self.changes and not self.args.apply))
+        self.print(self.report.end(self._summary(left)))
+        # To remove the mark alone is no repair of damage: kcli verify calls such a directory sound with missing offsets, too.
+        is_sound = not (self.problems or left or (self.changes > self.marks and not self.args.apply))
         code = exit_code(is_sound=is_sound, all_opened=all_opened)
         return EXIT_HOLES if code == EXIT_OK and (self.holes or self.left or self.loses_records) else code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ are left out, and counted."""
 EPILOG = """\
 DIR is a log directory, a partition's directory, a segment or a glob; several are read as one. The last lines
 tell, for each partition, the rows written and what was left out. Exit codes: 0 done, 1 damage was found (the
-job failed for it, or it was skipped as asked), 2 could not run. docs/to-parquet.md has columns and options."""
+job failed for it, or it was skipped as asked) or no topic has the name, 2 could not run. docs/to-parquet.md has
+columns and options."""
 
 SMALL_INPUT_BYTES = 64 * 1024 * 1024
 # As kcli.spark.parquet_export.DEFAULT_COMPRESSION, which --help must not load Spark for; a test holds them together.
@@ -100,7 +102,9 @@ def run(args: argparse.Namespace) -> int:
         import pyspark  # noqa: F401
     except ImportError:
         raise CannotRun("to-parquet needs Apache Spark and pyarrow: pip install 'kcli[spark]'") from None
+    from kcli.inspect.description.remarks import missing_name
     from kcli.spark.parquet_export import ExportError, check_export, export
+    from kcli.spark.partitions import UnknownTopicError
     from kcli.spark.session import SparkError, start_session
 
     options = _export_options(args)
@@ -113,6 +117,12 @@ def run(args: argparse.Namespace) -> int:
             result = export(spark, options)
         finally:
             spark.stop()
+    except UnknownTopicError as error:
+        for topic in error.missing:
+            tell(f"{', '.join(args.paths)}: {missing_name('topic', topic, error.known)}")
+        if not error.missing:
+            tell(str(error))
+        return EXIT_FINDINGS
     except ExportError as error:
         tell(str(error))
         return EXIT_FINDINGS if error.is_damage else EXIT_CANNOT_RUN
@@ -141,13 +151,15 @@ def _progress() -> dict[str, str]:
 def _export_options(args: argparse.Namespace) -> ExportOptions:
     from kcli.spark.parquet_export import ExportOptions
 
-    source = {"paths": ",".join(args.paths), "table": args.table, "kafka.isolation.level": args.isolation}
+    source = {"paths": json.dumps(args.paths), "table": args.table, "kafka.isolation.level": args.isolation}
     source["onCorrupt"] = args.on_corrupt
     given = {
         "subscribe": ",".join(args.topic),
         "subscribePattern": args.topic_pattern,
         "startingOffsets": args.starting_offsets,
         "endingOffsets": args.ending_offsets,
+        # Of many partitions some have no record of the time: the account shows it.
+        "startingOffsetsByTimestampStrategy": "latest" if args.starting_time else None,
         "startingTimestamp": _instant("--starting-time", args.starting_time),
         "endingTimestamp": _instant("--ending-time", args.ending_time),
         "columns": args.columns,
@@ -204,9 +216,12 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[tuple
         if report.corrupt[key]:
             notes.append(f"{report.corrupt[key]} corrupt places skipped ({report.corrupt_bytes[key]} bytes)")
         lines.append(f"{key[0]}-{key[1]}: {report.rows[key]} rows" + (f"; {'; '.join(notes)}" if notes else ""))
+    if result.to_high_watermark:
+        rest = f", of {result.to_log_end} to the end of the log" if result.to_log_end else ""
+        lines.append(f"records of {result.to_high_watermark} partitions are read up to the high watermark{rest}")
     lines.append(f"{result.rows} rows written to {options.out}")
     if result.undecoded:
-        lines.append(f"{result.undecoded} rows did not decode; their bytes stand in keyBytes and valueBytes")
+        lines.append(f"{result.undecoded} rows did not decode; their bytes are in keyBytes and valueBytes")
     if result.corrupt_path is not None:
         lines.append(f"{sum(report.corrupt.values())} corrupt places are listed in {result.corrupt_path}")
     return "\n".join(lines)

@@ -50,8 +50,9 @@ def run(args: argparse.Namespace) -> int:
     from kcli.inspect.process_pool import WorkerLostError
     from kcli.inspect.renderers.verify_report import json_lines, text_lines
     from kcli.inspect.verification.verifier import Verifier
+    from kcli.log.quarantine import default_folder
 
-    verifier = Verifier(disk, targets)
+    verifier = Verifier(disk, targets, lambda path: default_folder(os.path.realpath(path)))
     try:
         with progress_bar(verifier.total_bytes) as bar:
             report = verifier.run(args.processes or len(os.sched_getaffinity(0)), bar.advance if bar is not None else None)

@@ -184,6 +184,11 @@ def least_size(header: RecordBatch | LegacyBatch) -> int:
     return HEADER_BYTES if isinstance(header, RecordBatch) else MIN_ENTRY_SIZE + LOG_OVERHEAD_BYTES
 
 
+def least_offset(header: RecordBatch | LegacyBatch) -> int:
+    """The first offset of a batch; a header of formats 0 and 1 states the last one alone."""
+    return header.base_offset if isinstance(header, RecordBatch) else header.last_offset
+
+
 def is_sound(file: DiskFile, position: int) -> bool:
     """True where a batch of plausible fields begins at a byte, and its CRC is right."""
     header = header_at(file, position)

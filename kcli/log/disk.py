@@ -3,9 +3,9 @@
     ===========  =====================================================================================
     port         methods
     ===========  =====================================================================================
-    `Disk`       open_file, list_directory, is_directory, exists, size, mtime_ms, set_mtime_ms, read_file,
-                 write_file, append, truncate, rename, remove, make_directory, remove_directory,
-                 free_bytes, lock, flush, flush_directory
+    `Disk`       open_file, list_directory, is_directory, exists, size, file_id, mtime_ms, set_mtime_ms,
+                 read_file, write_file, append, truncate, rename, remove, make_directory, remove_directory,
+                 free_bytes, device, lock, is_locked, flush, flush_directory
     `DiskFile`   name, size, read_into, read_at, next_data, close: an open file, read only
     `LogFile`    name, size, append, read_into, read_at, truncate, flush, fileno, close: an open segment of a broker
     ===========  =====================================================================================
@@ -114,6 +114,9 @@ class Disk(Protocol):
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
 
+    def file_id(self, path: str) -> int:
+        """A number that a file keeps as long as it exists; another file under its name has another. Raises OSError."""
+
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
 
@@ -149,6 +152,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """How many bytes may still be written where `path` lies."""
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
 
     def lock(self, path: str) -> Callable[[], None] | None:
         """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it."""
@@ -344,6 +350,10 @@ class OsDisk:
         """The size of a file in bytes."""
         return os.stat(path).st_size
 
+    def file_id(self, path: str) -> int:
+        """The file's inode number."""
+        return os.stat(path).st_ino
+
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
         return os.stat(path).st_mtime_ns // 1_000_000
@@ -415,6 +425,10 @@ class OsDisk:
         """How many bytes an unprivileged process may still write where `path` lies."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return os.stat(path).st_dev
 
     def total_bytes(self, path: str) -> int:
         """How many bytes the file system holds, free or not, where `path` lies."""

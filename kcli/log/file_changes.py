@@ -3,7 +3,8 @@
     phase  what                                                          a crash then leaves
     -----  ------------------------------------------------------------  -----------------------------------------------
     1      the bytes that will go are given to the keeper                all as it was
-    2      rewritten files are written beside, as *.tmp                  files that no broker looks at
+    2      rewritten files are written beside, as *.part; a complete     files that no broker looks at
+             one becomes a *.tmp
     3      whole segments go, the last first                             the log ends earlier, without a hole
     4      files that follow from the log and change (indexes,           segments without indexes, which Kafka rebuilds
            snapshots), and leftovers, go to the keeper                     at its start, marked clean or not
@@ -13,6 +14,9 @@
 
 Segments go before the indexes of the one that is cut: a broker that misses an index cuts that segment at once, and would then
 see nothing wrong with those behind it.
+
+At every moment the records that a plan keeps are in a file that is called *.log or in a complete *.log.tmp, which is what a
+second repair goes by (kcli.inspect.repairing.misplaced_segments): segments that exchange their names lose the old ones first.
 
 Files are flushed before they are renamed, the directory after each phase. The keeper decides what becomes of what goes:
 `Discard` lets it go, a quarantine keeps it.
@@ -34,6 +38,7 @@ _DERIVED = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.PR
 # Of one segment's new files these come last, in this order: only with the .index the segment counts as whole.
 _LAST_WRITTEN = (FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.INDEX)
 # Not .cleaned, which a broker would remove by itself: it makes it drop every *.swap that is waiting, too.
+_UNFINISHED = FileState.PARTIAL.value
 _PENDING = FileState.TEMPORARY.value
 
 
@@ -75,6 +80,20 @@ def apply_changes(disk: Disk, changes: Iterable[Change], keeper: Keeper) -> None
     _Application(disk, list(changes), keeper).run()
 
 
+def kept_bytes(changes: Iterable[Change]) -> tuple[int, int]:
+    """Return how many bytes a keeper is given of these changes: (as copies, as whole files that are moved)."""
+    copied = moved = 0
+    for change in changes:
+        dropped = sum(end - start for start, end in change.dropped)
+        if change.kind == REMOVE:
+            moved += change.size_bytes
+        elif change.kind == WRITE and _is_derived(change):
+            moved += dropped
+        else:
+            copied += dropped
+    return copied, moved
+
+
 class _Application:
     def __init__(self, disk: Disk, changes: list[Change], keeper: Keeper) -> None:
         self.disk = disk
@@ -87,12 +106,12 @@ class _Application:
             for change in self._of(REWRITE, TRUNCATE)
             if _is_log(change)
         }
-
-        self.pending = {
-            change.path + _PENDING
+        self.rewritten = [
+            change
             for change in self.changes
             if change.kind == REWRITE or (change.kind == WRITE and _has_sources(change.content))
-        }
+        ]
+        self.beside = {change.path + suffix for change in self.rewritten for suffix in (_UNFINISHED, _PENDING)}
 
     def _of(self, *kinds: str) -> list[Change]:
         return [change for change in self.changes if change.kind in kinds]
@@ -119,7 +138,7 @@ class _Application:
     def _remove_derived(self) -> None:
         for change in self.changes:
             if change.kind == REMOVE:
-                goes = not _is_log(change) and change.path not in self.pending
+                goes = not _is_log(change) and change.path not in self.beside
             else:
                 goes = change.kind == WRITE and change.replaces and _is_derived(change)
             if goes:
@@ -127,12 +146,20 @@ class _Application:
         self._flush_directories()
 
     def _write_beside(self) -> None:
-        for change in self.changes:
-            if change.kind == REWRITE or (change.kind == WRITE and _has_sources(change.content)):
-                pending = change.path + _PENDING
-                if self.disk.exists(pending):  # of a repair that died
-                    self.keeper.keep_file(pending)
-                self._write_content(pending, change.content)
+        # A repair that died may have left files of these names, and records may be in nothing but such a *.tmp: it is
+        # a source until all contents are written, and the new one takes its place in one step.
+        for change in self.rewritten:
+            unfinished = change.path + _UNFINISHED
+            if self.disk.exists(unfinished):
+                self.keeper.keep_file(unfinished)
+            self._write_content(unfinished, change.content)
+        for change in self.rewritten:
+            pending = change.path + _PENDING
+            if self.disk.exists(pending) and self.renamed.get(change.path) != pending:
+                self.keeper.keep_copy(pending)
+        self._flush_directories()
+        for change in self.rewritten:
+            self.disk.rename(change.path + _UNFINISHED, change.path + _PENDING)
         self._flush_directories()
 
     def _write_content(self, path: str, content: Content) -> None:
@@ -158,11 +185,11 @@ class _Application:
 
     def _move(self) -> None:
         for change in self._of(RENAME):
-            self.disk.rename(change.path, change.target)
-        for change in self.changes:
-            if change.kind == REWRITE or (change.kind == WRITE and _has_sources(change.content)):
-                self.disk.rename(change.path + _PENDING, change.path)
-                self._restore_time(change)
+            if change.path not in self.beside:  # else the rewritten file has taken its place
+                self.disk.rename(change.path, change.target)
+        for change in self.rewritten:
+            self.disk.rename(change.path + _PENDING, change.path)
+            self._restore_time(change)
         self._flush_directories()
         # Only now: of a segment that is split, what is cut off is on the device under its new name.
         for change in self._of(TRUNCATE):

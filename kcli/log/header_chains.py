@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from kcli.format.record_batch import RecordBatch
-from kcli.log.batch_search import SearchBudget, can_be_header, zeros_follow
+from kcli.log.batch_search import SearchBudget, can_be_header, least_offset, zeros_follow
 from kcli.log.disk import DiskFile
 from kcli.log.header_walk import PROBE_BYTES, HeaderWalk
 
@@ -85,8 +85,7 @@ class HeaderChains:
         walk = HeaderWalk(self._file, position, self._end)
         expected = 0
         for header in walk.headers():
-            first = header.base_offset if isinstance(header, RecordBatch) else header.last_offset
-            if not can_be_header(header) or first < expected or not self._budget.take(PROBE_BYTES):
+            if not can_be_header(header) or least_offset(header) < expected or not self._budget.take(PROBE_BYTES):
                 return ChainEnd(header.position)
             known = self._kept.get(header.position)
             if known is not None:

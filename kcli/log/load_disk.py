@@ -111,6 +111,10 @@ class LiveDisk:
         """The size of a file in bytes."""
         return self._disk.size(path)
 
+    def file_id(self, path: str) -> int:
+        """A number that the file keeps as long as it exists."""
+        return self._disk.file_id(path)
+
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
         return self._disk.mtime_ms(path)
@@ -157,6 +161,10 @@ class LiveDisk:
     def free_bytes(self, path: str) -> int:
         """How many bytes may still be written where `path` lies."""
         return self._disk.free_bytes(path)
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return self._disk.device(path)
 
     def lock(self, path: str) -> Callable[[], None] | None:
         """Take a lock on a file."""

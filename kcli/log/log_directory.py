@@ -45,6 +45,8 @@ _PARTITION_KINDS = frozenset(
         FileKind.QUORUM_STATE,
     )
 )
+# What is wrong with a directory that `is_file_name`.
+DIRECTORY_NOT_FILE = "a directory, and Kafka has a file of this name: move it away"
 _ROOT_KINDS = frozenset(FileKind) - _PARTITION_KINDS - {FileKind.UNKNOWN}
 
 
@@ -128,6 +130,11 @@ class PartitionDirectory(NamedTuple):
     def log_directory(self) -> str:
         """The path of the log directory that it lies in."""
         return parent_path(self.path)
+
+
+def is_file_name(name: str) -> bool:
+    """True for the name of a file that Kafka writes: a directory of that name is in its way."""
+    return parse_file_name(name).is_regular
 
 
 def log_bytes(disk: Disk, partition: PartitionDirectory) -> int:
@@ -370,6 +377,8 @@ def _resolve(disk: Disk, path: str) -> Target | PathProblem:
         return Target(path, partition=read_partition(disk, path))
     if is_log_directory(disk, path):
         return Target(path, log_directory=read_log_directory(disk, path))
+    if is_file_name(base_name(path)):
+        return PathProblem(path, f"{path}: {DIRECTORY_NOT_FILE}")
     what = "an empty directory" if not disk.list_directory(path) else "a directory with no file of Kafka's in it"
     return PathProblem(
         path,

@@ -270,8 +270,24 @@ class LogSegment:
             yield from before_cut(valid_bytes, next_offset, why)
             self._explain(self.log_path, why)
             self._disk.truncate(self.log_path, valid_bytes)
-        indexes.close()
+        try:
+            indexes.close()
+        except FormatError as error:
+            raise self._goes_back(error) from error
         return RecoveredSegment(truncated_bytes, why if truncated_bytes else "")
+
+    def _goes_back(self, error: FormatError) -> OffsetsGoBackError:
+        """Return the error for a last time index entry that goes back: it names the first batch whose offset does."""
+        found: LogBatch | None = None
+        highest = -1
+        for batch in self.batches():
+            found = batch
+            if batch.header.last_offset <= highest:
+                break
+            highest = batch.header.last_offset
+        if found is None:
+            raise error  # there is no entry without a batch
+        return OffsetsGoBackError(error.message, found)
 
     def _recover_batches(
         self, indexes: IndexAppender, producers: ProducerStateManager, epochs: LeaderEpochCache, keeps_order: bool

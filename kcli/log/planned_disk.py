@@ -136,6 +136,10 @@ class PlannedDisk:
         """The size of a file in bytes. Raises FileNotFoundError."""
         return content_size(self.content(path))
 
+    def file_id(self, path: str) -> int:
+        """The number of the real file under this name; 0 for one that is only planned."""
+        return self.disk.file_id(path) if self.disk.exists(path) else 0
+
     def mtime_ms(self, path: str) -> int:
         """When the real file was last modified, in ms since 1970; 0 for one that is only planned."""
         content = self.content(path)
@@ -156,6 +160,10 @@ class PlannedDisk:
     def free_bytes(self, path: str) -> int:
         """How many bytes may still be written where `path` lies."""
         return self.disk.free_bytes(path)
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return self.disk.device(path)
 
     def is_locked(self, path: str) -> bool:
         """True where another process holds a POSIX record lock on the file."""

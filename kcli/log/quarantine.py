@@ -6,11 +6,12 @@
         <partition>/<file>          a file that was removed or replaced
         <partition>/<file>.bytes-<start>-<end>    bytes [start, end) of a file that stays
 
-    manifest.json  {"version": 1, "log_directory": ..., "complete": false | true, "kept": [ENTRY, ...]}
+    manifest.json  {"version": 1, "log_directory": ..., "complete": false | true, "kept": [ENTRY, ...], "clean_stop": STOP}
     ENTRY          {"file": name in the log directory, "kept_as": name in the folder, "bytes": [start, end] | null, "why": ...}
+    STOP           {name of an offset checkpoint: [digest, ...], ...}, empty where the directory was not stopped cleanly
 
-Nothing in it is ever read by kcli again; it is for people. It must not lie inside a log directory: a broker does not start
-with a directory there whose name is not that of a partition.
+It is for people: kcli reads nothing of it again but STOP (kcli.log.clean_stops). It must not lie inside a log directory: a
+broker does not start with a directory there whose name is not that of a partition.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from kcli.format import limits
 from kcli.log.disk import Disk
@@ -29,10 +31,33 @@ MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1
 DEFAULT_SUFFIX = ".quarantine"
 
+# Of offset checkpoints by name the digests that each may have, in hexadecimal; "" for a file that is missing.
+CheckpointDigests = dict[str, list[str]]
+
 
 def default_folder(log_directory: str) -> str:
     """Where the quarantine of a log directory, named by its absolute path, lies unless another place is named."""
     return (log_directory.rstrip("/") or "/") + DEFAULT_SUFFIX
+
+
+def read_clean_stops(disk: Disk, folder: str, log_directory: str) -> list[CheckpointDigests]:
+    """Return what the repairs in a quarantine say of clean stops of a log directory; what cannot be read says nothing."""
+    found: list[CheckpointDigests] = []
+    if not disk.is_directory(folder):
+        return found
+    with suppress(OSError):
+        for number in disk.list_directory(folder):
+            path = join_path(join_path(folder, number), MANIFEST)
+            with suppress(OSError, ValueError):
+                manifest = json.loads(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)) if disk.exists(path) else {}
+                stop = manifest.get("clean_stop") if isinstance(manifest, dict) else None
+                if (
+                    isinstance(stop, dict)
+                    and stop
+                    and base_name(str(manifest.get("log_directory"))) == base_name(log_directory)
+                ):
+                    found.append({str(name): list(map(str, digests)) for name, digests in stop.items()})
+    return found
 
 
 class Quarantine:
@@ -44,11 +69,23 @@ class Quarantine:
         self._log_directory = log_directory
         self._numbered = ""
         self._entries: list[dict[str, object]] = []
+        self._clean_stop: CheckpointDigests = {}
 
     @property
     def path(self) -> str:
         """The folder of this repair, "" before anything was kept."""
         return self._numbered
+
+    def note_clean_stop(self, digests: CheckpointDigests) -> None:
+        """Have the next manifest say that the directory was stopped cleanly and is as it was; with {} it does not."""
+        self._clean_stop = digests
+
+    def free_bytes(self, beside: str) -> int | None:
+        """Return how many bytes may be written here, None where that is the file system of `beside`. Raises OSError."""
+        path = self.folder
+        while not self._disk.is_directory(path):
+            path = parent_path(path)
+        return None if self._disk.device(path) == self._disk.device(beside) else self._disk.free_bytes(path)
 
     def announce(self, changes: Iterable[Change]) -> None:
         """Write down what a plan is about to have kept. Raises OSError."""
@@ -56,12 +93,11 @@ class Quarantine:
         renamed = {change.target: change.path for change in changes if change.kind == RENAME}
         before = len(self._entries)
         for change in changes:
-            path = renamed.get(change.path, change.path)
             if change.kind == REMOVE or (change.kind == WRITE and change.replaces):
-                self._add(path, None, change.why)
+                self._add(change.path, None, change.why)
             elif change.kind in (REWRITE, TRUNCATE):
                 for part in change.dropped:
-                    self._add(path, part, change.why)
+                    self._add(renamed.get(change.path, change.path), part, change.why)
         if len(self._entries) > before:
             self._write_manifest(complete=False)
 
@@ -100,6 +136,7 @@ class Quarantine:
             "log_directory": self._log_directory,
             "complete": complete,
             "kept": self._entries,
+            "clean_stop": self._clean_stop,
         }
         text = json.dumps(manifest, indent=1, ensure_ascii=False)
         self._disk.write_file(join_path(self._make_folder(), MANIFEST), text.encode("utf-8", "surrogateescape") + b"\n")

@@ -36,13 +36,10 @@ not shown.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
-from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
-from kcli.format.index_entries import OffsetIndex
 from kcli.format.primitives import INT32_MAX, INT64_MAX, crc32c
 from kcli.format.record_batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_POSITION, RecordBatch
 from kcli.log.batch_search import (
@@ -53,12 +50,15 @@ from kcli.log.batch_search import (
     find_batch,
     header_at,
     is_sound,
+    least_offset,
     least_size,
     plausible_header,
+    stated_next_offset,
 )
-from kcli.log.disk import Disk, DiskFile
+from kcli.log.disk import DiskFile
 from kcli.log.header_chains import HeaderChains, KeptAnswers
 from kcli.log.header_walk import PROBE_BYTES, HeaderWalk
+from kcli.log.index_places import IndexPlaces
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -69,43 +69,6 @@ CANDIDATE_COST_BYTES = 64 * 1024
 NEAR_END_BYTES = 2 * 1024 * 1024
 # How far behind its first byte a batch may end: more than the 100 MiB that Kafka takes in a request by default.
 FARTHEST_END_BYTES = 128 * 1024 * 1024
-
-
-class IndexPlaces:
-    """The bytes at which the segment's .index says that batches begin, read when they are first asked for."""
-
-    def __init__(self, disk: Disk, log_path: str) -> None:
-        self._disk = disk
-        self._log_path = log_path
-        self._index: OffsetIndex | None = None
-
-    def _read(self) -> OffsetIndex:
-        if self._index is None:
-            self._index = OffsetIndex.of(0)
-            directory, slash, name = self._log_path.rpartition("/")
-            parsed = parse_file_name(name)
-            if parsed.kind is FileKind.LOG and parsed.state is FileState.CURRENT and parsed.base_offset is not None:
-                path = directory + slash + segment_file_name(parsed.base_offset, FileKind.INDEX)
-                try:
-                    data = self._disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)
-                except OSError:
-                    return self._index
-                index = OffsetIndex.decode(data, parsed.base_offset).trimmed()
-                if list(index.positions) == sorted(set(index.positions)):
-                    self._index = index
-        return self._index
-
-    def behind(self, position: int) -> Iterator[tuple[int, int]]:
-        """(byte, offset) of the entries behind byte `position`, ascending; nothing without an index that ascends."""
-        index = self._read()
-        for slot in range(bisect_right(index.positions, position), len(index)):
-            entry = index.entry(slot)
-            yield entry.position, entry.offset
-
-    def names(self, header: RecordBatch | LegacyBatch) -> bool:
-        """True where an entry points at the byte of this header, with an offset at or above its own."""
-        found = next(self.behind(header.position - 1), None)
-        return found is not None and found[0] == header.position and found[1] >= header.base_offset
 
 
 class Continuation(NamedTuple):
@@ -119,9 +82,9 @@ class Continuation(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What a search comes to, at byte `found` or None, that passes over all that ends below offset `floor`.
+    """What a search comes to, at byte `found` or None, that passes over all that begins below offset `floor`.
 
-    It is the same for every floor up to `least`, the least of the last offsets of the batches that were looked at.
+    It is the same for every floor up to `least`, the least of the offsets at which the batches begin that were looked at.
     """
 
     found: int | None
@@ -183,6 +146,10 @@ class Resynchroniser:
         followers = [at for at in followers if at != stated and self._chain_end(at) is None]
         if (continues and leads_on) or any(self._passes(at, stated) for at in followers if at < stated):
             return Continuation(stated, False)
+        if fits and self._overlaps(header, stated):
+            passed = next((at for at in followers if at > stated and self._passes(stated, at)), None)
+            if passed is not None:
+                return Continuation(passed, False)
         # Another place with the next offset from which the log leads on: the stated length is not to be trusted.
         is_doubtful = fits and bool(followers)
         # A header with the next offset whose own length is impossible is judged when the walk comes to it.
@@ -215,12 +182,21 @@ class Resynchroniser:
         # The last offset and the record count say the same, unless a cleaner was here; one of them may be wrong.
         return behind.base_offset in (header.next_offset, header.base_offset + header.record_count)
 
+    def _overlaps(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
+        """True where a batch at the stated end has offsets of the entry, whose last offset and record count agree."""
+        if not isinstance(header, RecordBatch) or stated_next_offset(header, header.base_offset) is None:
+            return False
+        behind = plausible_header(self._file, stated)
+        return behind is not None and behind.base_offset < header.next_offset
+
     def _passes(self, position: int, target: int) -> bool:
-        """True where a header begins at byte `target` in the chain from a byte."""
+        """True where a header begins at byte `target` behind sound batches that follow each other from a byte on."""
         walk = HeaderWalk(self._file, position, self._end)
         for header in walk.headers():
-            if header.position >= target or not can_be_header(header) or not self._budget.take(PROBE_BYTES):
+            if header.position >= target:
                 return header.position == target and can_be_header(header)
+            if not self._budget.take(PROBE_BYTES + max(header.size_bytes, 0)) or not is_sound(self._file, header.position):
+                return False
         return False
 
     def _chain_end(self, position: int, *, by_index: bool = False, may_be_torn: bool = False) -> int | None:
@@ -333,12 +309,12 @@ class Resynchroniser:
         if kept_end != end:
             kept = KeptAnswers()
             self._searches[legacy] = (end, kept)
-        passed: list[tuple[int, int]] = []  # the batches from which none leads on: position, last offset
+        passed: list[tuple[int, int]] = []  # the batches from which none leads on: position, least offset
         found = find_batch(self._file, position, end, legacy=legacy, budget=self._budget)
         while found is not None:
             header = header_at(self._file, found)
             behind = found + 1 if header is None else found + header.size_bytes
-            if header is not None and found >= start and header.last_offset >= self._floor:
+            if header is not None and found >= start and least_offset(header) >= self._floor:
                 known = kept.get(found)
                 if known is not None and known.floor <= self._floor <= known.least:
                     self._keep_search(kept, passed, known.found, known.least)
@@ -346,11 +322,11 @@ class Resynchroniser:
                     continue
                 chain_end = self._chain_end(found, may_be_torn=True)
                 if chain_end is None:
-                    self._keep_search(kept, passed, found, header.last_offset)
+                    self._keep_search(kept, passed, found, least_offset(header))
                     passed = []
                     yield found
                 else:
-                    passed.append((found, header.last_offset))
+                    passed.append((found, least_offset(header)))
                 behind = chain_end or 0
             found = find_batch(self._file, max(behind, found + 1), end, legacy=legacy, budget=self._budget)
         self._keep_search(kept, passed, None, INT64_MAX)
@@ -358,8 +334,8 @@ class Resynchroniser:
     def _keep_search(self, kept: KeptAnswers[_Search], passed: list[tuple[int, int]], found: int | None, least: int) -> None:
         """Keep that a search which comes to one of the passed batches goes on to the batch at byte `found`, or to none."""
         answers: list[tuple[int, _Search]] = []
-        for position, last_offset in reversed(passed):
-            least = min(least, last_offset)
+        for position, least_of_batch in reversed(passed):
+            least = min(least, least_of_batch)
             answers.append((position, _Search(found, self._floor, least)))
         kept.keep(answers)
 

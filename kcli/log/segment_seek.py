@@ -7,14 +7,26 @@
     first record at or after a time           .timeindex (segments are skipped by its last entry), .index, headers, records
     where a log ends                          the last entry of .index, then headers to the end
 
-An index is only ever a hint: of each entry that is used, the batch it points at must end with the entry's offset. An index
-that is missing, unsorted, points behind its segment or fails that test is not used at all.
+An index is only ever a hint: each entry that is used is checked against the batch at its position. Brokers write two kinds:
+
+    written by                       the entry's offset is                 the batch at the entry's position
+    -------------------------------  ------------------------------------  -----------------------------------------------
+    leaders, followers since 4.0     the last offset of that batch         must end with the offset
+    followers before 4.0             the last offset of one append, which  must lie between the entry before and the
+                                     may be of many batches                offset, and have a right CRC
+
+An index that is missing, unsorted, points behind its segment or fails that check is not used at all.
+
+A seeker reads the bytes that its segment has when it is opened, or less where `end_position` says so, whatever a broker appends
+meanwhile: an offset and a byte that come from one seeker belong together.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.index_entries import OffsetIndex, TimeIndex
@@ -23,7 +35,7 @@ from kcli.format.record_batch import RecordBatch
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import Segment
-from kcli.log.log_reader import ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.log_reader import ZEROS, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
 
 
@@ -64,22 +76,60 @@ def _ascends(numbers: Sequence[int], *, strictly: bool = True) -> bool:
     return all(left <= right for left, right in pairwise(numbers))
 
 
-def holds_entry(reader: SegmentReader, offset: int, position: int) -> bool:
-    """True where a batch that ends with `offset` begins at byte `position`: what an entry of `.index` promises."""
+def is_end_of_batch(reader: SegmentReader, offset: int, position: int) -> bool:
+    """True where a batch that ends with `offset` begins at byte `position`, by its header."""
     try:
         return reader.header_at(position).last_offset == offset
     except CorruptRecordError:
         return False
 
 
-class SegmentSeeker:
-    """Finds bytes in one segment. Raises OSError as the disk does; what the indexes say wrong it does not believe."""
+def holds_entry(reader: SegmentReader, index: OffsetIndex, slot: int) -> bool:
+    """True where a batch begins at the position of the entry in `slot` that the entry may point at; see the module."""
+    offset, position = index.entry(slot)
+    try:
+        header = reader.header_at(position)
+    except CorruptRecordError:
+        return False
+    if header.last_offset == offset:
+        return True
+    offset_before = index.entry(slot - 1).offset if slot else index.base_offset - 1
+    if not offset_before < header.base_offset <= header.last_offset < offset:
+        return False
+    batch = reader.batch_at(position)
+    return isinstance(batch, LogBatch) and batch.is_valid
 
-    def __init__(self, disk: Disk, segment: Segment) -> None:
+
+class SegmentEnd(NamedTuple):
+    """Where the batches of a segment end.
+
+    `offset` is the offset behind the last sound batch, the base offset where there is none; `position` is the byte behind it.
+    The segment had `size_bytes` bytes; `is_torn` is True where some of those behind `position` are not zero.
+    """
+
+    offset: int
+    position: int
+    size_bytes: int
+    is_torn: bool
+
+
+class SegmentSeeker:
+    """Finds bytes in the first `end_position` bytes of a segment (None: in all that it has now).
+
+    Raises OSError as the disk does; what the indexes say wrong it does not believe.
+    """
+
+    def __init__(self, disk: Disk, segment: Segment, end_position: int | None = None) -> None:
         self.segment = segment
         self._disk = disk
+        size = disk.size(segment.log)
+        self._end = size if end_position is None else min(size, end_position)
         self.index = load_offset_index(disk, segment)
-        self.reader = SegmentReader(disk, segment.log)
+        if self.index is not None:
+            # A broker may have added entries since.
+            used = bisect_left(self.index.positions, self._end)
+            self.index = OffsetIndex(self.index.base_offset, self.index.relative_offsets[:used], self.index.positions[:used])
+        self.reader = SegmentReader(disk, segment.log, end=self._end)
 
     def __enter__(self) -> SegmentSeeker:
         return self
@@ -91,11 +141,13 @@ class SegmentSeeker:
         """A byte at which a batch begins, such that every batch before it ends before `offset`."""
         if self.index is None or not len(self.index):
             return 0
-        entry = self.index.lookup(offset)
-        if entry.position and not holds_entry(self.reader, entry.offset, entry.position):
+        slot = bisect_right(self.index.relative_offsets, offset - self.index.base_offset) - 1
+        if slot < 0 or not self.index.positions[slot]:
+            return 0
+        if not holds_entry(self.reader, self.index, slot):
             self.index = None
             return 0
-        return entry.position
+        return self.index.positions[slot]
 
     def first_batch(self, offset: int) -> int:
         """The byte of the first batch that ends at or behind `offset`; the end of the sound part where there is none."""
@@ -108,37 +160,55 @@ class SegmentSeeker:
     def behind_offset(self, offset: int) -> int:
         """The byte behind the first batch that ends at or behind `offset`: no later batch is needed to read up to there."""
         walk = HeaderWalk(self.reader.file, self.hint(offset), self.reader.end_position())
+        reached: int | None = None
         for header in walk.headers():
-            if header.last_offset >= offset:
-                return walk.position
+            # The CRC does not cover the base offset: where the next batch contradicts a batch, that one reached nothing.
+            if reached is not None and header.base_offset > offset:
+                return reached
+            reached = walk.position if header.last_offset >= offset else None
         return walk.end
 
-    def sound_end(self) -> tuple[int, bool]:
-        """The byte behind the last batch, and whether what lies there is anything but zeros (a torn batch, damage)."""
-        walk = HeaderWalk(self.reader.file, self.hint(INT64_MAX), self.reader.end_position())
-        for _ in walk.headers():
-            pass
-        if walk.position == walk.end:
-            return walk.end, False
-        found = self.reader.batch_at(walk.position)
-        return walk.position, not isinstance(found, Damage) or found.kind != ZEROS
+    def end(self, *, counts_rotten: bool = False) -> SegmentEnd:
+        """Where the segment's batches end.
 
-    def end_offset(self) -> int:
-        """The offset behind the last batch of the segment's sound part; its base offset where it holds none."""
-        end = self.segment.base_offset
+        A whole batch with a wrong CRC at the end may still be being written and is not counted. With `counts_rotten` it counts
+        for one offset, since its header cannot be trusted, so that a reader comes to it and reports the damage.
+        """
         start = self.hint(INT64_MAX)
         walk = HeaderWalk(self.reader.file, start, self.reader.end_position())
-        last = None
+        offset, last = self.segment.base_offset, None
         for header in walk.headers():
-            end = max(end, header.last_offset + 1)
+            if last is not None and header.base_offset > last.last_offset:
+                offset = max(offset, last.last_offset + 1)
             last = header
+        offset = offset if last is None else max(offset, last.last_offset + 1)
         batch = None if last is None else self.reader.batch_at(last.position)
-        if walk.position < walk.end or (isinstance(batch, LogBatch) and not batch.is_valid):
-            # Damage: a length that lies may have led past batches, and what is behind damage still counts.
+        if walk.position == walk.end and not (isinstance(batch, LogBatch) and not batch.is_valid):
+            return SegmentEnd(offset, walk.end, walk.end, is_torn=False)
+        # Damage: a length that lies may have led past batches, and what is behind damage still counts.
+        position = None
+        while position is None:
+            offset, position, is_torn = self.segment.base_offset, None if start else 0, False
             for found in self.reader.batches(start):
                 if isinstance(found, LogBatch) and found.is_valid:
-                    end = max(end, found.header.last_offset + 1)
-        return end
+                    offset, position, is_torn = max(offset, found.header.last_offset + 1), found.end_position, False
+                elif position is not None and counts_rotten and isinstance(found, LogBatch) and found.end_position == walk.end:
+                    offset, position = offset + 1, walk.end
+                else:
+                    is_torn |= isinstance(found, LogBatch) or found.kind != ZEROS
+            start = self._earlier(start)
+        return SegmentEnd(offset, position, walk.end, is_torn)
+
+    def _earlier(self, position: int) -> int:
+        """The byte of the batch of an earlier entry, about twice as far from the end of the segment; 0 where there is none."""
+        if self.index is None:
+            return 0
+        slot = bisect_left(self.index.positions, position - (self._end - position) - 1) - 1
+        return self.index.positions[slot] if slot >= 0 and holds_entry(self.reader, self.index, slot) else 0
+
+    def end_offset(self) -> int:
+        """The offset behind the last sound batch of the segment; its base offset where it holds none."""
+        return self.end().offset
 
     def max_timestamp(self) -> int:
         """The largest timestamp (ms) of the segment, -1 where it has none; headers are read behind the last index entry."""
@@ -176,13 +246,13 @@ class SegmentSeeker:
             return list(self._boundaries_by_headers(start, end, target_bytes))
         cuts: list[int] = []
         ideal = start + target_bytes
-        for offset, position in zip(self.index.relative_offsets, self.index.positions, strict=True):
+        for slot, position in enumerate(self.index.positions):
             if position >= end:
                 break
-            if position >= ideal and holds_entry(self.reader, self.segment.base_offset + offset, position):
+            if position >= ideal and holds_entry(self.reader, self.index, slot):
                 cuts.append(position)
                 ideal += -(-(position + 1 - ideal) // target_bytes) * target_bytes
-        return cuts
+        return cuts or list(self._boundaries_by_headers(start, end, target_bytes))
 
     def _boundaries_by_headers(self, start: int, end: int, target_bytes: int) -> Iterator[int]:
         ideal = start + target_bytes

@@ -103,9 +103,18 @@ class AbortedTransactions:
         first = self._open.get(producer_id)
         return first is not None and offset >= first
 
-    def within(self, first_offset: int, end_offset: int) -> AbortedTransactions:
-        """The same, less the aborted transactions that do not touch [first_offset, end_offset)."""
-        touching = [txn for txn in self.aborted if txn.last_offset >= first_offset and txn.first_offset < end_offset]
+    def within(self, first_offset: int, end_offset: int, known_below: int | None = None) -> AbortedTransactions:
+        """The same, less the aborted transactions that do not touch [first_offset, end_offset).
+
+        With `known_below` those whose marker is at that offset or behind it are left out as well.
+        """
+        touching = [
+            txn
+            for txn in self.aborted
+            if first_offset <= txn.last_offset
+            and txn.first_offset < end_offset
+            and (known_below is None or txn.last_offset < known_below)
+        ]
         return AbortedTransactions(touching, self.open_transactions, self.log_end_offset, self.problems)
 
 

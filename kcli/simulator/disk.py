@@ -314,6 +314,11 @@ class SimulatedDisk:
         found = self._get(path)
         return len(found.data) if isinstance(found, StoredFile) else 0
 
+    def file_id(self, path: str) -> int:
+        """A number that the file keeps as long as it exists."""
+        self.begin("stat", path)
+        return id(self._get(path))
+
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
         self.begin("stat", path)
@@ -418,6 +423,10 @@ class SimulatedDisk:
     def free_bytes(self, path: str) -> int:
         """How many bytes may still be written."""
         return (1 << 40) if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common: there is one."""
+        return 0
 
     def total_bytes(self, path: str) -> int:
         """How many bytes the disk holds."""

@@ -2,31 +2,44 @@
 
     Spark asks                 where it runs                  who answers
     -------------------------  -----------------------------  ---------------------------------------------------------
-    schema()                   a planning worker              kcli.spark.schema
+    schema()                   a planning worker, in load()   kcli.spark.schema; paths and topics are looked for
     reader().partitions()      a planning worker              kcli.spark.planning
     reader().read(split)       one worker a task              kcli.spark.record_reader, kcli.spark.tables
     streamReader()             a worker for the whole query   kcli.spark.streaming
 
-Spark finds it by itself: the top-level package `pyspark_kcli` names it. A reader that defines `pushFilters` fails while
-spark.sql.python.filterPushdown.enabled is off, which is Spark's default. So there are two readers, and the one that takes
-filters is given out for option pushdown=true only. Filters serve to read less; Spark still applies each of them itself.
+Spark finds it by itself: the top-level package `pyspark_kcli` names it, and `pyspark_kafkalog` its other name for SQL. A reader
+that defines `pushFilters` fails while spark.sql.python.filterPushdown.enabled is off, as Spark has it. So there are two
+readers, and the one that takes filters is given out for option pushdown=true only. Filters serve to read less; Spark still
+applies each of them itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from kcli.log.disk import OsDisk
 from kcli.spark import schema as columns
-from kcli.spark.options import ReadOptions, parse_options
+from kcli.spark.options import OptionError, ReadOptions, parse_options
 from kcli.spark.pushdown import Pushed, push_filters
 from kcli.spark.splits import LogSplit
 
-FORMAT = "kafka-log"
+FORMAT, ALIAS = "kafka-log", "kafkalog"
+_READ_ONLY = (
+    "the format kafka-log is read-only: write the rows to another format, such as parquet, or to Kafka by Spark's format kafka"
+)
 
 
 class KafkaLogDataSource(DataSource):  # type: ignore[misc]
@@ -34,19 +47,32 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self.read_options = parse_options(dict(options))
+        self._given = dict(options)
 
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
         return FORMAT
 
+    @cached_property
+    def read_options(self) -> ReadOptions:
+        """The options, parsed when reading is asked for. Raises OptionError for one that is wrong."""
+        return parse_options(self._given)
+
     def schema(self) -> StructType:
-        """The columns of the table that is asked for. Raises SchemaError for a column that it does not have."""
+        """The columns of the table that is asked for.
+
+        Spark asks for them in load(): paths and topics that are not there are found then, not by the first action.
+        Raises OptionError, PlanError, and SchemaError for a column that the table does not have.
+        """
+        from kcli.spark.partitions import find_partitions, plan_anew
+
         options = self.read_options
-        return columns.table_schema(
+        found = columns.table_schema(
             options.table, columns=options.columns, headers=options.include_headers, report=options.report_column
         )
+        plan_anew(lambda: find_partitions(OsDisk(), options))
+        return found
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query. Raises SchemaError where `schema` does not fit the table."""
@@ -58,6 +84,23 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
         from kcli.spark.streaming import KafkaLogStreamReader
 
         return KafkaLogStreamReader(self.read_options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse to write. Raises OptionError."""
+        raise OptionError(_READ_ONLY)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Refuse to write. Raises OptionError."""
+        raise OptionError(_READ_ONLY)
+
+
+class KafkaLogDataSourceAlias(KafkaLogDataSource):
+    """The same under a name that SQL takes without quotes: CREATE TABLE t USING kafkalog."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return ALIAS
 
 
 class KafkaLogReader(DataSourceReader):  # type: ignore[misc]

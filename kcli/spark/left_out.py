@@ -18,6 +18,7 @@ from kcli.log.record_windows import RecordScanner
 from kcli.log.segment_seek import SegmentSeeker
 from kcli.spark.options import ReadOptions
 from kcli.spark.partitions import LogPartition
+from kcli.spark.planning import used_high_watermark
 from kcli.spark.report import ABOVE_HIGH_WATERMARK, BELOW_LOG_START, BEYOND_LAST_STABLE, Report
 
 
@@ -31,8 +32,9 @@ def count_left_out(partition: LogPartition, options: ReadOptions, report: Report
     if options.cuts_at_last_stable_offset:
         cut = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset)
         report.leave_out(*partition.key, BEYOND_LAST_STABLE, count_records(partition, cut, end) if cut < end else 0)
-    if options.stop_at_high_watermark and partition.committed_offset < cut:
-        mark = max(partition.committed_offset, partition.log_start_offset)
+    high_watermark = used_high_watermark(partition, options)
+    if high_watermark is not None and high_watermark < cut:
+        mark = max(high_watermark, partition.log_start_offset)
         report.leave_out(*partition.key, ABOVE_HIGH_WATERMARK, count_records(partition, mark, cut))
 
 

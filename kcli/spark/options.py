@@ -5,7 +5,7 @@ Names are those of Spark's Kafka source wherever they mean the same; case does n
     option                              values                                        default
     ----------------------------------  --------------------------------------------  ------------------------------------
     path, paths                         paths or patterns: one, comma-separated or a  (required)
-                                        JSON list
+                                        JSON list; what exists as it is given is one
     table                               see kcli.spark.schema                         records
     columns                             names, comma-separated                        all
     subscribe                           topics, comma-separated                       all
@@ -13,16 +13,20 @@ Names are those of Spark's Kafka source wherever they mean the same; case does n
     assign                              {"topic":[0,1]}
     startingOffsets                     earliest, latest, {"topic":{"0":23,"1":-2}}   earliest
     endingOffsets                       latest, {"topic":{"0":50,"1":-1}}             latest
-    startingTimestamp, endingTimestamp  ms since 1970
+    startingTimestamp, endingTimestamp  ms since 1970, or ISO 8601 (UTC without a zone)
     startingOffsetsByTimestamp,         {"topic":{"0":1700000000000}}
       endingOffsetsByTimestamp
-    startingOffsetsByTimestampStrategy  latest, error: where no record is that young  latest
+    startingOffsetsByTimestampStrategy  error, latest: where no record is that young  error
     kafka.isolation.level               read_uncommitted, read_committed              read_uncommitted
     includeHeaders                      true, false                                   true
     includeControl                      true, false                                   false
     includeAborted, includeOpen         true, false: under read_committed             false
+    includeInternal                     true, false: records of Kafka's own topics    false
+                                        (always read where subscribe, assign or a
+                                        path of their own name them)
     includeBelowLogStart                true, false                                   false
-    stopAtHighWatermark                 true, false                                   false
+    stopAtHighWatermark                 auto: where it is known and no broker was     auto
+                                        killed since; true; false
     onCorrupt                           fail, skip                                    fail
     duplicatePartitions                 fail, longest, all                            fail
     minPartitions                       splits to make at least                       1
@@ -36,7 +40,8 @@ Names are those of Spark's Kafka source wherever they mean the same; case does n
 
 Precedence as in Spark: a timestamp beats timestamps by partition, these beat offsets. `isolation.level` and `isolationLevel`
 are taken for kafka.isolation.level; other `kafka.` options belong to a connection, of which there is none, and are ignored.
-Any other name is refused, so that a slip of the pen does not read too much.
+Spark passes some options of its own to a source (a table's owner and location): `location` is a path, the others are ignored.
+Any other name is refused, so that a typing error does not read too much.
 """
 
 from __future__ import annotations
@@ -45,6 +50,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from kcli.spark import arrow_batches, schema
@@ -54,6 +60,7 @@ LATEST = "latest"
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 FAIL, SKIP, LONGEST, ALL, ERROR = "fail", "skip", "longest", "all", "error"
+AUTO, TRUE, FALSE = "auto", "true", "false"
 
 # The numbers that stand for them in the JSON of offsets.
 LATEST_OFFSET = -1
@@ -85,14 +92,15 @@ class ReadOptions(NamedTuple):
     ending_timestamp: int | None = None
     starting_by_timestamp: ByPartition | None = None
     ending_by_timestamp: ByPartition | None = None
-    timestamp_strategy: str = LATEST
+    timestamp_strategy: str = ERROR
     isolation: str = READ_UNCOMMITTED
     include_headers: bool = True
     include_control: bool = False
     include_aborted: bool = False
     include_open: bool = False
+    include_internal: bool = False
     include_below_log_start: bool = False
-    stop_at_high_watermark: bool = False
+    stop_at_high_watermark: str = AUTO
     on_corrupt: str = FAIL
     duplicate_partitions: str = FAIL
     min_partitions: int = 1
@@ -104,6 +112,16 @@ class ReadOptions(NamedTuple):
     arrow_batch_bytes: int = arrow_batches.DEFAULT_MAX_BYTES
     report_column: str | None = None
     report_path: str | None = None
+
+    def named_by_partition(self) -> dict[str, ByPartition]:
+        """The options that name partitions one by one, for those that are given: option -> what it says."""
+        given = {
+            "startingOffsets": self.starting_offsets,
+            "endingOffsets": self.ending_offsets,
+            "startingOffsetsByTimestamp": self.starting_by_timestamp,
+            "endingOffsetsByTimestamp": self.ending_by_timestamp,
+        }
+        return {name: value for name, value in given.items() if isinstance(value, dict)}
 
     @property
     def read_committed(self) -> bool:
@@ -124,7 +142,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         if key in _OPTIONS:
             field, parse = _OPTIONS[key]
             values[field] = parse(_NAMES[key], text)
-        elif not key.startswith("kafka."):
+        elif not key.startswith(("kafka.", "option.")) and key not in _OF_SPARK:
             raise OptionError(_unknown(name))
     if path := values.pop("path", None):
         values["paths"] = (*path, *values.get("paths", ()))
@@ -162,16 +180,28 @@ def _words(name: str, text: str) -> tuple[str, ...]:
 
 
 def _paths(name: str, text: str) -> tuple[str, ...]:
-    if text.lstrip().startswith("["):
-        parsed = _json(name, text)
-        if not isinstance(parsed, list) or not all(isinstance(path, str) for path in parsed):
-            raise OptionError(f"{name} must be a list of paths, not {text!r}")
+    """A JSON list, or one text: whether its commas are part of a path is seen where the paths are looked for."""
+    try:
+        parsed = json.loads(text) if text.lstrip().startswith("[") else None
+    except ValueError:
+        parsed = None  # a pattern may begin with a bracket
+    if isinstance(parsed, list) and all(isinstance(path, str) for path in parsed):
         return tuple(parsed)
-    return _words(name, text)
+    return (text,) if text.strip() else ()
 
 
-def _single_path(name: str, text: str) -> tuple[str, ...]:
-    return _words(name, text)
+def _instant(name: str, text: str) -> int:
+    """Milliseconds since 1970 of a number of them, or of an ISO 8601 date or time."""
+    if text.strip().lstrip("-").isdigit():
+        return _number(name, text)
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise OptionError(
+            f"{name} must be ms since 1970 or an ISO 8601 time such as 2026-11-20T06:00:00Z, not {text!r}"
+        ) from None
+    zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return round(zoned.timestamp() * 1000)
 
 
 def _text(name: str, text: str) -> str:
@@ -272,7 +302,7 @@ def _offsets(name: str, text: str) -> Offsets:
 
 # option -> (field of ReadOptions, parser)
 _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "path": ("path", _single_path),
+    "path": ("path", _paths),
     "paths": ("paths", _paths),
     "table": ("table", _one_of(*schema.TABLES)),
     "columns": ("columns", _words),
@@ -281,8 +311,8 @@ _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "assign": ("assignment", _assignment),
     "startingOffsets": ("starting_offsets", _offsets),
     "endingOffsets": ("ending_offsets", _offsets),
-    "startingTimestamp": ("starting_timestamp", _number),
-    "endingTimestamp": ("ending_timestamp", _number),
+    "startingTimestamp": ("starting_timestamp", _instant),
+    "endingTimestamp": ("ending_timestamp", _instant),
     "startingOffsetsByTimestamp": ("starting_by_timestamp", _by_partition),
     "endingOffsetsByTimestamp": ("ending_by_timestamp", _by_partition),
     "startingOffsetsByTimestampStrategy": ("timestamp_strategy", _one_of(LATEST, ERROR)),
@@ -291,8 +321,9 @@ _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "includeControl": ("include_control", _flag),
     "includeAborted": ("include_aborted", _flag),
     "includeOpen": ("include_open", _flag),
+    "includeInternal": ("include_internal", _flag),
     "includeBelowLogStart": ("include_below_log_start", _flag),
-    "stopAtHighWatermark": ("stop_at_high_watermark", _flag),
+    "stopAtHighWatermark": ("stop_at_high_watermark", _one_of(AUTO, TRUE, FALSE)),
     "onCorrupt": ("on_corrupt", _one_of(FAIL, SKIP)),
     "duplicatePartitions": ("duplicate_partitions", _one_of(FAIL, LONGEST, ALL)),
     "minPartitions": ("min_partitions", _positive),
@@ -307,4 +338,6 @@ _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 }
 _OPTIONS = {name.lower(): entry for name, entry in _TABLE.items()}
 _NAMES = {name.lower(): name for name in _TABLE}
-_ALIASES = {"isolation.level": "kafka.isolation.level", "isolationlevel": "kafka.isolation.level"}
+_ALIASES = {"isolation.level": "kafka.isolation.level", "isolationlevel": "kafka.isolation.level", "location": "path"}
+# What Spark passes along with a table of CREATE TABLE: its reserved properties, and each option once more behind "option.".
+_OF_SPARK = {"owner", "provider", "comment", "external", "is_managed_location", "collation", "table_type"}

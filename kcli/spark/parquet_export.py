@@ -17,6 +17,7 @@ that they are in are read once more, as the table `corrupt`, into a directory be
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Callable
@@ -27,18 +28,19 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
+from kcli.format.file_names import FileKind
 from kcli.log.disk import OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
 from kcli.spark.left_out import count_left_out
 from kcli.spark.options import OptionError, ReadOptions, parse_options
-from kcli.spark.partitions import find_partitions
-from kcli.spark.planning import OffsetRange, offset_ranges
+from kcli.spark.parquet_output import CORRUPT_SUFFIX, OutputDirectory, OutputError, check_output
+from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, plan_anew
+from kcli.spark.planning import OffsetRange, offset_ranges, used_high_watermark
 from kcli.spark.report import Report
 from kcli.spark.session import is_here
 
 REPORT_COLUMN = "_kcli_report"
-CORRUPT_SUFFIX = ".corrupt"
 # As Spark cuts files, of which each task writes one; who calls `export` sees to it that all cores have a task.
 SPLIT_BYTES = 128 * 1024 * 1024
 DATE = "date"
@@ -75,27 +77,38 @@ class ExportOptions(NamedTuple):
 
 
 class ExportResult(NamedTuple):
-    """What was done: the tasks' reports summed, rows whose value did not decode, and where corrupt places are listed."""
+    """What was done: the tasks' reports summed, rows whose value did not decode, and where corrupt places are listed.
+
+    Of the partitions read `to_high_watermark` end at their checkpointed high watermark, `to_log_end` at the end of their logs.
+    """
 
     report: Report
     rows: int
     undecoded: int
     corrupt_path: str | None
+    to_high_watermark: int = 0
+    to_log_end: int = 0
 
 
 def check_export(options: ExportOptions) -> list[OffsetRange]:
     """Check options and paths before Spark is started -> the offsets that would be read.
 
-    Raises ExportError, and OSError as the disk does.
+    Raises ExportError, UnknownTopicError, and OSError as the disk does.
     """
     try:
         compression_options(options.compression)
         read = parse_options(options.source)
-        found = offset_ranges(find_partitions(OsDisk(), read), read)
+        found = plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read))
+        check_output(options.out, options.mode, _inputs(found, read))
+    except UnknownTopicError:
+        raise
     except ValueError as error:
         raise ExportError(str(error)) from None
+    if not found and read.pattern is not None:
+        message = f"no topic in {', '.join(given_paths(OsDisk(), read))} matches {read.pattern!r}"
+        raise UnknownTopicError(message, (), frozenset())
     if not found:
-        raise ExportError(f"{', '.join(read.paths)}: no partition is chosen")
+        raise ExportError(f"{', '.join(given_paths(OsDisk(), read))}: no partition is chosen")
     names = set(_written_columns(options, read))
     if unknown := [name for name in options.partition_by if name not in names and name != DATE]:
         raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))} and {DATE}")
@@ -105,6 +118,13 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         if how is not None and (column not in names or read.table != tables.RECORDS):
             raise ExportError(f"there is no column {column} to decode")
     return found
+
+
+def _inputs(found: list[OffsetRange], read: ReadOptions) -> list[str]:
+    """The directories that must not be written to: what is read, and the log directories of partitions named one by one."""
+    partitions = {offsets.partition.directory.path: offsets.partition.directory.log_directory for offsets in found}
+    log_directories = {path for path in partitions.values() if Path(path, FileKind.META_PROPERTIES).exists()}
+    return [*(path for path in given_paths(OsDisk(), read) if Path(path).exists()), *partitions, *sorted(log_directories)]
 
 
 def compression_options(compression: str) -> dict[str, str]:
@@ -147,12 +167,27 @@ def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
         else:
             texts = [path.read_text("utf-8") for path in sorted(Path(folder).glob("*.json"))]
     report = Report.sum(texts)
-    for part in find_partitions(OsDisk(), read) if was_written else ():
-        count_left_out(part, read, report)
+    bounded: list[bool] = []
+    if was_written:
+        left_out, bounded = plan_anew(lambda: _left_out(read))
+        report.add_json(left_out.to_json())
     rows = sum(report.rows.values())
     undecoded = int(decoded.get["undecoded"]) if decoded is not None and was_written else 0
     corrupt_path = _write_corrupt(spark, options, report) if report.corrupt_files else None
-    return ExportResult(report, rows, undecoded, corrupt_path)
+    if was_written and corrupt_path is None and options.mode == "overwrite":
+        # What an earlier run listed is no longer true of the output.
+        OutputDirectory(spark, options.out.rstrip("/") + CORRUPT_SUFFIX).remove()
+    return ExportResult(report, rows, undecoded, corrupt_path, sum(bounded), len(bounded) - sum(bounded))
+
+
+def _left_out(read: ReadOptions) -> tuple[Report, list[bool]]:
+    """What was left out before any task ran, and of each partition whether reading ended at its high watermark."""
+    report = Report()
+    bounded = []
+    for part in find_partitions(OsDisk(), read):
+        count_left_out(part, read, report)
+        bounded.append(used_high_watermark(part, read) is not None)
+    return report, bounded
 
 
 def _export_table(spark: SparkSession, options: ExportOptions) -> ExportResult:
@@ -171,21 +206,17 @@ def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: s
     """Write the frame -> False where something was there and the mode is to leave it."""
     if DATE in options.partition_by and DATE not in frame.columns:
         frame = frame.withColumn(DATE, F.to_date("timestamp"))
-    writer = frame.write.mode(options.mode).options(**compression_options(options.compression))
     if options.partition_by:
         # Without this Spark would sort each task's rows by the partition's columns.
         spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", "32")
-        writer = writer.partitionBy(*options.partition_by)
-    existed = _exists(spark, out)
-    if existed and options.mode == "ignore":
-        return False
-    try:
-        _translated(lambda: writer.parquet(out))
-    except ExportError:
-        if not existed:
-            _remove_if_empty(spark, out)
-        raise
-    return True
+
+    def write(path: str, mode: str) -> None:
+        writer = frame.write.mode(mode).options(**compression_options(options.compression))
+        if options.partition_by:
+            writer = writer.partitionBy(*options.partition_by)
+        _translated(lambda: writer.parquet(path))
+
+    return bool(_translated(lambda: OutputDirectory(spark, out).write(options.mode, write)))
 
 
 def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report) -> str:
@@ -193,10 +224,10 @@ def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report) 
     out = options.out.rstrip("/") + CORRUPT_SUFFIX
     kept = ("onCorrupt", "kafka.isolation.level", "duplicatePartitions")
     source = {name: value for name, value in options.source.items() if name in kept}
-    paths = ",".join(sorted(report.corrupt_files))
+    paths = json.dumps(sorted(report.corrupt_files))
     frame = _load(spark, {**source, "paths": paths, "table": tables.CORRUPT})
     mode = "append" if options.mode == "append" else "overwrite"
-    _translated(lambda: frame.write.mode(mode).options(**compression_options(options.compression)).parquet(out))
+    _write(spark, frame, options._replace(mode=mode, partition_by=()), out)
     return out
 
 
@@ -268,24 +299,6 @@ def _json_schema(spark: SparkSession, options: ExportOptions) -> StructType:
 # --------------------------------------------------------------------------------------------------------------- Spark
 
 
-def _hadoop_path(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    jvm: Any = spark.sparkContext._jvm
-    jvm_path = jvm.org.apache.hadoop.fs.Path(path)
-    return jvm_path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), jvm_path
-
-
-def _exists(spark: SparkSession, path: str) -> bool:
-    file_system, jvm_path = _hadoop_path(spark, path)
-    return bool(file_system.exists(jvm_path))
-
-
-def _remove_if_empty(spark: SparkSession, path: str) -> None:
-    """Remove the directory that a failed write leaves behind, so that the next run finds nothing there."""
-    file_system, jvm_path = _hadoop_path(spark, path)
-    if file_system.exists(jvm_path) and not len(file_system.listStatus(jvm_path)):
-        file_system.delete(jvm_path, False)
-
-
 _OWN_ERROR = re.compile(r"kcli\.[\w.]+\.(\w+Error): ([^\n]+)")
 _DAMAGE = "CorruptLogError"
 
@@ -294,8 +307,10 @@ def _translated(act: Callable[[], Any]) -> Any:
     """Do something with Spark; its errors become ExportError with our own sentence where it was us who raised it."""
     try:
         return act()
-    except OptionError:
+    except (OptionError, ExportError):
         raise
+    except OutputError as error:
+        raise ExportError(str(error)) from None
     except Exception as error:
         own = _OWN_ERROR.search(str(error))
         if own is not None:

@@ -7,7 +7,8 @@
     segments of a partition           that partition, with these segments only
     a pattern, several of the above   all of them together
 
-A partition that several log directories hold (brokers' replicas) would give its records twice: that is refused unless
+Kafka's own topics are left out of a log directory's records unless they are named (includeInternal): the metadata log grows by
+itself. A partition that several log directories hold (brokers' replicas) would give its records twice: that is refused unless
 `duplicatePartitions` says what to do. Partitions of one topic name from several log directories must be of one topic: if
 meta.properties or partition.metadata say otherwise (two clusters, or a topic that was created anew), that is refused as well,
 since rows tell topics apart by name only. Topics of different names may come from different clusters.
@@ -17,7 +18,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import Uuid
@@ -26,13 +29,29 @@ from kcli.log import log_directory as layout
 from kcli.log.disk import Disk
 from kcli.log.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
 from kcli.log.log_directory import PartitionDirectory, Segment
-from kcli.log.segment_seek import SegmentSeeker
+from kcli.log.segment_seek import SegmentEnd, SegmentSeeker
 from kcli.log.transaction_filter import AbortedTransactions
+from kcli.protocol.internal_records import decoder_for_topic
+from kcli.spark import schema as tables
 from kcli.spark.options import ALL, LONGEST, ReadOptions
+
+# How often a plan is made anew for files that vanish while it is made.
+MOST_PLANS = 20
+
+Planned = TypeVar("Planned")
 
 
 class PlanError(ValueError):
     """Paths or options that do not fit what is on the disk; the message is one sentence."""
+
+
+class UnknownTopicError(PlanError):
+    """Topics that were asked for by name, `missing`, have no partition in the paths; `known` are the topics that have one."""
+
+    def __init__(self, message: str, missing: tuple[str, ...], known: frozenset[str]) -> None:
+        super().__init__(message)
+        self.missing = missing
+        self.known = known
 
 
 class LogPartition:
@@ -46,7 +65,8 @@ class LogPartition:
         self.segments = directory.segments
         self.checkpointed_start = checkpoints.log_start_offsets.get(self.key, 0) if checkpoints else 0
         self.high_watermark = checkpoints.high_watermarks.get(self.key) if checkpoints else None
-        self._end_offset: int | None = None
+        self._end: SegmentEnd | None = None
+        self._is_live: bool | None = None
         self._transactions: AbortedTransactions | None = None
 
     @property
@@ -58,6 +78,15 @@ class LogPartition:
     def name(self) -> str:
         """The directory's path, for messages."""
         return self.directory.path
+
+    @property
+    def topic_id(self) -> str | None:
+        """The topic's id as partition.metadata has it; None where it is missing or cannot be read."""
+        try:
+            found = layout.read_topic_id(self.disk, self.directory)
+        except CorruptCheckpointError:
+            return None
+        return None if found is None else str(found)
 
     @property
     def first_offset(self) -> int:
@@ -75,20 +104,46 @@ class LogPartition:
         return self.log_start_offset if self.high_watermark is None else self.high_watermark
 
     @property
-    def log_end_offset(self) -> int:
-        """The offset behind the last whole batch."""
-        if self._end_offset is None:
-            self._end_offset = self.first_offset
+    def known_high_watermark(self) -> int | None:
+        """The checkpointed high watermark, or None where there is none or it may be far behind.
+
+        A broker writes it every few seconds and when it stops. After a kill it is as old as the last time: None then.
+        """
+        if self.high_watermark is None or not (self.is_live or self._is_clean()):
+            return None
+        return max(self.high_watermark, self.log_start_offset)
+
+    def _is_clean(self) -> bool:
+        return self.disk.exists(layout.join_path(self.directory.log_directory, FileKind.CLEAN_SHUTDOWN.value))
+
+    @property
+    def is_live(self) -> bool:
+        """True where a running broker held the log directory when this was asked first."""
+        if self._is_live is None:
+            self._is_live = layout.is_live(self.disk, self.directory.log_directory)
+        return self._is_live
+
+    @property
+    def log_end(self) -> SegmentEnd:
+        """Where the last segment ended when this was asked first; offset and byte belong together."""
+        if self._end is None:
+            self._end = SegmentEnd(self.first_offset, 0, 0, is_torn=False)
             if self.segments:
                 with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
-                    self._end_offset = seeker.end_offset()
-        return self._end_offset
+                    self._end = seeker.end(counts_rotten=not self.is_live)
+        return self._end
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the last sound batch, as `log_end` found it."""
+        return self.log_end.offset
 
     @property
     def transactions(self) -> AbortedTransactions:
-        """The transactions of the partition that did not commit."""
+        """The transactions of the partition that did not commit, those that end behind the segments chosen included."""
         if self._transactions is None:
-            self._transactions = AbortedTransactions.for_partition(self.disk, self.directory)
+            whole = layout.read_partition(self.disk, self.directory.path)
+            self._transactions = AbortedTransactions.for_partition(self.disk, whole)
         return self._transactions
 
     def offset_of_time(self, timestamp_ms: int, from_offset: int) -> int | None:
@@ -110,10 +165,29 @@ class LogPartition:
         return self.segments
 
 
+def is_read(topic: str, partition: int, options: ReadOptions) -> bool:
+    """True where a partition of a log directory is read if it is there."""
+    return is_chosen(topic, partition, options) and not _is_hidden(topic, options)
+
+
+def plan_anew(plan: Callable[[], Planned]) -> Planned:
+    """Return what `plan` does; call it again where a file vanished meanwhile: a broker rolls, cleans and deletes segments.
+
+    Raises FileNotFoundError where files vanish each time.
+    """
+    for _ in range(MOST_PLANS - 1):
+        try:
+            return plan()
+        except FileNotFoundError:
+            continue
+    return plan()
+
+
 def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
     """The partitions that paths and topics choose, sorted by name. Raises PlanError, and OSError as the disk does."""
     found: list[PartitionDirectory] = []
-    targets, problems = layout.resolve_paths(disk, _existing_paths(disk, options.paths))
+    paths = given_paths(disk, options)
+    targets, problems = layout.resolve_paths(disk, paths)
     if problems:
         raise PlanError("; ".join(problem.message for problem in problems))
     for target in targets:
@@ -121,13 +195,17 @@ def find_partitions(disk: Disk, options: ReadOptions) -> list[LogPartition]:
             if target.log_directory.unreadable:
                 path, sentence = target.log_directory.unreadable[0]
                 raise PlanError(f"{path}: {sentence}")
-            found += (part for part in target.log_directory.partitions if part.state is DirectoryState.CURRENT)
+            found += (
+                part
+                for part in target.log_directory.partitions
+                if part.state is DirectoryState.CURRENT and not _is_hidden(part.topic, options)
+            )
         elif target.partition is not None:
             found.append(target.partition)
         elif target.file is not None:
             found.append(_lone_segment(disk, target.file))
-    chosen = [part for part in _merged(found) if _is_chosen(part, options)]
-    _check_names(chosen, options)
+    chosen = [part for part in _merged(found) if is_chosen(part.topic, part.partition, options)]
+    _check_names(chosen, paths, options, frozenset(part.topic for part in found))
     _check_one_topic_a_name(disk, chosen)
     kept = _without_duplicates(disk, chosen, options.duplicate_partitions)
     kept.sort(key=lambda part: (part.topic, part.partition, part.path))
@@ -148,9 +226,28 @@ def _read_checkpoints(disk: Disk, path: str, is_start_needed: bool) -> layout.Ch
     return checkpoints
 
 
-def _existing_paths(disk: Disk, paths: Iterable[str]) -> list[str]:
-    """The paths with `file:` taken off, as Spark's users write them."""
-    return [re.sub(r"^file:(//)?(?=/)", "", path) for path in paths]
+def given_paths(disk: Disk, options: ReadOptions) -> list[str]:
+    """The paths and patterns to be read, absolute, since executors have working directories of their own.
+
+    A text with commas is one path where that exists, else several; `file:` is taken off, as Spark's users write it.
+    """
+    paths: list[str] = []
+    for text in options.paths:
+        words = [text] if "," not in text or disk.exists(_local(text)) else [word.strip() for word in text.split(",")]
+        paths += (_local(word) for word in words if word)
+    return paths
+
+
+def _local(path: str) -> str:
+    path = re.sub(r"^file:(//)?(?=/)", "", path)
+    return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else str(Path(path).absolute())
+
+
+def _is_hidden(topic: str, options: ReadOptions) -> bool:
+    """True for a topic of Kafka's own whose records are not asked for: it grows by itself, and no consumer reads it as data."""
+    if options.table != tables.RECORDS or options.include_internal or decoder_for_topic(topic) is None:
+        return False
+    return topic not in options.topics and topic not in (options.assignment or {})
 
 
 def _lone_segment(disk: Disk, file: layout.FoundFile) -> PartitionDirectory:
@@ -174,28 +271,35 @@ def _merged(found: list[PartitionDirectory]) -> list[PartitionDirectory]:
     return list(by_path.values())
 
 
-def _is_chosen(part: PartitionDirectory, options: ReadOptions) -> bool:
+def is_chosen(topic: str, partition: int, options: ReadOptions) -> bool:
+    """True where the options that choose topics and partitions choose this one."""
     if options.topics:
-        return part.topic in options.topics
+        return topic in options.topics
     if options.pattern is not None:
-        return re.fullmatch(options.pattern, part.topic) is not None
+        return re.fullmatch(options.pattern, topic) is not None
     if options.assignment is not None:
-        return part.partition in options.assignment.get(part.topic, ())
+        return partition in options.assignment.get(topic, ())
     return True
 
 
-def _check_names(chosen: list[PartitionDirectory], options: ReadOptions) -> None:
-    """Raises PlanError where a topic or partition that was asked for by name is not there."""
-    topics = {part.topic for part in chosen}
-    missing = [topic for topic in options.topics if topic not in topics]
+def _check_names(chosen: list[PartitionDirectory], paths: list[str], options: ReadOptions, known: frozenset[str]) -> None:
+    """Raises UnknownTopicError or PlanError if a topic or partition that was asked for by name is not there."""
+    where = ", ".join(paths)
+    missing = tuple(topic for topic in options.topics if topic not in known)
     if missing:
-        raise PlanError(f"no partition of the topic {', '.join(missing)} lies in {', '.join(options.paths)}")
+        raise UnknownTopicError(f"no partition of the topic {', '.join(missing)} is in {where}", missing, known)
     if options.assignment is not None:
         there = {(part.topic, part.partition) for part in chosen}
         wanted = [(topic, partition) for topic, partitions in options.assignment.items() for partition in partitions]
         absent = [f"{topic}-{partition}" for topic, partition in wanted if (topic, partition) not in there]
         if absent:
-            raise PlanError(f"the partition {', '.join(absent)} does not lie in {', '.join(options.paths)}")
+            raise PlanError(f"the partition {', '.join(absent)} does not lie in {where}")
+    there = {(part.topic, part.partition) for part in chosen}
+    for option, named in options.named_by_partition().items():
+        numbers = ((topic, partition) for topic, of_topic in named.items() for partition in of_topic)
+        strange = [f"{topic}-{partition}" for topic, partition in numbers if (topic, partition) not in there]
+        if strange:
+            raise PlanError(f"{option} names {', '.join(strange)}, which is not among the partitions read from {where}")
 
 
 def _check_one_topic_a_name(disk: Disk, chosen: list[PartitionDirectory]) -> None:

@@ -1,26 +1,43 @@
-"""What is to be read of the partitions: offsets, and the splits that hold them. Runs where Spark plans, not in the tasks.
+"""What is to be read of the partitions: offsets, and the splits that hold them. Steps 1 to 4 run where Spark plans.
 
     1  offsets     -> [first, end) of each partition: log start offset, startingOffsets ... endingTimestamp, last stable offset
     2  segments    -> those that hold such offsets, cut to the bytes that do by the indexes
     3  ranges      -> cut at batches into pieces of at most maxPartitionBytes
     4  splits      -> small ranges packed together, one Spark task each
+    5  in a task   -> a range whose segment was rolled, cleaned or deleted since is looked up again by its offsets
 
-On a directory that a live broker holds, reading ends with the last whole batch; a torn one elsewhere is damage.
+On a directory that a live broker holds, reading ends with the last whole batch; a torn one elsewhere is damage. The broker goes
+on appending: where a log ends is found once, offset and byte together, and all that follows uses both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.log import log_directory as layout
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
 from kcli.log.segment_seek import SegmentSeeker
-from kcli.spark.options import EARLIEST, EARLIEST_OFFSET, ERROR, LATEST, LATEST_OFFSET, ByPartition, Offsets, ReadOptions
+from kcli.log.transaction_filter import AbortedTransactions
+from kcli.spark.options import (
+    EARLIEST,
+    EARLIEST_OFFSET,
+    ERROR,
+    FALSE,
+    LATEST,
+    LATEST_OFFSET,
+    TRUE,
+    ByPartition,
+    Offsets,
+    ReadOptions,
+)
 from kcli.spark.partitions import LogPartition, PlanError
 from kcli.spark.splits import OPEN_COST_BYTES, LogSplit, SegmentRange, pack
+
+# How often a task looks up the offsets of one range anew before it gives up.
+MOST_LOOKUPS = 20
 
 
 class OffsetRange(NamedTuple):
@@ -44,9 +61,17 @@ def latest_offset(partition: LogPartition, options: ReadOptions) -> int:
     end = partition.log_end_offset
     if options.cuts_at_last_stable_offset:
         end = min(end, partition.transactions.last_stable_offset)
-    if options.stop_at_high_watermark:
-        end = min(end, partition.committed_offset)
-    return end
+    high_watermark = used_high_watermark(partition, options)
+    return end if high_watermark is None else min(end, high_watermark)
+
+
+def used_high_watermark(partition: LogPartition, options: ReadOptions) -> int | None:
+    """The high watermark that ends what is read of a partition, or None where the log is read to its end."""
+    if options.stop_at_high_watermark == FALSE:
+        return None
+    if options.stop_at_high_watermark == TRUE:
+        return partition.committed_offset
+    return partition.known_high_watermark
 
 
 def offset_ranges(partitions: Iterable[LogPartition], options: ReadOptions) -> list[OffsetRange]:
@@ -95,7 +120,10 @@ def _resolve(
     if timestamp is not None:
         found = part.offset_of_time(timestamp, earliest)
         if found is None and strict:
-            raise PlanError(f"{part.name}: no record is as young as {timestamp} ms")
+            raise PlanError(
+                f"{part.name}: no record has a timestamp of {timestamp} ms or later; option "
+                "startingOffsetsByTimestampStrategy=latest reads nothing of such a partition"
+            )
         return latest if found is None else found
     if offsets == EARLIEST:
         return earliest
@@ -111,35 +139,55 @@ def _resolve(
 # --------------------------------------------------------------------------------------------------------------- ranges
 
 
-def segment_ranges(
-    wanted: OffsetRange, *, with_transactions: bool, least_timestamp_ms: int | None = None, with_torn_tail: bool = True
-) -> list[tuple[Segment, SegmentRange]]:
+class RangeChoice(NamedTuple):
+    """What is read of the offsets wanted, and what a task is told of them.
+
+    `with_transactions`: which records belong to transactions that did not commit; with `only_markers_read` a transaction counts
+    as aborted only where its marker is among the offsets wanted, so that a range says the same whenever it is read.
+    `least_timestamp_ms`: segments without a record as young are passed over. `with_torn_tail`: see segment_ranges.
+    """
+
+    with_transactions: bool
+    only_markers_read: bool = False
+    least_timestamp_ms: int | None = None
+    with_torn_tail: bool = True
+
+    def transactions_within(self, wanted: OffsetRange, first_offset: int, end_offset: int) -> AbortedTransactions | None:
+        """The transactions of a partition that touch [first_offset, end_offset), or None where they are not asked for."""
+        if not self.with_transactions:
+            return None
+        known_below = wanted.end if self.only_markers_read else None
+        return wanted.partition.transactions.within(first_offset, end_offset, known_below)
+
+
+def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segment, SegmentRange]]:
     """The bytes of each segment that hold the offsets wanted; whole segments unless an end of them lies inside.
 
-    Segments without a record as young as `least_timestamp_ms` are passed over. A torn batch at the end of the log is left out
-    where `with_torn_tail` is False or a live broker holds the directory; else reading it will tell that it is damaged.
+    A torn batch at the end of the log is left out where `choice` says so or a live broker holds the directory; else reading it
+    will report the damage. Raises OSError as the disk does, FileNotFoundError for a segment that was removed meanwhile.
     """
     part = wanted.partition
     ranges: list[tuple[Segment, SegmentRange]] = []
     if wanted.end <= wanted.first:
         return ranges
+    log_end = part.log_end
     for slot, segment in enumerate(part.segments):
         is_last = slot + 1 == len(part.segments)
         next_base = INT64_MAX if is_last else part.segments[slot + 1].base_offset
         if next_base <= wanted.first or segment.base_offset >= wanted.end:
             continue
-        with SegmentSeeker(part.disk, segment) as seeker:
-            if least_timestamp_ms is not None and seeker.max_timestamp() < least_timestamp_ms:
+        file_id = part.disk.file_id(segment.log)
+        with SegmentSeeker(part.disk, segment, log_end.size_bytes if is_last else None) as seeker:
+            if choice.least_timestamp_ms is not None and seeker.max_timestamp() < choice.least_timestamp_ms:
                 continue
             start = seeker.first_batch(wanted.first) if wanted.first > segment.base_offset else 0
             end, bound = seeker.reader.end_position(), next_base
-            if wanted.end < min(next_base, part.log_end_offset):
+            if wanted.end < min(next_base, log_end.offset):
                 end = seeker.behind_offset(wanted.end - 1)
-            elif is_last:
-                end = _last_end(part, seeker, with_torn_tail)
+            elif is_last and not (log_end.is_torn and choice.with_torn_tail and not part.is_live):
+                end = log_end.position
             # Kafka's own bounds: the end of the log, and offsets that fit an index of the segment.
-            bound = min(bound, segment.base_offset + INT32_MAX + 1, part.log_end_offset if is_last else bound)
-        transactions = part.transactions.within(segment.base_offset, next_base) if with_transactions else None
+            bound = min(bound, segment.base_offset + INT32_MAX + 1, log_end.offset if is_last else bound)
         if end > start:
             found = SegmentRange(
                 part.topic,
@@ -151,25 +199,18 @@ def segment_ranges(
                 wanted.first,
                 wanted.end,
                 bound,
-                transactions,
+                choice.transactions_within(wanted, segment.base_offset, next_base),
+                file_id,
             )
             ranges.append((segment, found))
     return ranges
-
-
-def _last_end(part: LogPartition, seeker: SegmentSeeker, with_torn_tail: bool) -> int:
-    """Where reading the last segment ends: before a tail of zeros, and before what is still being written."""
-    sound, is_torn = seeker.sound_end()
-    if not is_torn or not with_torn_tail or layout.is_live(part.disk, part.directory.log_directory):
-        return sound
-    return seeker.reader.end_position()
 
 
 def cut_range(disk: Disk, segment: Segment, part: SegmentRange, target_bytes: int) -> list[SegmentRange]:
     """Cut a range at batches into pieces of about `target_bytes`; each knows where the next one's offsets begin."""
     if part.size_bytes <= target_bytes:
         return [part]
-    with SegmentSeeker(disk, segment) as seeker:
+    with SegmentSeeker(disk, segment, part.end_position) as seeker:
         cuts = seeker.boundaries(part.position, part.end_position, target_bytes)
         bounds = [seeker.reader.header_at(cut).base_offset for cut in cuts]
     starts, ends = [part.position, *cuts], [*cuts, part.end_position]
@@ -186,27 +227,91 @@ def split_bytes(total_bytes: int, options: ReadOptions) -> int:
     return max(-(-total_bytes // (rounds * options.min_partitions)), 1)
 
 
-def plan_splits(
-    disk: Disk,
-    wanted: Iterable[OffsetRange],
-    options: ReadOptions,
-    *,
-    with_transactions: bool,
-    least_timestamp_ms: int | None = None,
-    with_torn_tail: bool = True,
-) -> list[LogSplit]:
+def plan_splits(disk: Disk, wanted: Iterable[OffsetRange], options: ReadOptions, choice: RangeChoice) -> list[LogSplit]:
     """The splits that read the offsets wanted (see `segment_ranges`). Raises OSError as the disk does."""
-    ranges = [
-        part
-        for offsets in wanted
-        for part in segment_ranges(
-            offsets,
-            with_transactions=with_transactions,
-            least_timestamp_ms=least_timestamp_ms,
-            with_torn_tail=with_torn_tail,
-        )
-    ]
+    ranges = [part for offsets in wanted for part in segment_ranges(offsets, choice)]
     target = split_bytes(sum(part.size_bytes for _, part in ranges), options)
     pieces = [piece for segment, part in ranges for piece in cut_range(disk, segment, part, target)]
     # Pieces end at batches, a little before or behind the target: those of one segment must not end up two and two.
     return pack(pieces, split_bytes(sum(piece.cost_bytes for piece in pieces), options) + OPEN_COST_BYTES // 2)
+
+
+# ------------------------------------------------------------------------------------------------------------- in a task
+
+
+class Closable(Protocol):
+    """What `open_ranges` opens."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+Opened = TypeVar("Opened", bound=Closable)
+
+
+def open_ranges(
+    disk: Disk, part: SegmentRange, options: ReadOptions, opener: Callable[[SegmentRange], Opened]
+) -> Iterator[tuple[SegmentRange, Opened]]:
+    """Open a range by `opener`; where its segment is no longer the one that was planned, the ranges that hold its offsets now.
+
+    A broker rolls, cleans and deletes segments while a job runs. An open file stays as it is, so the check before and after the
+    opening is enough. Raises PlanError for offsets that were deleted where failOnDataLoss is true, OSError as the disk does.
+    """
+    waiting, lookups = [part], 0
+    while waiting:
+        head = waiting.pop(0)
+        opened = _open_unchanged(disk, head, opener)
+        if opened is not None:
+            yield head, opened
+            continue
+        lookups += 1
+        if lookups > MOST_LOOKUPS:
+            raise PlanError(f"{head.file} was replaced {MOST_LOOKUPS} times while it was opened; run the job again")
+        waiting[:0] = ranges_now(disk, head, options)
+
+
+def ranges_now(disk: Disk, part: SegmentRange, options: ReadOptions) -> list[SegmentRange]:
+    """The range itself while its file is the one that was planned, else the ranges that hold its offsets now.
+
+    Raises as `open_ranges` does.
+    """
+    if _is_unchanged(disk, part):
+        return [part]
+    first, end = max(part.first_offset, part.least_offset), min(part.end_offset, part.bound_offset)
+    try:
+        directory = layout.read_partition(disk, layout.parent_path(part.file))
+    except FileNotFoundError:
+        directory = None
+    found = LogPartition(disk, directory) if directory is not None and directory.segments else None
+    start = end if found is None else found.first_offset
+    if start > first and options.fail_on_data_loss:
+        raise PlanError(
+            f"{part.topic}-{part.partition}: offsets {first} to {min(start, end) - 1} were deleted while the job ran; "
+            "option failOnDataLoss=false goes on without them"
+        )
+    if found is None or start >= end:
+        return []
+    wanted = OffsetRange(found, max(first, start), end)
+    choice = RangeChoice(with_transactions=False, with_torn_tail=False)
+    return [now._replace(transactions=part.transactions) for _, now in segment_ranges(wanted, choice)]
+
+
+def _open_unchanged(disk: Disk, part: SegmentRange, opener: Callable[[SegmentRange], Opened]) -> Opened | None:
+    if not _is_unchanged(disk, part):
+        return None
+    try:
+        opened = opener(part)
+    except FileNotFoundError:
+        return None
+    if _is_unchanged(disk, part):
+        return opened
+    opened.close()
+    return None
+
+
+def _is_unchanged(disk: Disk, part: SegmentRange) -> bool:
+    """True where the file of a range is the one that was planned, and still has its bytes."""
+    try:
+        return not part.file_id or (disk.file_id(part.file) == part.file_id and disk.size(part.file) >= part.end_position)
+    except FileNotFoundError:
+        return False

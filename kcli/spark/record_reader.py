@@ -17,6 +17,7 @@ from kcli.spark.arrow_batches import ArrowBatchBuilder
 from kcli.spark.arrow_columns import count_below
 from kcli.spark.column_builders import Rows
 from kcli.spark.options import ReadOptions
+from kcli.spark.planning import open_ranges
 from kcli.spark.range_walker import RangeWalker, is_aborted
 from kcli.spark.report import Report
 from kcli.spark.span_walk import SPAN_RECORDS, SpanWalk
@@ -34,15 +35,16 @@ def read_records(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOp
     builder = ArrowBatchBuilder(
         schema, max_rows=options.arrow_batch_rows, max_bytes=options.arrow_batch_bytes, report=options.report_column
     )
-    for part in split.ranges:
+    for planned in split.ranges:
         given = 0
-        for found in SpanWalk(walker, part, records).steps():
-            for rows in (found,) if isinstance(found, Rows) else _wanted(walker, part, found):
-                given += rows.length
-                if builder.add(rows):
-                    yield builder.finish()
+        for part, walk in open_ranges(disk, planned, options, lambda found: SpanWalk(walker, found, records)):
+            for found in walk.steps():
+                for rows in (found,) if isinstance(found, Rows) else _wanted(walker, part, found):
+                    given += rows.length
+                    if builder.add(rows):
+                        yield builder.finish()
         if given:
-            report.rows[part.topic, part.partition] += given
+            report.rows[planned.topic, planned.partition] += given
     if builder.rows:
         yield builder.finish()
     if options.report_column is not None:

@@ -46,6 +46,10 @@ class SpanWalk:
         self._last_offset = part.least_offset - 1
         self._scratch = array("q", (0, 0))
 
+    def close(self) -> None:
+        """Close the file; `steps` does it at its end."""
+        self._walk.close()
+
     def steps(self) -> Iterator[Rows | LogBatch]:
         """What the range holds, in its order. Raises CorruptLogError as the walker does, OSError as the disk does."""
         try:

@@ -21,7 +21,8 @@ class SegmentRange(NamedTuple):
     """Bytes [position, end_position) of a segment, which begin and end at batches, and the offsets wanted of them.
 
     Records with offsets in [first_offset, end_offset) are wanted. No batch in the range may end below `least_offset` or reach
-    `bound_offset`. For the tables of other files than segments `file` is such a file, whole.
+    `bound_offset`. For the tables of other files than segments `file` is such a file, whole. `file_id` is the number of the
+    file that the bytes are in (Disk.file_id), 0 where it does not matter.
     """
 
     topic: str
@@ -34,6 +35,7 @@ class SegmentRange(NamedTuple):
     end_offset: int
     bound_offset: int = INT64_MAX
     transactions: AbortedTransactions | None = None
+    file_id: int = 0
 
     @property
     def size_bytes(self) -> int:

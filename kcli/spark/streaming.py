@@ -1,15 +1,18 @@
 """`spark.readStream.format("kafka-log")`: micro-batches over log directories that grow.
 
-    offset in the checkpoint              {"topic":{"0":1500,"1":20}}: for each partition the next offset to be read
+    offset in the checkpoint              {"topic":{"0":1500,"1":20,"topicId":"..."}}: for each partition the next offset to be
+                                          read, and the topic's id where partition.metadata has it
     a micro-batch                         records with offsets in [start, end) of each partition; the same rows whenever it
                                           is repeated, so a sink that Spark makes idempotent has each record exactly once
     where a stream begins                 startingOffsets and its kin, `earliest` unless they say otherwise
-    how far it reads                      the last whole batch; under read_committed the last stable offset; with
-                                          stopAtHighWatermark the checkpointed high watermark
+    how far it reads                      the last whole batch; the checkpointed high watermark where it is known (see
+                                          stopAtHighWatermark); under read_committed the last stable offset
     maxOffsetsPerTrigger                  shared out in proportion to what each partition has waiting, as Spark's Kafka source
                                           does; each partition that has records waiting gets one at least
     partitions and topics that appear     join the stream at their earliest offset
     offsets or partitions that are gone   the query fails (failOnDataLoss), or goes on behind the gap
+    a topic that was created anew         the same: its offsets begin again, and those of the old topic are gone
+    partitions no longer subscribed       they stay where they are in the checkpoint, and are not read
     Trigger.AvailableNow                  reads what is there when it starts, in as many batches as the limit asks, and stops
 
 Only `records` can be streamed. Filters are not pushed down: Spark does not offer them to streams.
@@ -28,13 +31,16 @@ from pyspark.sql.types import StructType
 from kcli.log.disk import Disk, OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.options import OptionError, ReadOptions
-from kcli.spark.partitions import LogPartition, PlanError, find_partitions
-from kcli.spark.planning import OffsetRange, earliest_offset, latest_offset, offset_ranges, plan_splits
+from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, plan_anew
+from kcli.spark.planning import OffsetRange, RangeChoice, earliest_offset, latest_offset, offset_ranges, plan_splits
 from kcli.spark.splits import LogSplit
 
 Key = tuple[str, int]
 Offsets = dict[Key, int]
-StreamOffset = dict[str, dict[str, int]]
+StreamOffset = dict[str, dict[str, int | str]]
+TopicIds = dict[str, str]
+
+TOPIC_ID = "topicId"
 
 
 class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -60,8 +66,12 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> StreamOffset:
         """Where a new query begins. Raises PlanError for options that do not fit what is on the disk."""
-        found = offset_ranges(find_partitions(self._disk, self.options), self.options)
-        return to_json({part.key: first for part, first, _ in found})
+        return plan_anew(self._initial)
+
+    def _initial(self) -> StreamOffset:
+        partitions = find_partitions(self._disk, self.options)
+        found = offset_ranges(partitions, self.options)
+        return to_json({part.key: first for part, first, _ in found}, topic_ids(partitions))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """maxOffsetsPerTrigger as Spark puts it."""
@@ -70,12 +80,16 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there now: nothing that comes later is read by this run."""
-        self._target = self._latest(find_partitions(self._disk, self.options))
+        self._target = plan_anew(lambda: self._latest(find_partitions(self._disk, self.options)))
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         """How far the next micro-batch reads from `start`. Raises PlanError where data was lost and that is to be told."""
+        return plan_anew(lambda: self._next(start, limit))
+
+    def _next(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         partitions = find_partitions(self._disk, self.options)
-        begun = from_json(start)
+        ids = topic_ids(partitions)
+        begun = self._begun(start, ids)
         self._check_for_loss(partitions, begun)
         ends = self._latest(partitions)
         if self._target is not None:
@@ -87,22 +101,31 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = share_out(starts, {key: max(end, starts[key]) for key, end in ends.items()}, most)
         if self._target is not None:
             reached = {key: end for key, end in reached.items() if key in begun or key in self._target}
-        return to_json(begun | reached)
+        return to_json(begun | reached, ids_in(start) | ids)
 
     def reportLatestOffset(self) -> StreamOffset | None:
         """How far the logs reach, for the query's progress."""
-        return to_json(self._latest(find_partitions(self._disk, self.options)))
+        partitions = plan_anew(lambda: find_partitions(self._disk, self.options))
+        return to_json(self._latest(partitions), topic_ids(partitions))
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[LogSplit]:
         """The splits of a micro-batch, the same records whenever it is asked for. Raises PlanError as latestOffset does."""
-        begun, reached = from_json(start), from_json(end)
-        there = {part.key: part for part in find_partitions(self._disk, self.options)}
+        return plan_anew(lambda: self._splits(start, end))
+
+    def _splits(self, start: StreamOffset, end: StreamOffset) -> list[LogSplit]:
+        partitions = find_partitions(self._disk, self.options)
+        ids = topic_ids(partitions)
+        begun, reached = self._begun(start, ids_in(end)), from_json(end)
+        there = {part.key: part for part in partitions}
         wanted = []
         for key, until in reached.items():
             part = there.get(key)
             if part is None:
-                if until > begun.get(key, 0):
+                if until > begun.get(key, 0) and is_read(*key, self.options):
                     self._lost(f"the partition {key[0]}-{key[1]}, of which records up to {until} were to be read, is gone")
+                continue
+            if is_other_topic(key[0], ids_in(end), ids):
+                self._lost(_created_anew(key[0], ids_in(end)[key[0]], ids[key[0]]))
                 continue
             earliest = earliest_offset(part, self.options)
             first = begun.get(key, earliest)
@@ -112,7 +135,17 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost(f"{part.name}: records up to {until} were to be read, and the log ends at {part.log_end_offset}")
             wanted.append(OffsetRange(part, max(first, earliest), until))
         with_transactions = self.options.read_committed or "aborted" in self.schema.fieldNames()
-        return plan_splits(self._disk, wanted, self.options, with_transactions=with_transactions, with_torn_tail=False)
+        # Under read_committed every transaction below the last stable offset has ended; else its marker may come later.
+        only_markers_read = not self.options.cuts_at_last_stable_offset
+        choice = RangeChoice(with_transactions, only_markers_read, with_torn_tail=False)
+        return plan_splits(self._disk, wanted, self.options, choice)
+
+    def _begun(self, start: StreamOffset, ids: TopicIds) -> Offsets:
+        """The offsets of `start`, without those of topics that were created anew since."""
+        anew = {topic for topic in ids if is_other_topic(topic, ids_in(start), ids)}
+        for topic in sorted(anew):
+            self._lost(_created_anew(topic, ids_in(start)[topic], ids[topic]))
+        return {key: offset for key, offset in from_json(start).items() if key[0] not in anew}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split, in a task. Raises CorruptLogError for corrupt bytes where the job is to fail."""
@@ -127,6 +160,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = {part.key: part for part in partitions}
         for key, first in begun.items():
             part = there.get(key)
+            if not is_read(*key, self.options):
+                continue
             if part is None:
                 self._lost(f"the partition {key[0]}-{key[1]}, read up to {first}, is gone")
             elif first < (earliest := earliest_offset(part, self.options)):
@@ -143,19 +178,44 @@ def _gap(part: LogPartition, first: int, earliest: int) -> str:
     return f"{part.name}: the records with offsets {first} to {earliest - 1} are gone, the log begins at {earliest}"
 
 
-def to_json(offsets: Offsets) -> StreamOffset:
+def _created_anew(topic: str, before: str, now: str) -> str:
+    return f"the topic {topic} was created anew: its topic id was {before} and is {now}, so the offsets are of another log"
+
+
+def topic_ids(partitions: list[LogPartition]) -> TopicIds:
+    """The topic ids that the partitions' directories state, as text."""
+    return {part.topic: topic_id for part in partitions if (topic_id := part.topic_id) is not None}
+
+
+def is_other_topic(topic: str, before: TopicIds, now: TopicIds) -> bool:
+    """True where both know the topic's id, and they differ."""
+    return topic in before and topic in now and before[topic] != now[topic]
+
+
+def to_json(offsets: Offsets, ids: TopicIds | None = None) -> StreamOffset:
     """Offsets as the checkpoint holds them, sorted: equal offsets are equal texts."""
     out: StreamOffset = {}
     for (topic, partition), offset in sorted(offsets.items()):
         out.setdefault(topic, {})[str(partition)] = offset
+    for topic, topic_id in (ids or {}).items():
+        if topic in out:
+            out[topic][TOPIC_ID] = topic_id
     return out
 
 
 def from_json(offset: Any) -> Offsets:
     """The offsets that a checkpoint holds; none for None."""
     return {
-        (topic, int(partition)): number for topic, of_topic in (offset or {}).items() for partition, number in of_topic.items()
+        (topic, int(partition)): number
+        for topic, of_topic in (offset or {}).items()
+        for partition, number in of_topic.items()
+        if partition != TOPIC_ID
     }
+
+
+def ids_in(offset: Any) -> TopicIds:
+    """The topic ids that a checkpoint holds; one of an earlier version of kcli has none."""
+    return {topic: of_topic[TOPIC_ID] for topic, of_topic in (offset or {}).items() if TOPIC_ID in of_topic}
 
 
 def share_out(starts: Offsets, ends: Offsets, most: int | None) -> Offsets:

@@ -39,9 +39,9 @@ from kcli.spark import schema as tables
 from kcli.spark.arrow_batches import arrow_schema
 from kcli.spark.column_builders import compression_name, micros, timestamp_type
 from kcli.spark.internal_rows import internal_rows, is_internal
-from kcli.spark.options import ReadOptions
-from kcli.spark.partitions import LogPartition, find_partitions
-from kcli.spark.planning import OffsetRange, offset_ranges, plan_splits
+from kcli.spark.options import FALSE, ReadOptions
+from kcli.spark.partitions import LogPartition, find_partitions, plan_anew
+from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_splits, ranges_now
 from kcli.spark.pushdown import Pushed
 from kcli.spark.range_walker import Fault, RangeWalker, is_aborted, records_fault
 from kcli.spark.record_reader import read_records
@@ -60,19 +60,24 @@ _OF_SEGMENTS = (tables.RECORDS, tables.INTERNAL_RECORDS, tables.BATCHES, tables.
 
 def plan_table(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -> list[LogSplit]:
     """The splits that give a table's rows. Raises PlanError for paths and options that do not fit, OSError as the disk does."""
+    return plan_anew(lambda: _plan(disk, options, columns, pushed))
+
+
+def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -> list[LogSplit]:
     partitions = [part for part in find_partitions(disk, options) if pushed.takes(part.topic, part.partition)]
     if options.table == tables.INTERNAL_RECORDS:
         partitions = [part for part in partitions if is_internal(part.topic)]
     if options.table not in _OF_SEGMENTS:
         return pack([found for part in partitions for found in _files(part, options.table)], options.max_partition_bytes)
     if options.table in (tables.BATCHES, tables.CORRUPT):
-        options = options._replace(include_below_log_start=True, isolation="")
+        options = options._replace(include_below_log_start=True, isolation="", stop_at_high_watermark=FALSE)
     wanted = [
         OffsetRange(part, max(first, pushed.first_offset), min(end, pushed.end_offset))
         for part, first, end in offset_ranges(partitions, options)
     ]
     with_transactions = options.read_committed or "aborted" in columns
-    return plan_splits(disk, wanted, options, with_transactions=with_transactions, least_timestamp_ms=pushed.least_timestamp_ms)
+    choice = RangeChoice(with_transactions, least_timestamp_ms=pushed.least_timestamp_ms)
+    return plan_splits(disk, wanted, options, choice)
 
 
 def _files(part: LogPartition, table: str) -> Iterator[SegmentRange]:
@@ -115,12 +120,13 @@ def read_table(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOpti
     make = _ROWS[options.table]
     at_once = CORRUPT_ROWS_AT_ONCE if options.table == tables.CORRUPT else ROWS_AT_ONCE
     rows: list[Row] = []
-    for part in split.ranges:
-        for row in make(walker, part):
-            rows.append({"topic": part.topic, "partition": part.partition, **row})
-            if len(rows) == at_once:
-                yield _arrow(rows, schema)
-                rows = []
+    for planned in split.ranges:
+        for part in ranges_now(disk, planned, options):
+            for row in make(walker, part):
+                rows.append({"topic": part.topic, "partition": part.partition, **row})
+                if len(rows) == at_once:
+                    yield _arrow(rows, schema)
+                    rows = []
     if rows:
         yield _arrow(rows, schema)
 

@@ -12,6 +12,7 @@ import pytest
 from kcli import __version__
 from kcli.commands import app
 from kcli.commands.app import COMMANDS, GROUPS, build_parser, main, overview
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_HOLES, EXIT_INTERRUPTED, EXIT_OK
 from kcli.format.record_scan import is_compiled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,9 @@ def test_help(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     out, err = capfd.readouterr()
     assert out == overview() and err == "" and all(f"\n  {name} " in out for name in COMMANDS)
+    # Every exit code that kcli.commands.output has.
+    codes = out[out.index("Exit codes: ") :]
+    assert all(f"{code} " in codes for code in (EXIT_OK, EXIT_FINDINGS, EXIT_CANNOT_RUN, EXIT_HOLES, EXIT_INTERRUPTED))
 
 
 def test_help_is_in_groups() -> None:

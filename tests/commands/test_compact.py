@@ -342,7 +342,7 @@ def test_to_is_refused_where_it_would_do_harm(logs: Path, tmp_path: Path, capfd:
         assert run("--to", target, logs) == 2
     assert run("--to", tmp_path / "new", "--dry-run", logs) == 2
     assert tree(logs) == before and not (tmp_path / "new").exists()
-    assert "a broker does not start so" in capfd.readouterr().err
+    assert "a broker would not start on it" in capfd.readouterr().err
 
 
 def test_a_topic_that_is_not_compacted_is_refused_by_name(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -443,6 +443,30 @@ def test_an_unclean_directory_is_refused_and_told_what_helps(logs: Path, capfd: 
     assert_sound(logs)
 
 
+@pytest.mark.parametrize("lacks_high_watermarks", [False, True])
+def test_a_repaired_directory_needs_options_that_are_named_at_once(
+    logs: Path, lacks_high_watermarks: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Who has just repaired is not told to repair; saying what the sentence says is enough."""
+    path = sorted((logs / "__consumer_offsets-0").glob("*.log"))[1]
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    if lacks_high_watermarks:
+        (logs / "replication-offset-checkpoint").unlink()
+    assert main(["verify", "--repair", "--apply", str(logs)]) == 3
+    capfd.readouterr()
+    assert run(logs) == 2
+    also = " and, because no high watermark is known, --assume-committed if every record is committed"
+    assert capfd.readouterr().err == (
+        f"kcli: {logs} has no .kafka_cleanshutdown, but was repaired (the quarantine {logs}.quarantine is there): say --unclean"
+        f"{also if lacks_high_watermarks else ''}; or start the broker and stop it\n"
+    )
+    assert run("--compression", "zstd", logs) == 2
+    assert "--assume-committed" not in capfd.readouterr().err
+    assert run("--unclean", *(["--assume-committed"] if lacks_high_watermarks else []), logs) == 0
+
+
 def test_an_unclean_log_that_needs_a_recovery_is_left_alone(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (logs / ".kafka_cleanshutdown").unlink()
     path = max((logs / "__consumer_offsets-0").glob("*.log"))
@@ -538,12 +562,21 @@ def test_without_room_for_all_each_partition_comes_true_before_the_next(
 
 
 def test_a_topic_that_is_not_there_is_told(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A pattern that matches none is a slip, also where another one matches."""
-    assert run("--topic", "nothing*", logs) == 2
-    assert "--topic nothing*: nothing that was named has a partition of such a topic" in capfd.readouterr().err
+    """A pattern that matches none is a slip, also where another one matches; exit code and sentence are those of describe."""
+    for words in (["--topic", "nothing*"], ["--topic", "order"], ["--dry-run", "--topic", "order"]):
+        assert run(*words, logs) == 1
+        compacted = capfd.readouterr()
+        assert main(["describe", "--topic", words[-1], str(logs)]) == 1
+        assert compacted == capfd.readouterr() and compacted.out == ""
+    assert compacted.err == f"kcli: {logs}: no topic here is called 'order'; did you mean 'orders'?\n"
     assert run("--topic", "nothing*", "--topic", "__consumer*", logs) == 1
     out, err = capfd.readouterr()
-    assert "--topic nothing*: " in err and "of 2 partitions gone" in out
+    assert "no topic here matches 'nothing*'; there are " in err and "of 2 partitions gone" in out
+    assert run("--topic", "order", "--output", "json", logs) == 1
+    schema, problem, summary = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (schema["type"], problem["type"], summary["type"]) == ("schema", "problem", "summary")
+    assert problem["path"] == str(logs) and (summary["partitions"], summary["problems"]) == (0, 1)
+    assert run("--topic", "order", logs, logs.parent / "missing") == 2
 
 
 def test_a_full_disk_behind_to_is_told_with_what_is_left(

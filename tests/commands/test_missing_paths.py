@@ -114,7 +114,21 @@ def test_a_path_with_control_characters(tmp_path: Path, capfd: pytest.CaptureFix
 def test_a_selection_that_matches_nothing(words: list[str], output: str, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Says so on stderr; it is no failure."""
     assert main(["dump-log", "--output", output, *words, str(data)]) == 0
-    assert capfd.readouterr().err == "kcli: 0 records matched\n"
+    times = "; the timestamps searched are from 2001-01-01T00:00:00.000Z up to, not including, 2001-01-03T00:00:00.000Z"
+    assert capfd.readouterr().err == f"kcli: 0 records matched{times if '--time' in words else ''}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "searched"),
+    [
+        ("2100-01-01..", "from 2100-01-01T00:00:00.000Z on"),
+        ("..2001-02-03T04:05:06.7", "up to, not including, 2001-02-03T04:05:06.700Z"),
+    ],
+)
+def test_the_searched_times_of_an_open_range(typed: str, searched: str, data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A mistyped year or zone is seen: stderr names the range in UTC as it was understood."""
+    assert main(["dump-log", "--time", typed, str(data)]) == 0
+    assert capfd.readouterr().err == f"kcli: 0 records matched; the timestamps searched are {searched}\n"
 
 
 def test_a_selection_that_matches(data: Path, capfd: pytest.CaptureFixture[str]) -> None:

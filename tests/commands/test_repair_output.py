@@ -14,8 +14,10 @@ import pytest
 
 from kcli.commands.app import main
 from kcli.inspect.verification.finding_kinds import KINDS
+from kcli.log.disk import OsDisk
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES
+from tests.inspect.verified import batch, partition, root_files
 
 HOLD_LOCK = (
     "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f,fcntl.LOCK_EX); print('held',flush=True); sys.stdin.read()"
@@ -60,16 +62,31 @@ def test_a_plan_touches_nothing(logs: Path, capfd: pytest.CaptureFixture[str]) -
 
 
 def test_what_the_plan_says_is_done_and_then_nothing_is_left(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The same changes, then a directory with a known hole: 1, 3, 0, and `verify` agrees."""
+    """The same changes, then a directory with a known hole: 1, 3, 3, and `verify` agrees.
+
+    No metadata log is there; the records have no keys, so the hole cannot be the log cleaner's.
+    """
     assert run(str(logs)) == 1
     planned = [line for line in capfd.readouterr().out.splitlines() if line.startswith("  ")]
     assert run("--apply", str(logs)) == 3
     printed = capfd.readouterr().out
     assert [line for line in printed.splitlines() if line.startswith("  ")] == planned
     assert str(logs) + ".quarantine/1" in printed
-    assert run(str(logs)) == 0
-    assert "nothing to repair" in capfd.readouterr().out
-    assert main(["verify", str(logs)]) == 0
+    assert run(str(logs)) == 3
+    assert "\n0 changes in 1 partition, 1 range of offsets lost\n" in capfd.readouterr().out
+    assert main(["verify", str(logs)]) == 3
+    assert "offset-hole: missing: offsets 100 to 199; 1 gap in the segment\n" in capfd.readouterr().out
+
+
+def test_a_plan_that_removes_the_mark_alone_repairs_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A broker that ran on a log with a hole made the mark: nothing is damaged, for the plan as for `kcli verify`."""
+    root = tmp_path / "logs"
+    partition(root, "t-0", [batch(0)], [batch(5)])
+    root_files(root)
+    assert main(["verify", str(root)]) == run(str(root)) == 3
+    assert ".kafka_cleanshutdown" in capfd.readouterr().out
+    assert run("--apply", str(root)) == 3
+    assert main(["verify", str(root)]) == run(str(root)) == 3
 
 
 def test_json_says_the_same(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -113,8 +130,8 @@ def test_what_is_left_says_what_to_do_once(logs: Path, capfd: pytest.CaptureFixt
     assert run("--apply", str(logs)) == 1
     lines = capfd.readouterr().out.splitlines()
     assert sum("left for you" in line and "directory-name" in line for line in lines) == 2
-    said = [line for line in lines if line.startswith("what to do, of ")]
-    assert said[-1] == f"what to do, of directory-name: {KINDS['directory-name'].repair_does}"
+    said = [line for line in lines if line.startswith("what to do about ")]
+    assert said[-1] == f"what to do about directory-name: {KINDS['directory-name'].repair_does}"
     assert len(said) == len({line.split(":")[0] for line in said})
 
 
@@ -143,6 +160,114 @@ def test_a_directory_in_use_is_refused(logs: Path, capfd: pytest.CaptureFixture[
         holder.stdin.close()
     assert "is locked" in capfd.readouterr().err
     assert run("--apply", str(logs)) == 3
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_lock_on_the_second_directory_is_seen_first(
+    logs: Path, tmp_path: Path, output: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of the first directory changes, not even a lock file; a program gets its closing line all the same."""
+    second = tmp_path / "second"
+    shutil.copytree(logs, second)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, str(second / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "held\n"
+        before = tree(tmp_path)
+        assert run("--apply", "--output", output, str(logs), str(second)) == 2
+        assert tree(tmp_path) == before
+        holder.stdin.close()
+    printed, errors = capfd.readouterr()
+    assert f"{second}/.lock is locked" in errors
+    if output == "json":
+        rows = [json.loads(line) for line in printed.splitlines()]
+        assert [row["type"] for row in rows] == ["schema", "problem", "summary"]
+        assert (rows[-1]["problems"], rows[-1]["changes"], rows[-1]["partitions"]) == (1, 0, 0)
+    else:
+        assert printed == ""
+    assert run("--apply", str(logs), str(second)) == 1, "the copy is left: it has the partition and the id of the first"
+    assert Path(f"{logs}.quarantine/1").is_dir()
+    assert Path(f"{second}.quarantine/1").is_dir()
+
+
+def test_a_directory_under_two_names_is_refused(logs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The lock would be gone with the first of the two."""
+    (tmp_path / "link").symlink_to(logs)
+    before = tree(logs)
+    assert run("--apply", str(logs), str(tmp_path / "link")) == 2
+    assert "are the same log directory: name it once" in capfd.readouterr().err
+    assert tree(logs) == before
+
+
+def test_a_small_device_for_the_quarantine_is_seen_before_anything_is_touched(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Moved files are copied there too; the folder itself does not exist yet."""
+    kept = tmp_path / "mounted"
+    kept.mkdir()
+    monkeypatch.setattr(OsDisk, "device", lambda disk, path: int(path.startswith(str(kept))))
+    monkeypatch.setattr(OsDisk, "free_bytes", lambda disk, path: 100 if path.startswith(str(kept)) else 10**9)
+    before = tree(tmp_path)
+    assert run("--apply", "--quarantine", str(kept / "folder"), str(logs)) == 1
+    after = tree(tmp_path)
+    del after["logs/.lock"]
+    assert {name: data for name, (_, data) in after.items()} == {name: data for name, (_, data) in before.items()}
+    printed = capfd.readouterr().out
+    assert f"{kept}/folder: the quarantine needs " in printed
+    assert "100 are free; nothing was touched" in printed
+
+
+def test_a_directory_in_place_of_the_lock_is_refused(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A sentence that names it; a program gets its closing line."""
+    (logs / ".lock").mkdir()
+    before = tree(logs)
+    assert run("--apply", "--output", "json", str(logs)) == 2
+    assert tree(logs) == before
+    printed, errors = capfd.readouterr()
+    assert f"{logs}/.lock is a directory, and a broker locks a file of that name: move it away" in errors
+    assert json.loads(printed.splitlines()[-1])["type"] == "summary"
+    assert main(["verify", str(logs)]) == 1
+    assert f"{logs}/.lock: error directory-name: '.lock'" in capfd.readouterr().out
+
+
+def test_a_directory_in_place_of_the_mark_is_no_mark(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is left, for its name; the partitions are repaired as after a crash."""
+    (logs / ".kafka_cleanshutdown").mkdir()
+    for words in (["verify"], ["verify", "--repair"], ["verify", "--repair", "--apply"]):
+        assert main([*words, str(logs)]) == 1
+        printed = capfd.readouterr().out
+        assert "directory-name: '.kafka_cleanshutdown'" in printed
+        assert "problem" not in printed
+        assert "file-" not in printed
+    assert "carried out" in printed
+    assert "does not count as cleanly shut down, as before" in printed
+
+
+def test_a_directory_in_place_of_a_segment_is_left(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody knows what is in it, so nothing is decided about the partition; every command says what is wrong."""
+    log = logs / "codec-zstd-0" / f"{0:020d}.log"
+    log.unlink()
+    log.mkdir()
+    before = tree(logs)
+    said = f"{log}: a directory, and Kafka has a file of this name: move it away"
+    assert main(["verify", str(logs)]) == 1
+    printed = capfd.readouterr().out
+    assert f"{log}: error file-unreadable: a directory, and Kafka has a file of this name: move it away\n" in printed
+    assert "index-orphan" not in printed
+    for words in (["--repair"], ["--repair", "--apply"], ["--repair", "--like-kafka", "--apply"]):
+        assert main(["verify", *words, str(logs)]) == 1
+        assert f"{said}, then repair\n" in capfd.readouterr().out
+    (logs / ".lock").unlink()
+    assert tree(logs).keys() == before.keys()
+    for words in (["--output", "kafka"], ["--output", "text"], ["--output", "json"]):
+        assert main(["dump-log", *words, str(logs / "codec-zstd-0")]) == 1
+        assert said in "".join(capfd.readouterr())
+        assert main(["dump-log", *words, str(log)]) == 2
+        assert said in capfd.readouterr().err
+    assert main(["verify", str(log)]) == 2
+    assert said in capfd.readouterr().err
 
 
 def test_the_lock_is_held_while_files_change(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,8 @@ def test_a_damaged_directory(logs: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert main(["verify", str(logs)]) == 1
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith(f"{log}: byte 0: error batch-crc: the stored CRC of the batch is ")
-    assert lines[2] == f"a Kafka broker at start, of batch-crc: {KINDS['batch-crc'].broker_does}"
+    assert lines[0].endswith("; its header states offsets 0 to 2")
+    assert lines[2] == f"a Kafka broker at start, about batch-crc: {KINDS['batch-crc'].broker_does}"
     assert lines[-2] == "not sound: 1 error, 1 note"
     assert lines[-1].startswith(f"next: kcli verify --repair {logs} ")
 

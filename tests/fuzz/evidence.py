@@ -20,9 +20,12 @@ have existed, but for three kinds of absence that a sound log has, too:
     everything before the first file          retention deleted    the log start offset is in its checkpoint; or, after a
                                                 it                   clean stop, leader-epoch-checkpoint begins before it
     a batch, its neighbours touch each other  the cleaner removed  (no metadata log says which topics are compacted)
-      in one segment                            it
-    a segment below the cleaner's offset      the cleaner joined   it is the last one
-                                                it with another
+      in one file, or it comes before the       it
+      first batch of a renamed file and not
+      before the offset in that name
+    a segment below the cleaner's offset      the cleaner joined   it is the last one, unless the active segment behind it is
+                                                it with another      there, empty, and none of its own files is: a cleaner may
+                                                                     remove a last record that is a tombstone
 
 `upper` is the largest evidence, true or not: the end must not be above it. The name of a stray copy of a segment
 is evidence of nothing.
@@ -32,6 +35,7 @@ from __future__ import annotations
 
 import re
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,8 +146,10 @@ def _silently_absent(partition: PartitionModel, undamaged: tuple[LogBatch, ...])
     for base, batches in partition.segments.items():
         log = partition.path / f"{base:020d}.log"
         data = log.read_bytes() if log.is_file() else b""
-        if not log.is_file() and base < (partition.cleaner_offset or 0) and any(offset > base for offset in sound):
-            absent |= {record.offset for batch in batches for record in batch.records}
+        if not log.is_file() and base < (partition.cleaner_offset or 0):
+            is_joined = any(offset > base for offset in sound)
+            if is_joined or (_is_before_empty_active(partition, base) and not any(partition.path.glob(f"{base:020d}.*"))):
+                absent |= {record.offset for batch in batches for record in batch.records}
         end, missing = 0, set[int]()
         for batch in batches:
             if batch.base_offset not in sound:
@@ -152,6 +158,28 @@ def _silently_absent(partition: PartitionModel, undamaged: tuple[LogBatch, ...])
             if data.startswith(batch.data, end):
                 absent |= missing
             end, missing = data.find(batch.data) + len(batch.data), set()
+    return absent | _absent_in_files(partition, undamaged)
+
+
+def _is_before_empty_active(partition: PartitionModel, base: int) -> bool:
+    """Whether the segment of a base offset is the last with batches, and an empty one that is still there follows it."""
+    behind = [one for one in partition.segments if one > base]
+    return len(behind) == 1 and not partition.segments[behind[0]] and (partition.path / f"{behind[0]:020d}.log").is_file()
+
+
+def _absent_in_files(partition: PartitionModel, undamaged: tuple[LogBatch, ...]) -> set[int]:
+    """The same of segments whose content is in a file of another name, and what is before the first batch of a renamed one."""
+    absent: set[int] = set()
+    logs = [log for log in partition.path.glob("*.log") if _NAME.fullmatch(log.name)]
+    contents = {int(log.stem): log.read_bytes() for log in logs}
+    for base, batches in partition.segments.items():
+        here = [batch for batch in batches if batch in undamaged]
+        for name, data in contents.items():
+            for one, other in pairwise(here):
+                if one.data + other.data in data:
+                    absent |= set(range(one.next_offset, other.base_offset))
+            if here and base not in contents and data.startswith(here[0].data):
+                absent |= set(range(name, here[0].base_offset))
     return absent
 
 

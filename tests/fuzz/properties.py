@@ -3,7 +3,8 @@
     property         says
     ---------------  -----------------------------------------------------------------------------------------------------
     invented         nothing that was never at log level appears as a record: in dump-log's outputs and in the Spark
-                     source's rows (onCorrupt=skip), of the damaged directory and of the repaired one
+                     source's rows (onCorrupt=skip), of the damaged directory and of the repaired one; but for payload
+                     that nothing distinguishes from batches (payload_like_log)
     unmarked         a record of a batch with a wrong CRC appears only in an output that says so of its batch
     misplaced        no record is given at an offset that is not its own; dump-log shows a damaged log as it is
     hidden           readers of a directory with one damaged batch show every record of all the others
@@ -42,6 +43,7 @@ from tests.fuzz.damages import BATCH, BLIND, SIDE
 from tests.fuzz.directories import PartitionModel, Scene
 from tests.fuzz.evidence import Evidence, read_evidence
 from tests.fuzz.outputs import Printed, ShownRecord
+from tests.fuzz.payload_like_log import find_payload_like_log
 
 # What verify may find in a repaired directory: offsets that are missing, as the repair said.
 KNOWN_HOLES = {"segment-gap", "offset-hole"}
@@ -124,6 +126,7 @@ class Checker:
             for directory in scene.directories
             for partition in directory.partitions
         }
+        self.payloads = {str(partition.path): find_payload_like_log(partition) for partition in scene.partitions}
         self.had_mark = {directory.path: (directory.path / ".kafka_cleanshutdown").exists() for directory in scene.directories}
 
     def check(self, *, with_like_kafka: bool = False) -> Outcome:
@@ -198,12 +201,14 @@ class Checker:
             by_directory.setdefault(one.directory, []).append(one)
         for partition in self.scene.partitions:
             records = partition.records
-            if "csv" in what:
-                records = {offset: record._replace(headers=()) for offset, record in records.items()}
             here = by_directory.pop(str(partition.path), [])
+            if "csv" in what:
+                records = {offset: _as_csv(record) for offset, record in records.items()}
+                here = [one._replace(record=_as_csv(one.record)) for one in here]
             contents = {record[1:] for record in records.values()}
-            wrong = [one.record for one in here if not _is_same(one.record, records.get(one.record.offset), what)]
-            invented = [record for record in wrong if record[1:] not in contents]
+            wrong = [one.record for one in here if one.record != records.get(one.record.offset)]
+            payload = self.payloads[str(partition.path)]
+            invented = [record for record in wrong if record[1:] not in contents and not payload.has(record)]
             misplaced = [record for record in wrong if record[1:] in contents]
             if misplaced and (is_repaired or "dump-log" not in what):
                 self._violated(
@@ -370,11 +375,12 @@ class Checker:
                 self._violated(
                     "thrown-away", f"{name}: offsets {spans(thrown)} of sound batches are gone; holes {outcome.holes}"
                 )
-        if outcome.log_end > evidence.upper:
+        if outcome.log_end > max(evidence.upper, self.payloads[str(partition.path)].end_offset):
             self._violated("end-too-high", f"{name}: ends at {outcome.log_end}, the evidence goes to {evidence.upper}")
         if outcome.log_end < evidence.lower:
             self._violated("end-too-low", f"{name}: ends at {outcome.log_end}, offsets below {evidence.lower} were given out")
-        if evidence.is_log_start_known and outcome.log_start < log_start and outcome.log_end > outcome.log_start:
+        reappearing = [offset for offset in partition.records if outcome.log_start <= offset < log_start]
+        if evidence.is_log_start_known and reappearing and outcome.log_end > outcome.log_start:
             self._violated("start-moved", f"{name}: starts at {outcome.log_start}, records below {log_start} were deleted")
         return gone
 
@@ -434,11 +440,9 @@ class Checker:
                 self._violated("mark", f"{directory.path.name}: counts as cleanly stopped, records of {names} are missing")
 
 
-def _is_same(shown: LogRecord, appended: LogRecord | None, what: str) -> bool:
-    """Whether a record is the one that was appended at its offset; csv shows what a control record says, not its bytes."""
-    if appended is not None and appended.is_control and "csv" in what:
-        return shown.is_control
-    return shown == appended
+def _as_csv(record: LogRecord) -> LogRecord:
+    """A record without what csv does not show: its headers, and the bytes of a control record, of which it says the meaning."""
+    return record._replace(headers=(), key=None, value=None) if record.is_control else record._replace(headers=())
 
 
 def _codes(verified: Printed) -> set[str]:

@@ -245,7 +245,7 @@ def test_a_metadata_log_elsewhere_tells_the_same(tmp_path: Path) -> None:
         assert apart[section] == whole[section], section
     alone = described(data).report
     assert [alone[section] for section in ("configs", "acls", "brokers", "users")] == [None] * 4
-    assert any("__cluster_metadata-0 is not among what was given" in sentence for sentence in alone["unknowns"])
+    assert any("__cluster_metadata-0 is not in the given directories" in sentence for sentence in alone["unknowns"])
     assert {row["name"]: row["id"] for row in alone["topics"]} == {
         row["name"]: row["id"] for row in whole["topics"] if row["replicasHere"] and row["name"] != "__cluster_metadata"
     }
@@ -348,6 +348,24 @@ def test_a_large_segment_is_sampled_and_read_whole_when_asked(tmp_path: Path, mo
     assert any("--deep" in sentence for sentence in sampled["unknowns"])
 
 
+def test_a_segment_of_many_bytes_is_not_counted_by_headers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count is that of sound batches or none: without --deep the CRCs of a large segment would take too long."""
+    builder = large_partition(tmp_path, 20)
+    log = builder.path(".log")
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    (read,) = described(tmp_path / "large-0").report["segments"]
+    monkeypatch.setattr(segment_survey, "BYTES_PER_RUN", log.stat().st_size - 1)
+    monkeypatch.setattr(segment_survey, "LEAST_BYTES_PER_SEGMENT", 0)
+    (row,) = described(tmp_path / "large-0").report["segments"]
+    (deep,) = described(tmp_path / "large-0", deep=True).report["segments"]
+    assert (row["isComplete"], row["batches"], row["records"]) == (False, None, None)
+    assert read == deep and (deep["isComplete"], deep["batches"], deep["records"]) == (True, 19, 57)
+    for member in ("firstTimestamp", "maxTimestamp", "endOffset", "sizeInBytes"):
+        assert row[member] == deep[member], member
+
+
 def test_the_largest_timestamp_of_a_closed_segment_is_its_time_indexs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where it lies in the middle, which no sample meets."""
     builder = PartitionBuilder(tmp_path / "large-0")
@@ -371,6 +389,19 @@ def test_the_budget_gives_what_is_left_to_those_to_come() -> None:
         budget.spend(1000)
     assert budget.share() == segment_survey.LEAST_COST_PER_SEGMENT
     assert segment_survey.HeaderBudget(None, 4).share() is None
+
+
+def test_the_budget_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What small segments leave goes to larger ones; each may read a little."""
+    monkeypatch.setattr(segment_survey, "BYTES_PER_RUN", 1000)
+    monkeypatch.setattr(segment_survey, "LEAST_BYTES_PER_SEGMENT", 20)
+    budget = segment_survey.HeaderBudget(1000, 4)
+    assert budget.may_read(250) and not budget.may_read(251)
+    budget.spend(1, 10)
+    assert budget.may_read(330) and not budget.may_read(331)
+    budget.spend(1, 5000)
+    assert budget.may_read(20) and not budget.may_read(21)
+    assert segment_survey.HeaderBudget(None, 4).may_read(1 << 40)
 
 
 def test_a_crash_leaves_producers_to_the_batches_behind_the_snapshot(tmp_path: Path) -> None:

@@ -86,8 +86,9 @@ def test_what_the_broker_gave_up_is_a_problem_and_in_the_overview(
 ) -> None:
     root, _ = stopped
     description = described(root, show=OVERVIEW_SECTIONS)
-    (problem,) = description.problems
-    assert problem.path == f"{root}/t-1" and "the cleaner gave it up at 2023-11-14T22:13:20" in problem.message
+    problem, damage = description.problems
+    assert damage == (f"{root}/t-1/{0:020d}.log", "1 damaged batch left out, at byte 0; kcli verify has the details")
+    assert problem.path == f"{root}/t-1" and "not cleaned since 2023-11-14T22:13:20" in problem.message
     assert "the batch at byte 0 has a wrong CRC" in problem.message
     text = list(description_lines(description.report, overview=True))
     (line,) = text[text.index("not cleaned any more") + 2 :][:1]

@@ -191,6 +191,62 @@ def test_a_header_of_zeros_leads_to_the_batch_from_which_the_log_goes_on(tmp_pat
     assert log.salvage()[:2] == (OTHERS, [(10, 15)])
 
 
+def outer(base_offset: int, payload: bytes, tail: bytes = b"") -> bytes:
+    """A sound batch of two records that ends with `payload`, but for `tail`: the value of the last header."""
+    headers = (Header(b"copy", payload + tail),)
+    records = encode_records([Record(0, 0, b"key", b"value"), Record(1, 0, b"key", b"value", headers)])
+    return NewRecordBatch(base_offset, 1, 10, 10, 2, records).encode()
+
+
+def stating(batch: bytes, size_bytes: int) -> bytes:
+    """A batch that states another size."""
+    return batch[:8] + (size_bytes - 12).to_bytes(4, "big") + batch[12:]
+
+
+def rotten(batch: bytes) -> bytes:
+    """A batch with a wrong bit in its first record."""
+    return batch[: HEADER_BYTES + 3] + bytes([batch[HEADER_BYTES + 3] ^ 1]) + batch[HEADER_BYTES + 4 :]
+
+
+def sound_offsets(tmp_path: Path, *batches: bytes) -> list[tuple[int, int]]:
+    """-> (byte, base offset) of what a reader takes for sound batches of a segment."""
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(b"".join(batches))
+    with SegmentReader(OsDisk(), str(path)) as reader:
+        return [
+            (found.position, found.header.base_offset)
+            for found in reader.batches()
+            if not isinstance(found, Damage) and found.is_valid
+        ]
+
+
+def test_payload_with_the_offsets_of_its_own_batch_does_not_follow_it(tmp_path: Path) -> None:
+    """Length and records of a batch are wrong, and the length ends at payload that overlaps it in offsets."""
+    first, last = forged(0), forged(7)
+    victim = outer(5, forged(5, 2))
+    damaged = stating(rotten(victim), len(victim) - len(forged(5, 2)))
+    found = sound_offsets(tmp_path, first, damaged, last)
+    assert found == [(0, 0), (len(first) + len(victim), 7)]
+
+
+def test_payload_below_a_damaged_batch_does_not_follow_it(tmp_path: Path) -> None:
+    """The batch behind a rotten one states a length that ends at payload with offsets of both."""
+    first, inner = forged(0, 3), forged(0, 4)
+    second = outer(3, inner, b"\0")
+    assert sound_offsets(tmp_path, rotten(first), stating(second, len(second) - len(inner) - 1)) == []
+
+
+def test_damaged_batches_do_not_confirm_a_length(tmp_path: Path) -> None:
+    """Two wrong lengths end at the same payload: only sound batches on the way show that a length is right."""
+    inner = forged(15, 2)
+    batches = [forged(0), forged(5), forged(10, 4), forged(14, 1), outer(15, inner)]
+    inside = sum(map(len, batches)) - len(inner)
+    starts = [sum(map(len, batches[:index])) for index in range(5)]
+    batches[1] = stating(rotten(batches[1]), inside - starts[1])
+    batches[3] = stating(batches[3], inside - starts[3])
+    assert inside not in [position for position, _ in sound_offsets(tmp_path, *batches)]
+
+
 def test_a_batch_whose_crc_is_right_is_never_looked_into(tmp_path: Path) -> None:
     """Though its records do not open: its CRC says that its length is right."""
     log = Log(tmp_path / "t-0", forged(11, 2))

@@ -343,9 +343,15 @@ def test_a_copy_from_before_the_damage_takes_the_place_of_its_original(logs: Pat
     assert plans["codec-zstd-0"].holes == []
 
 
-def test_a_log_start_offset_that_cannot_be_is_dropped(logs: Path) -> None:
-    """Kafka empties a log that ends before its start. One wrong number in a text file is no reason to lose the records."""
+@pytest.mark.parametrize("high_watermark", [None, 99_999])
+def test_a_log_start_offset_that_cannot_be_is_dropped(logs: Path, high_watermark: int | None) -> None:
+    """Kafka empties a log that ends before its start. One wrong number in a text file is no reason to lose the records.
+
+    Nor are two: a high watermark that cannot be either does not make the start an end that the log once reached.
+    """
     (logs / "log-start-offset-checkpoint").write_text("0\n1\ncodec-zstd 0 9999\n")
+    if high_watermark is not None:
+        (logs / "replication-offset-checkpoint").write_text(f"0\n1\ncodec-zstd 0 {high_watermark}\n")
     before = (logs / "codec-zstd-0/00000000000000000000.log").read_bytes()
     plans, root = repair(logs, "codec-zstd-0")
     assert plans["codec-zstd-0"].holes == []

@@ -29,6 +29,7 @@ LEFT = {
     "batch-max-timestamp",
     "coordinator-epoch-back",
     "leader-epoch-back",
+    "offset-hole",
     "producer-epoch-back",
     "producer-fields",
     "producer-sequence-back",

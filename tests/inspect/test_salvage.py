@@ -136,6 +136,23 @@ def test_a_length_that_leads_past_a_sound_batch_hides_none(tmp_path: Path, log: 
     assert (left, found.cuts) == (log, [])
 
 
+def test_the_last_batches_out_of_order_say_where_the_log_ended(tmp_path: Path, log: bytes) -> None:
+    """One of two that have changed places goes. If it was the last one, its offsets were given out all the same."""
+    size = size_of(log)
+    found, left = salvage(tmp_path, log[: 10 * size] + log[11 * size :] + log[10 * size : 11 * size])
+    assert left == log[: 11 * size]
+    assert (found.next_offset, found.displaced, found.moved_end) == (33, [(33, 35)], 36)
+
+
+def test_a_wrong_offset_is_fixed_before_it_misleads_the_next_header(tmp_path: Path, log: bytes) -> None:
+    """The base offset of the only sound batch has a wrong bit; the batch behind it has a wrong length and the right offset."""
+    size = size_of(log)
+    path = tmp_path / "0.log"
+    path.write_bytes(patched(patched(log[: 2 * size], 0, (1 << 19).to_bytes(8, "big")), size + 10, b"\x7f"))
+    found = LogSalvager(OsDisk()).salvage(str(path), 0, 0, 2**40, [6, 6])
+    assert (runs(found), found.cuts) == ([(0, 0, 5)], [])
+
+
 def test_batches_twice_and_out_of_order(tmp_path: Path, log: bytes) -> None:
     """Offsets rise afterwards, as many batches stay as can, and none that is whole twice is lost."""
     size = size_of(log)

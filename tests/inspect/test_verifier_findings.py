@@ -14,7 +14,8 @@ from kcli.format.index_entries import AbortedTxn, OffsetIndex, OffsetIndexEntry,
 from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.inspect.verification.finding_kinds import KINDS
+from kcli.inspect.renderers.terminal_text import MOST_SENTENCE
+from kcli.inspect.verification.finding_kinds import ERROR, KINDS
 from kcli.inspect.verification.findings import MOST_OF_A_KIND
 from tests.conftest import every_log_set
 from tests.damage.layout import patch
@@ -182,6 +183,32 @@ def an_offset_too_far_from_the_name(root: Path) -> None:
 @case("offset-gap")
 def a_hole_in_a_segment(root: Path) -> None:
     one_segment(root, batch(0), batch(5))
+
+
+def keyless(offset: int) -> NewRecordBatch:
+    """A sound batch of a record without a key, compressed."""
+    records = deflate(4, encode_records([Record(0, 0, None, b"value")]))
+    return batch(offset)._replace(records=records, attributes=4)
+
+
+@case("offset-hole", "clean-shutdown-with-holes")
+def a_hole_after_a_record_without_a_key(root: Path) -> None:
+    """The cleaner would have removed the record: the gap is not the cleaner's, whatever the topic's policy is."""
+    one_segment(root, batch(0), keyless(1), batch(5))
+
+
+@case("offset-gap")
+def a_hole_before_a_record_without_a_key(root: Path) -> None:
+    """The policy may have been compact before the record came."""
+    one_segment(root, batch(0), batch(5), keyless(6))
+
+
+@case("offset-gap")
+def a_hole_after_a_control_record(root: Path) -> None:
+    """The cleaner keeps markers."""
+    transaction = [batch(0, producer=7, sequence=0, transactional=True), marker(1, 7)]
+    partition(root, "t-0", [*transaction, batch(5)], snapshots={6: [entry(7, -1, -1)._replace(coordinator_epoch=0)]})
+    root_files(root)
 
 
 @case("segment-gap", "clean-shutdown-with-holes")
@@ -425,6 +452,12 @@ def a_list_of_uncleanable_partitions_that_is_torn(root: Path) -> None:
     (root / "kcli-uncleanable-partitions").write_text("0\n2\nt 0 1 2 damaged\n")
 
 
+@case("high-watermark-missing")
+def no_high_watermarks(root: Path) -> None:
+    one_segment(root, batch(0))
+    (root / "replication-offset-checkpoint").unlink()
+
+
 @case("partition-missing", "clean-shutdown-untrue")
 def a_partition_that_is_gone(root: Path) -> None:
     one_segment(root, batch(0))
@@ -489,6 +522,37 @@ def a_snapshot_and_an_epoch_know_more_than_the_log(root: Path) -> None:
     """Two sources, neither of which counts by itself after a clean stop."""
     partition(root, "t-0", [batch(0, 5)], snapshots={5: [], 8: []}, epochs=[(0, 0), (1, 8)])
     root_files(root)
+
+
+@case("records-missing", "clean-shutdown-untrue")
+def a_clean_stop_that_the_recovery_point_denies(root: Path) -> None:
+    """A clean stop moves the recovery point to the end of the log: after this one the high watermark counts by itself."""
+    partition(root, "t-0", [batch(0, 5)])
+    root_files(root, recovery_point={"t-0": 2}, replication={"t-0": 8})
+
+
+@case("log-start-beyond-end", "high-watermark-beyond-end")
+def a_log_start_offset_and_a_high_watermark_that_cannot_be(root: Path) -> None:
+    """They are no two sources for an end: with this log start offset as the end, every record of the log would be deleted."""
+    partition(root, "t-0", [batch(0, 5)])
+    root_files(root, log_start={"t-0": 6}, replication={"t-0": 800})
+
+
+@case("records-missing", "snapshot-beyond-end", "partition-empty", "unclean-shutdown")
+def a_snapshot_is_all_that_is_left(root: Path) -> None:
+    """No batch contradicts it."""
+    path = partition(root, "t-0", [batch(0, 5)], snapshots={5: []})
+    for file in path.glob(f"{ZERO}.*"):
+        file.unlink()
+    root_files(root, clean=False)
+
+
+@case("segment-gap", "timeindex-mismatch", "clean-shutdown-with-holes")
+def a_segment_without_bytes_whose_time_index_has_an_entry(root: Path) -> None:
+    """The log was compacted, so that a gap is no finding. But a cleaner that removes every batch leaves no entry."""
+    path = partition(root, "t-0", [batch(0, 5)], [batch(5, 4)], [batch(9, 3)])
+    path.joinpath(f"{5:020d}.log").write_bytes(b"")
+    root_files(root, cleaner={"t-0": 9})
 
 
 @case("segment-gap", "clean-shutdown-with-holes")
@@ -620,6 +684,30 @@ ELSEWHERE = {"directory-live", "file-shrank", "batch-inflate-limit"}
 def test_every_finding_is_provoked() -> None:
     """A check that no test can make speak is no check."""
     assert set(KINDS) == {code for _, expected in CASES for code in expected} | ELSEWHERE
+
+
+def test_who_needs_a_checkpoint_of_high_watermarks(tmp_path: Path) -> None:
+    """A directory of the metadata log alone, and one to which partitions were copied, have none: nothing is amiss there."""
+    partition(tmp_path, "__cluster_metadata-0", [batch(0)])
+    root_files(tmp_path)
+    partition(tmp_path / "copy", "t-0", [batch(0)])
+    for path in (tmp_path, tmp_path / "copy"):
+        (path / "replication-offset-checkpoint").unlink(missing_ok=True)
+    assert codes(verify(tmp_path / "copy")) == set()
+    (tmp_path / "copy").rename(tmp_path.parent / f"{tmp_path.name}-copy")
+    assert "high-watermark-missing" not in codes(verify(tmp_path))
+
+
+def test_a_missing_meta_properties_is_an_error(tmp_path: Path) -> None:
+    """No broker starts without it (tests/oracle/test_log_dir_start.py); the sentence says where each of its ids is."""
+    one_segment(tmp_path, batch(0))
+    (tmp_path / "meta.properties").unlink()
+    (finding,) = verify(tmp_path).findings
+    assert finding.severity == ERROR
+    assert all(
+        word in finding.message for word in ("cluster.id", "node.id", "server.properties", "kcli describe --show brokers")
+    )
+    assert len(finding.message) <= MOST_SENTENCE
 
 
 def test_a_control_batch_of_raft_is_at_home_in_the_metadata_log_only(tmp_path: Path) -> None:

@@ -96,10 +96,21 @@ def test_a_magic_that_does_not_exist_passes_as_in_kafka(tmp_path: Path) -> None:
         assert log.stat().st_size == kept * size
 
 
-def batch(offset: int, *, flags: int = 0, records: list[Record] | None = None, producer: int = -1) -> bytes:
+def batch(
+    offset: int, *, flags: int = 0, records: list[Record] | None = None, producer: int = -1, timestamp_ms: int = 1000
+) -> bytes:
     rows = [Record(0, 0, b"k", bytes(200))] if records is None else records
     return NewRecordBatch(
-        offset, 0, 1000, 1000, len(rows), encode_records(rows), flags, 0, producer, 0 if producer >= 0 else -1
+        offset,
+        0,
+        timestamp_ms,
+        timestamp_ms,
+        len(rows),
+        encode_records(rows),
+        flags,
+        0,
+        producer,
+        0 if producer >= 0 else -1,
     ).encode()
 
 
@@ -119,6 +130,18 @@ def test_offsets_that_cannot_be(tmp_path: Path) -> None:
         recover(back, tmp_path / "back")
     assert back.truncate_to(0) == len(batch(0)) * 3
     assert back.size_bytes == 0
+
+
+def test_a_last_time_index_entry_that_goes_back(tmp_path: Path) -> None:
+    """A recovery ends with the entry of the largest timestamp. If its offset goes back, Kafka gives the segment up as well.
+
+    No batch behind the one with the high offset has an index entry of its own: it is less than the interval behind it.
+    """
+    batches = [batch(offset, timestamp_ms=1000 + index) for index, offset in enumerate((0, 1, 50, 2))]
+    segment = segment_of(tmp_path / "back", *batches, interval_bytes=len(batches[0]) + 1)
+    with pytest.raises(OffsetsGoBackError) as caught:
+        recover(segment, tmp_path / "back")
+    assert caught.value.position == sum(map(len, batches[:3]))
 
 
 def test_markers_that_cannot_be_read(tmp_path: Path) -> None:

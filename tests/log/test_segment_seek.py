@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.index_entries import OffsetIndex
+from kcli.format.record_batch import NewRecordBatch
+from kcli.format.records import Record, encode_records
 from kcli.log.disk import OsDisk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import Segment, read_log_directory, read_partition
 from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.segment_seek import SegmentSeeker
+from kcli.log.segment_seek import SegmentSeeker, holds_entry
 from tests.conftest import every_log_set
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 
-INDEXES = ["sound", "missing", "unsorted", "behind the end", "between batches", "preallocated"]
+INDEXES = ["sound", "of a follower", "missing", "unsorted", "behind the end", "between batches", "preallocated"]
 
 
 def build(directory: Path, index: str) -> tuple[Segment, PartitionBuilder]:
@@ -25,7 +28,11 @@ def build(directory: Path, index: str) -> tuple[Segment, PartitionBuilder]:
     log.flush()
     path = log.path(".index")
     data = path.read_bytes()
-    if index == "missing":
+    if index == "of a follower":
+        # Before 4.0 a follower wrote one entry for an append of several batches: its last offset, its first batch's position.
+        entries = [data[i : i + 8] for i in range(0, len(data), 8)]
+        path.write_bytes(b"".join(later[:4] + first[4:] for first, later in zip(entries[::2], entries[1::2], strict=True)))
+    elif index == "missing":
         path.unlink()
     elif index == "unsorted":
         path.write_bytes(data[8:] + data[:8])
@@ -99,6 +106,22 @@ def test_the_walk_stops_where_bytes_are_no_batch(tmp_path: Path) -> None:
         file.close()
 
 
+@pytest.mark.parametrize("tail", [0, 5000])
+def test_a_wrong_length_does_not_move_the_end_into_a_batch(tmp_path: Path, tail: int) -> None:
+    """It leads to a sound batch in the last batch's value, behind which are a zero of that batch and zeros of the file."""
+    inner = NewRecordBatch(7, 0, 10, 10, 1, encode_records([Record(0, 0, b"k", b"v")])).encode()
+    first = NewRecordBatch(0, 0, 10, 10, 1, encode_records([Record(0, 0, b"k", b"v")])).encode()
+    last = NewRecordBatch(1, 0, 10, 10, 1, encode_records([Record(0, 0, b"k", inner)])).encode()
+    inside = len(first) + last.index(inner)
+    data = first[:8] + (inside - 12).to_bytes(4, "big") + first[12:] + last
+    path = tmp_path / "t-0"
+    path.mkdir()
+    (path / f"{0:020d}.log").write_bytes(data + bytes(tail))
+    segment = read_partition(OsDisk(), str(path)).segments[0]
+    with SegmentSeeker(OsDisk(), segment) as seeker:
+        assert seeker.end()[1::2] == (len(data), False)
+
+
 def test_given_segments_walk_as_they_read() -> None:
     """Hopping sees the headers that the reader sees, on every segment that Kafka wrote."""
     disk = OsDisk()
@@ -113,3 +136,67 @@ def test_given_segments_walk_as_they_read() -> None:
                     assert walk.position == walk.end
                     seen += len(headers)
     assert seen
+
+
+def test_the_index_of_a_follower_is_used(tmp_path: Path) -> None:
+    """One entry for an append of several batches saves as much as an entry for each: no seek reads from the first byte."""
+    segment, log = build(tmp_path / "t-0", "of a follower")
+    with SegmentSeeker(OsDisk(), segment) as seeker:
+        assert seeker.hint(log.offset - 1) > len(log.log) // 2
+        assert len(seeker.boundaries(0, len(log.log), 100)) > 5
+
+
+def test_an_entry_before_its_time_is_not_used(tmp_path: Path) -> None:
+    """The batch of an entry must begin behind the entry before: a base offset that rotted is no follower's entry."""
+    segment, log = build(tmp_path / "t-0", "sound")
+    index = OffsetIndex.decode(log.path(".index").read_bytes(), 100)
+    slot = len(index) // 2
+    data = bytearray(log.path(".log").read_bytes())
+    position = index.positions[slot]
+    data[position : position + 8] = (101).to_bytes(8, "big")
+    log.path(".log").write_bytes(data)
+    with SegmentSeeker(OsDisk(), segment) as seeker:
+        assert not holds_entry(seeker.reader, index, slot)
+
+
+def test_a_seeker_sees_what_was_there_when_it_was_opened(tmp_path: Path) -> None:
+    """The end offset and the end byte belong together, whatever is appended behind them, entries of the index included."""
+    log = PartitionBuilder(tmp_path / "t-0")
+    for _ in range(20):
+        log.append([(b"k", b"v" * 50)])
+    log.flush()
+    segment = read_partition(OsDisk(), str(tmp_path / "t-0")).segments[0]
+    size = len(log.log)
+    with SegmentSeeker(OsDisk(), segment) as before:
+        for _ in range(20):
+            log.append([(b"k", b"v" * 50)])
+        log.flush()
+        assert before.end()[:3] == (20, size, size)
+    with SegmentSeeker(OsDisk(), segment, size) as bounded:
+        assert bounded.end()[:3] == (20, size, size)
+
+
+@pytest.mark.parametrize("tail", ["torn", "not written", "rotten"])
+def test_the_end_is_that_of_the_last_sound_batch(tmp_path: Path, tail: str) -> None:
+    """A last batch that is cut short, or whose payload is not written yet, or that is damaged, is not of the log's end."""
+    log = PartitionBuilder(tmp_path / "t-0", index_every=1)
+    for _ in range(10):
+        log.append([(b"k", b"v" * 50)])
+    size = len(log.log)
+    log.append([(b"k", b"w" * 50)])
+    log.flush()
+    data = bytearray(log.log)
+    if tail == "torn":
+        del data[-20:]
+    elif tail == "not written":
+        data[size + 61 :] = bytes(len(data) - size - 61)
+    else:
+        data[-10] ^= 1
+    log.path(".log").write_bytes(data)
+    segment = read_partition(OsDisk(), str(tmp_path / "t-0")).segments[0]
+    with SegmentSeeker(OsDisk(), segment) as seeker:
+        assert seeker.end() == (10, size, len(data), True)
+        # A reader must come to a rotten batch, or it would wait for it for ever.
+        assert seeker.end(counts_rotten=True) == (
+            (11, len(data), len(data), False) if tail != "torn" else (10, size, len(data), True)
+        )

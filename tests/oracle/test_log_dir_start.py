@@ -24,15 +24,16 @@ from pathlib import Path
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.inspect.verification.finding_kinds import INFO
+from kcli.inspect.verification.finding_kinds import ERROR, INFO
 from kcli.log.disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.server.log_lines import fields_of, level_of
 from tests.damage import DAMAGES
+from tests.inspect.described import described
 from tests.inspect.verified import verify
-from tests.oracle.brokers import ask, copy_of_given, running_broker
+from tests.oracle.brokers import CLUSTER_ID, ask, broker_at, copy_of_given, running_broker
 from tests.oracle.peer import Peer
 from tests.oracle.test_broker_start import offsets
 
@@ -162,3 +163,47 @@ def test_a_broken_directory_comes_up_as_in_kafka(kafka_peer: Peer, shared: Path,
     recovered = [line for line in log.splitlines() if "Recovering" in line and "__cluster_metadata" not in line]
     assert "Skipping recovery of" in log and recovered == []
     assert log_sizes(after / "data") == log_sizes(homes["own"] / "data")
+
+
+# A node of one process; its metadata log is in {data}.
+NODE = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+metadata.log.dir={data}
+"""
+
+
+@pytest.mark.parametrize("of_the_node", ["all log directories", "one of two"])
+def test_no_broker_starts_without_meta_properties(of_the_node: str, kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:
+    """Protects the severity of meta-properties-missing: a file in another log directory of the node does not help."""
+    data, second = copy_of_given(shared / "kafka-logs" / "data", tmp_path / "data"), tmp_path / "second"
+    second.mkdir()
+    shutil.move(data / "orders-0", second / "orders-0")
+    shutil.copy(data / "replication-offset-checkpoint", second)
+    if of_the_node != "one of two":
+        (data / "meta.properties").unlink()
+    with (
+        pytest.raises(AssertionError, match=r"meta\.properties.* found"),
+        broker_at(kafka_peer, tmp_path / "home", f"{NODE}log.dirs={data},{second}\n", data),
+    ):
+        pass
+    (finding,) = [one for one in verify(second).findings if one.code == "meta-properties-missing"]
+    assert finding.severity == ERROR
+
+
+def test_a_meta_properties_as_the_advice_has_it(kafka_peer: Peer, shared: Path, tmp_path: Path) -> None:
+    """A broker starts with the ids that kcli says where to find, and leaves the file and the partitions as they are."""
+    data = copy_of_given(shared / "kafka-logs" / "data", tmp_path / "data")
+    (data / "meta.properties").unlink()
+    (broker,) = described(data, show=frozenset(["brokers"])).report["brokers"]
+    (directory_id,) = broker["logDirs"]
+    meta = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={broker['id']}\ndirectory.id={directory_id}\n"
+    (data / "meta.properties").write_text(meta)
+    partitions = {path.name for path in data.glob("*-[0-9]")}
+    with running_broker(kafka_peer, tmp_path, data):
+        pass
+    assert (data / "meta.properties").read_text() == meta
+    assert {path.name for path in data.glob("*-[0-9]")} == partitions

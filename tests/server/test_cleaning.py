@@ -385,7 +385,7 @@ def test_describe_tells_of_what_was_given_up_until_it_is_cleaned(tmp_path: Path,
     for _ in range(2):
         assert main(["describe", str(tmp_path / "a"), "--show", "compaction"]) == 1
         out, err = capfd.readouterr()
-        assert f"{tmp_path}/a/t-0: the cleaner gave it up at 2025-" in err and "wrong CRC" in err
+        assert f"{tmp_path}/a/t-0: not cleaned since 2025-" in err and "wrong CRC" in err
         assert "wrong CRC" in next(line for line in out.splitlines() if " t-0 " in line)
         assert "other-0" in out and "other-0" not in err
         if not node.node.is_stopped:

@@ -31,7 +31,7 @@ def verified(data: Path) -> dict[tuple[str, int], dict[str, int]]:
 
 def accounted(data: Path, isolation: str) -> tuple[Counter[tuple[str, int]], Report]:
     """The rows of each partition, and the report of a read with what planning leaves out added."""
-    options = {"kafka.isolation.level": isolation, "reportColumn": "told"}
+    options = {"kafka.isolation.level": isolation, "reportColumn": "told", "includeInternal": "true"}
     rows = rows_of(data, columns="topic,partition", **{name.replace(".", "_"): value for name, value in options.items()})
     report = Report.sum(row["told"] for row in rows if row["told"] is not None)
     read = parse_options({"path": str(data), **options})

@@ -28,7 +28,7 @@ print(json.dumps([names, importlib.util.find_spec("pyspark_kcli").origin]))
 def build(tmp_path: Path, what: str) -> tuple[Path, Path]:
     """Build a wheel of a copy of the project by its own settings -> (the copy, the wheel unpacked as site-packages)."""
     copy, wheels, site = tmp_path / "copy", tmp_path / "wheels", tmp_path / "site"
-    for name in ("kcli", "pyspark_kcli", "tests"):
+    for name in ("kcli", "pyspark_kcli", "pyspark_kafkalog", "tests"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "*.c", "__pycache__", "*.html"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copyfile(ROOT / name, copy / name)
@@ -56,7 +56,7 @@ def test_an_editable_install_is_found(tmp_path: Path) -> None:
     """`pip install -e .` names a directory in a .pth file: a finder of setuptools' own would hide the package from Spark."""
     copy, site = build(tmp_path, "build_editable")
     names, file = found_from(site)
-    assert "pyspark_kcli" in names
+    assert {"pyspark_kcli", "pyspark_kafkalog"} <= set(names)
     assert file == copy / "pyspark_kcli" / "__init__.py"
 
 
@@ -64,8 +64,8 @@ def test_a_plain_install_is_found_and_holds_no_more(tmp_path: Path) -> None:
     """`pip install .` installs the two packages with their data, no tests and nothing else at the top level."""
     _, site = build(tmp_path, "build_wheel")
     names, file = found_from(site)
-    assert "pyspark_kcli" in names
+    assert {"pyspark_kcli", "pyspark_kafkalog"} <= set(names)
     assert file == site / "pyspark_kcli" / "__init__.py"
-    assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"kcli", "pyspark_kcli"}
+    assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"kcli", "pyspark_kcli", "pyspark_kafkalog"}
     assert (site / "kcli" / "py.typed").exists() and (site / "kcli" / "spark" / "batch_spans.pxd").exists()
     assert list((site / "kcli" / "protocol" / "messages").glob("*.txt"))

@@ -115,7 +115,12 @@ def test_given_logs_hold_what_kafka_dumps() -> None:
     """Of every partition that Kafka wrote: the offsets and sizes of Kafka's own dump, all formats and codecs."""
     compared = 0
     for log_set in every_log_set():
-        rows = rows_of(log_set.data, includeBelowLogStart="true", columns="topic,partition,offset,keySize,valueSize")
+        options = {
+            "includeBelowLogStart": "true",
+            "includeInternal": "true",
+            "columns": "topic,partition,offset,keySize,valueSize",
+        }
+        rows = rows_of(log_set.data, **options)
         by_directory: dict[str, dict[int, tuple[int, int]]] = {}
         for row in rows:
             sizes = by_directory.setdefault(f"{row['topic']}-{row['partition']}", {})
@@ -202,7 +207,9 @@ def test_offsets(tmp_path: Path, split_bytes: str) -> None:
     assert offsets_of(tmp_path / "t-0", startingOffsets="latest") == []
     assert offsets_of(tmp_path / "t-0", startingOffsets='{"t":{"0":-1}}') == []
     assert offsets_of(tmp_path / "t-0", startingOffsets='{"t":{"0":-2}}', endingOffsets='{"t":{"0":-1}}')[0] == 0
-    assert offsets_of(tmp_path / "t-0", startingOffsets='{"other":{"0":9}}')[0] == 0
+    for option in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        with pytest.raises(PlanError, match=f"{option} names other-0, t-3, which is not among the partitions"):
+            rows_of(tmp_path / "t-0", **{option: '{"other":{"0":9},"t":{"0":1,"3":1}}'})
 
 
 def test_times(tmp_path: Path) -> None:
@@ -220,10 +227,13 @@ def test_times(tmp_path: Path) -> None:
     assert offsets_of(tmp_path / "t-0", startingOffsetsByTimestamp=by_partition)[0] == 31
     assert offsets_of(tmp_path / "t-0", endingOffsetsByTimestamp=by_partition)[-1] == 30
     late = str(BASE_TIMESTAMP * 2)
-    assert offsets_of(tmp_path / "t-0", startingTimestamp=late) == []
+    assert offsets_of(tmp_path / "t-0", startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == []
     assert len(offsets_of(tmp_path / "t-0", endingTimestamp=late)) == 60
-    with pytest.raises(PlanError, match="no record is as young"):
-        rows_of(tmp_path / "t-0", startingTimestamp=late, startingOffsetsByTimestampStrategy="error")
+    with pytest.raises(PlanError, match="startingOffsetsByTimestampStrategy=latest"):
+        rows_of(tmp_path / "t-0", startingTimestamp=late)
+    for text in ("2023-11-14T22:13:20.310Z", "2023-11-14T22:13:20.310", "2023-11-14T23:13:20.310+01:00"):
+        assert offsets_of(tmp_path / "t-0", startingTimestamp=text) == list(range(31, 60))
+    assert len(offsets_of(tmp_path / "t-0", startingTimestamp="2023-11-14")) == 60
 
 
 def test_topics_and_paths(tmp_path: Path) -> None:
@@ -332,6 +342,38 @@ def test_bytes_come_through_one_port(tmp_path: Path) -> None:
     assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == [row.offset for row in log.rows[5:]]
 
 
+def test_kafka_s_own_topics_are_read_where_they_are_named(tmp_path: Path) -> None:
+    """The metadata log grows by itself: it is no data of the cluster's users, unless they ask for it."""
+    for name in ("__consumer_offsets-0", "__cluster_metadata-0", "t-0", "__mine-0"):
+        log = PartitionBuilder(tmp_path / name)
+        log.append(PLAIN)
+        log.flush()
+
+    def topics(path: Path = tmp_path, **options: str) -> set[str]:
+        return {row["topic"] for row in rows_of(path, **options)}
+
+    assert topics() == topics(subscribePattern=".*") == {"t", "__mine"}
+    assert topics(subscribe="__consumer_offsets,t") == {"__consumer_offsets", "t"}
+    assert topics(assign='{"__cluster_metadata":[0]}') == {"__cluster_metadata"}
+    assert topics(tmp_path / "__consumer_offsets-0") == {"__consumer_offsets"}
+    assert topics(includeInternal="true") == {"__consumer_offsets", "__cluster_metadata", "t", "__mine"}
+    assert topics(table="batches") == topics(includeInternal="true")
+
+
+def test_paths_with_commas_and_brackets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory whose name has a comma is one path, a pattern may begin with a bracket, and paths come out absolute."""
+    for name in ("logs,old", "logs", "[x]"):
+        log = PartitionBuilder(tmp_path / name / "t-0")
+        log.append(PLAIN)
+        log.flush()
+    monkeypatch.chdir(tmp_path)
+    for path in ("logs,old", str(tmp_path / "logs,old"), json.dumps(["logs,old"])):
+        assert {row["segment"] for row in rows_of(path)} == {str(tmp_path / "logs,old" / "t-0" / f"{0:020}.log")}
+    both = rows_of("logs , [l]ogs,", duplicatePartitions="all")
+    assert {row["segment"] for row in both} == {str(tmp_path / "logs" / "t-0" / f"{0:020}.log")}
+    assert {row["segment"] for row in rows_of("[a-m]ogs")} == {str(tmp_path / "logs" / "t-0" / f"{0:020}.log")}
+
+
 def test_small_segments_share_a_task(tmp_path: Path) -> None:
     """A hundred tiny partitions do not become a hundred tasks."""
     for number in range(100):
@@ -364,7 +406,7 @@ def test_small_segments_share_a_task(tmp_path: Path) -> None:
         ({"isolation_level": "serializable"}, "read_uncommitted or read_committed"),
         ({"minPartitions": "0"}, "at least 1"),
         ({"maxPartitionBytes": "64 parsecs"}, "must be a size"),
-        ({"startingTimestamp": "noon"}, "whole number"),
+        ({"startingTimestamp": "noon"}, "ms since 1970 or an ISO 8601 time"),
         ({"table": "tables"}, "table must be"),
     ],
 )

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +327,59 @@ def test_a_standalone_cluster(cluster: str, logs: Path, tmp_path: Path) -> None:
     assert ran.stdout.splitlines() == ["t-0: 120 rows", "t-1: 60 rows", f"180 rows written to {tmp_path / 'out'}"]
     executors = {path.relative_to(tmp_path).parts[0] for path in tmp_path.glob("worker-*/app-*/*")}
     assert executors <= {"worker-0", "worker-1"} and executors
+
+
+def error_of(act: Callable[[], Any]) -> str:
+    with pytest.raises(Exception) as caught:
+        act()
+    return str(caught.value)
+
+
+def test_tables_of_sql(spark: Any, tmp_path: Path) -> None:
+    """CREATE TABLE passes properties of Spark's own to a source; a name without quotes, a location and options all work."""
+    log = PartitionBuilder(tmp_path / "logs" / "t-0")
+    log.append([(b"k", b"v")] * 3)
+    log.flush()
+    statements = {
+        "by_path": f"create table by_path using kafkalog options (path '{tmp_path}/logs', subscribe 't')",
+        "by_location": f"create table by_location using `kafka-log` location '{tmp_path}/logs'",
+        "by_columns": f"create table by_columns (offset bigint) using kafkalog options (path '{tmp_path}/logs')",
+    }
+    for table, statement in statements.items():
+        spark.sql(statement)
+        try:
+            assert spark.sql(f"select max(offset) from {table}").collect()[0][0] == 2
+        finally:
+            spark.sql(f"drop table {table}")
+    assert (tmp_path / "logs" / "t-0" / f"{0:020}.log").exists()
+
+
+def test_errors_come_at_load(spark: Any, tmp_path: Path) -> None:
+    """A path, a topic, a column or an option that is wrong is named by load(), not by the first action."""
+    log = PartitionBuilder(tmp_path / "t-0")
+    log.append([(b"k", b"v")])
+    log.flush()
+    reader = spark.read.format("kafka-log")
+    assert "no such file or directory" in error_of(lambda: reader.load(str(tmp_path / "nope")))
+    for options, says in (
+        ({"subscribe": "nope"}, "no partition of the topic nope"),
+        ({"columns": "nope"}, "nope"),
+        ({"startingOffset": "1"}, "did you mean startingOffsets"),
+        ({"startingOffsets": '{"u":{"0":1}}'}, "startingOffsets names u-0"),
+    ):
+        found = error_of(lambda options=options: spark.read.format("kafka-log").options(**options).load(str(tmp_path)))
+        assert says in found and "fault of kcli" not in found
+
+
+def test_the_format_is_read_only(spark: Any, tmp_path: Path) -> None:
+    """Writing says so, whatever options it has, for frames and for streams."""
+    log = PartitionBuilder(tmp_path / "logs" / "t-0")
+    log.append([(b"k", b"v")])
+    log.flush()
+    frame = spark.read.format("kafka-log").load(str(tmp_path / "logs"))
+    for mode in ("append", "overwrite"):
+        writer = frame.write.format("kafka-log").mode(mode)
+        assert "kafka-log is read-only" in error_of(lambda writer=writer: writer.save(str(tmp_path / "out")))
+    stream = spark.readStream.format("kafka-log").load(str(tmp_path / "logs")).writeStream.format("kafka-log")
+    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).option("path", str(tmp_path / "out"))
+    assert "kafka-log is read-only" in error_of(lambda: stream.start().awaitTermination(60))

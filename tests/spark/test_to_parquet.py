@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -80,9 +81,8 @@ def build(root: Path) -> PartitionBuilder:
         ({"compression": "gzip:9"}, "not 'gzip:9'"),
         ({"compression": "zstd:23"}, "levels of zstd are 1 to 22, not '23'"),
         ({"compression": "zstd:"}, "not ''"),
-        ({"source": {"subscribe": "nope"}}, "no partition of the topic nope"),
         ({"source": {"startingOffsets": "x"}}, "startingOffsets must be"),
-        ({"source": {"subscribePattern": "nope"}}, "no partition is chosen"),
+        ({"source": {"assign": '{"text":[]}'}}, "no partition is chosen"),
     ],
 )
 def test_checked_before_spark_starts(tmp_path: Path, options: dict[str, Any], says: str) -> None:
@@ -91,6 +91,81 @@ def test_checked_before_spark_starts(tmp_path: Path, options: dict[str, Any], sa
     source = {"paths": str(tmp_path), **options.pop("source", {})}
     with pytest.raises(ExportError, match=says):
         check_export(ExportOptions(out="x", source=source, **options))
+
+
+def digests(root: Path) -> dict[Path, str]:
+    """What a directory tree holds, to the byte."""
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite", "append", "ignore"])
+@pytest.mark.parametrize(
+    ("paths", "out", "says"),
+    [
+        ("logs", "logs", "is the input"),
+        ("logs", "logs/", "is the input"),
+        ("logs", "file:{root}/logs", "is the input"),
+        ("logs", "file://{root}/logs", "is the input"),
+        ("logs", "logs/events-0", "lies in the input"),
+        ("logs", "logs/new/deep", "lies in the input"),
+        ("logs", "other/../logs/new", "lies in the input"),
+        ("logs", "link", "is the input"),
+        ("logs", "link/new", "lies in the input"),
+        ("link", "logs/new", "lies in the input"),
+        ("logs", ".", "contains the input"),
+        ("logs/events-0", "logs", "contains the input"),
+        ("logs/events-0", "logs/new", "lies in the input"),
+        ("logs/events-0/00000000000000000000.log", "logs/events-0/new", "lies in the input"),
+        ("logs.corrupt", "logs", "is the input"),
+        ("logs.kcli-new", "logs", "is the input"),
+        ("logs", "backup", "holds a file of Kafka's"),
+    ],
+)
+def test_an_output_that_would_touch_kafka_s_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, paths: str, out: str, says: str
+) -> None:
+    """A log directory must not be deleted by the export that reads it: refused before Spark starts, by whatever path."""
+    monkeypatch.chdir(tmp_path)
+    build(tmp_path / "logs")
+    (tmp_path / "logs" / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to("logs")
+    build(tmp_path / "backup" / "2026")
+    for copy in ("logs.corrupt", "logs.kcli-new"):
+        if paths == copy:
+            shutil.copytree(tmp_path / "logs", tmp_path / copy)
+            shutil.rmtree(tmp_path / "logs")
+    before = digests(tmp_path)
+    with pytest.raises(ExportError, match=says):
+        check_export(ExportOptions(out=out.format(root=tmp_path), source={"paths": paths}, mode=mode))
+    assert digests(tmp_path) == before
+
+
+def test_an_output_elsewhere_is_taken(tmp_path: Path) -> None:
+    """Next to the input, behind a URL that is not on this machine, or a directory with other files: nothing of Kafka's."""
+    build(tmp_path / "logs")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "application.log").write_text("a line")
+    for out in (tmp_path / "new", tmp_path / "out", "s3a://bucket/logs", "hdfs://host/logs"):
+        assert check_export(ExportOptions(out=str(out), source={"paths": str(tmp_path / "logs")}, mode="append"))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--topic", "event"), "{path}: no topic here is called 'event'; did you mean 'events'?"),
+        (("--topic", "text", "--topic", "nope"), "{path}: no topic here is called 'nope'; there are events, text"),
+        (("--topic-pattern", "nope.*"), "no topic in {path} matches 'nope.*'"),
+    ],
+)
+def test_a_topic_that_is_not_there(
+    words: tuple[str, ...], sentence: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1 and what may have been meant, as of describe and compact; neither Spark nor a file is needed for that."""
+    build(tmp_path / "logs")
+    code = to_parquet.run(parse(str(tmp_path / "logs"), "--out", str(tmp_path / "out"), *words))
+    assert code == EXIT_FINDINGS and not (tmp_path / "out").exists()
+    assert capfd.readouterr() == ("", f"kcli: {sentence.format(path=tmp_path / 'logs')}\n")
 
 
 def test_words_that_make_no_sense(tmp_path: Path) -> None:
@@ -180,6 +255,18 @@ def test_the_account(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_the_account_says_where_reading_ended(run: Run, tmp_path: Path) -> None:
+    """Partitions whose high watermark is known end there; of the others all is read, and the account says so."""
+    build(tmp_path / "logs")
+    (tmp_path / "logs" / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
+    (tmp_path / "logs" / "replication-offset-checkpoint").write_text("0\n1\ntext 1 3\n")
+    code, out, _ = run(tmp_path / "logs", "--out", tmp_path / "out", "--isolation", "read_committed")
+    assert code == EXIT_OK
+    assert "text-1: 3 rows; 1 records at or above the checkpointed high watermark left out\n" in out
+    assert "records of 1 partitions are read up to the high watermark, of 1 to the end of the log\n" in out
+
+
+@pytest.mark.spark
 def test_the_account_of_executors_elsewhere(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tasks cannot write files for the driver they tell by a row of their own, and that row is not written."""
     build(tmp_path / "logs")
@@ -213,6 +300,52 @@ def test_directories_and_modes(run: Run, tmp_path: Path) -> None:
         assert pq.read_table(tmp_path / "out").num_rows == 4
         (file,) = (tmp_path / "out").rglob("*.parquet")
         assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == codec
+
+
+@pytest.mark.spark
+def test_a_failed_overwrite_leaves_the_old_output(run: Run, spark: Any, tmp_path: Path) -> None:
+    """The new files are written next to the old ones; a job that fails changes nothing, one that is done takes their place.
+
+    What a process left behind that died between the two renames is put right by the next run.
+    """
+    log = build(tmp_path / "logs")
+    out = tmp_path / "out"
+    words = (tmp_path / "logs", "--out", out, "--mode", "overwrite")
+    assert run(*words)[0] == EXIT_OK
+    before = digests(out)
+    path = log.path(".log")
+    sound = path.read_bytes()
+    path.write_bytes(sound.replace(b'"n7"', b'"n8"'))
+    assert run(*words)[0] == EXIT_FINDINGS
+    assert digests(out) == before
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["logs", "out"]
+    assert run(*words, "--on-corrupt", "skip")[0] == EXIT_FINDINGS
+    assert pq.read_table(out).num_rows == pq.read_table(out.with_name("out")).num_rows == 16
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["logs", "out", "out.corrupt"]
+    path.write_bytes(sound)
+    assert run(*words)[0] == EXIT_OK
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["logs", "out"]
+    now = digests(out)
+    out.rename(tmp_path / "out.kcli-old")
+    (tmp_path / "out.kcli-new").mkdir()
+    code, _, err = run(tmp_path / "logs", "--out", out)
+    assert code == EXIT_CANNOT_RUN and "already exists" in err
+    assert digests(out) == now
+
+
+@pytest.mark.spark
+def test_dynamic_overwrite_replaces_partitions_only(run: Run, spark: Any, tmp_path: Path) -> None:
+    """spark.sql.sources.partitionOverwriteMode=dynamic keeps its meaning: partitions without new rows stay."""
+    build(tmp_path / "logs")
+    words = (tmp_path / "logs", "--out", tmp_path / "out", "--partition-by", "topic", "--mode", "overwrite")
+    assert run(*words)[0] == EXIT_OK
+    rows = pq.read_table(tmp_path / "out").num_rows
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        assert run(*words, "--topic", "text")[0] == EXIT_OK
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert pq.read_table(tmp_path / "out").num_rows == rows
 
 
 @pytest.mark.spark

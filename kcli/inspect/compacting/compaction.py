@@ -47,6 +47,7 @@ from kcli.log.log_directory import (
     read_log_directory,
     read_uncleanable_partitions,
 )
+from kcli.log.quarantine import default_folder
 
 _CHECKPOINTS = (
     FileKind.RECOVERY_POINT_CHECKPOINT,
@@ -149,10 +150,23 @@ class Compaction:
         if self.disk.is_locked(self._root(directory, FileKind.LOCK)):
             raise RefusedError(self._locked(directory))
         if self._is_unclean(directory) and not self.options.is_unclean:
-            raise RefusedError(
-                f"{directory} was not stopped cleanly (it has no .kafka_cleanshutdown): start the broker and stop it; or "
-                f"repair it with `kcli verify --repair --apply {directory}`, and say --unclean then"
+            raise RefusedError(self._unclean(directory))
+
+    def _unclean(self, directory: str) -> str:
+        """Return what to do about a directory without the mark of a clean stop, with all options that it then takes."""
+        options = "--unclean"
+        cleans = self.options.compact.recompression is None and not self.options.compact.assume_committed
+        if cleans and not self._has(directory, FileKind.REPLICATION_CHECKPOINT):
+            options += " and, because no high watermark is known, --assume-committed if every record is committed"
+        if self.disk.is_directory(default_folder(directory)):
+            return (
+                f"{directory} has no .kafka_cleanshutdown, but was repaired (the quarantine {default_folder(directory)} is "
+                f"there): say {options}; or start the broker and stop it"
             )
+        return (
+            f"{directory} was not stopped cleanly (it has no .kafka_cleanshutdown): start the broker and stop it; or repair it "
+            f"with `kcli verify --repair --apply {directory}`, and then say {options}"
+        )
 
     def _locked(self, directory: str) -> str:
         return f"{self._root(directory, FileKind.LOCK)} is locked: a broker is running on this directory; stop it, then compact"
@@ -200,7 +214,7 @@ class Compaction:
         watermark_path = self._root(directory, FileKind.REPLICATION_CHECKPOINT)
         for path, message in checkpoints.problems:
             if path != watermark_path:
-                raise RefusedError(f"{path}: {message}; `kcli verify --repair {directory}` tells what can be done")
+                raise RefusedError(f"{path}: {message}; `kcli verify --repair {directory}` shows what a repair can do")
         compact = options.compact._replace(
             is_unclean=self._is_unclean(directory),
             memory_bytes=options.compact.memory_bytes or defaults.memory_bytes,

@@ -42,7 +42,7 @@ class MetadataLogs:
         try:
             return read_owner(self._disk, directory)
         except CorruptCheckpointError as error:
-            raise UnfitError(f"{error.message}; `kcli verify --repair {directory}` tells what can be done") from None
+            raise UnfitError(f"{error.message}; `kcli verify --repair {directory}` shows what a repair can do") from None
 
     def owner(self, directory: str) -> Owner:
         """Return whose a log directory is."""
@@ -73,7 +73,7 @@ class MetadataLogs:
             topic_id = read_topic_id(self._disk, partition)
         except CorruptCheckpointError as error:
             raise UnfitError(
-                f"{path}: {error.message}; it is left as it was: `kcli verify --repair {directory}` tells what can be done"
+                f"{path}: {error.message}; it is left as it was: `kcli verify --repair {directory}` shows what a repair can do"
             ) from None
         if topics is None:
             if self._owners[directory].is_known or topic_id is None:

@@ -100,7 +100,7 @@ def _sentence(job: PartitionJob, error: Exception) -> str:
         return str(error)
     where = error.path if isinstance(error, LogRefusedError) else job.path
     message = error.message if error.message.startswith(job.path) else f"{where}: {error.message}"
-    return f"{message}; it is left as it was: `kcli verify --repair {job.partition.log_directory}` tells what can be done"
+    return f"{message}; it is left as it was: `kcli verify --repair {job.partition.log_directory}` shows what a repair can do"
 
 
 class _Progress:

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from kcli.format.file_names import METADATA_TOPIC, DirectoryState
 from kcli.inspect.compacting.metadata_logs import WAIVER, MetadataLogs, UnfitError
 from kcli.inspect.description.cluster_topics import METADATA_DIRECTORY, ClusterTopics
+from kcli.inspect.description.remarks import missing_name
 from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import PartitionDirectory, Target, parent_path
 from kcli.state.topic_names import COMPACTED_INTERNAL_TOPICS
@@ -77,28 +78,31 @@ class LeftOut(NamedTuple):
     is_refused: bool
 
 
-def asked_for(targets: Iterable[Target], topics: tuple[str, ...]) -> tuple[list[Asked], list[str]]:
-    """What was named, by log directory, and a sentence for each path or pattern that names nothing which can be taken."""
+def asked_for(targets: Iterable[Target], topics: tuple[str, ...]) -> tuple[list[Asked], list[tuple[str, str]]]:
+    """Return what was named, by log directory, and a path and a sentence for each file and each topic that names nothing."""
     found: dict[str, Asked] = {}
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
+    names: set[str] = set()  # of all topics that have a partition here
     for target in targets:
         if target.log_directory is not None:
             path = target.log_directory.path.rstrip("/") or "/"
+            names |= {one.topic for one in target.log_directory.partitions}
             partitions = [one for one in target.log_directory.partitions if _matches(one, topics)]
             named = frozenset(one.path for one in partitions) if topics else frozenset()
             new = Asked(path, partitions, named, True, target.log_directory.unreadable)
         elif target.partition is not None:
             path = parent_path(target.partition.path)
+            names.add(target.partition.topic)
             chosen = [target.partition] if _matches(target.partition, topics) else []
             new = Asked(path, chosen, frozenset(one.path for one in chosen), False, [])
         else:
-            problems.append(f"{target.path}: a file; compact takes log directories and partitions' directories")
+            problems.append((target.path, "a file; compact takes log directories and partitions' directories"))
             continue
         found[path] = _joined(found[path], new) if path in found else new
-    seen = {partition.topic for one in found.values() for partition in one.partitions}
     for glob in topics if found else ():
-        if not any(fnmatchcase(topic, glob) for topic in seen):
-            problems.append(f"--topic {glob}: nothing that was named has a partition of such a topic")
+        sentence = missing_name("topic", glob, names)
+        if sentence is not None:
+            problems.append((next(iter(found)), sentence))
     return list(found.values()), problems
 
 

@@ -185,6 +185,11 @@ class StagedDisk:
             return self._disk.size(staged.path)
         return len(staged.data) if staged.data is not None else staged.size_bytes
 
+    def file_id(self, path: str) -> int:
+        """The number of the real file; 0 for one that is staged."""
+        staged = self._look(path)
+        return 0 if staged.path is None else self._disk.file_id(staged.path)
+
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
         staged = self._look(path)
@@ -198,6 +203,10 @@ class StagedDisk:
     def free_bytes(self, path: str) -> int:
         """How many bytes may still be written where `path` lies."""
         return self._disk.free_bytes(path)
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return self._disk.device(path)
 
     def total_bytes(self, path: str) -> int:
         """How many bytes the file system holds, free or not, where `path` lies."""

@@ -1,8 +1,8 @@
 """What the cluster's metadata log, beside the partitions in one log directory, says about topics: their ids and settings.
 
-A repair needs no more of it: the id for a partition.metadata that was lost, and index.interval.bytes for indexes that are
-built anew. What cannot be read is passed over: half an answer is better here than none, and the damage itself is told where
-the metadata log is verified.
+A repair needs no more of it: the id for a partition.metadata that was lost, index.interval.bytes for indexes that are built
+anew, and whether another replica has the records that are lost here. What cannot be read is passed over: half an answer is
+better here than none, and the damage itself is told where the metadata log is verified.
 """
 
 from __future__ import annotations
@@ -13,27 +13,59 @@ from kcli.format.file_names import METADATA_TOPIC
 from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.description.metadata_log import read_metadata_log
 from kcli.inspect.description.remarks import Remarks
+from kcli.inspect.quantities import format_count
 from kcli.log.disk import Disk
 from kcli.log.indexes import IndexSettings
 from kcli.log.log_directory import join_path, read_partition
+from kcli.state.metadata_values import Partition
 
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 _INTERVAL = "index.interval.bytes"
 _INDEX_BYTES = "segment.index.bytes"
 
 
+class OtherReplicas(NamedTuple):
+    """How many replicas a partition has, and how many of the others have all records: those in the ISR, eligible leaders."""
+
+    replicas: int
+    others_in_sync: int
+
+    @property
+    def are_in_sync(self) -> bool:
+        """True where another replica has the records."""
+        return self.replicas > 1 and self.others_in_sync > 0
+
+    @property
+    def sentence(self) -> str:
+        """How many there are, without a full stop."""
+        if self.replicas > 1 and not self.others_in_sync:
+            return f"the partition has {self.replicas} replicas, and no other one is in sync"
+        return f"the partition has {format_count(self.replicas, 'replica')}"
+
+
 class ClusterTopics(NamedTuple):
     """Topic ids by name, and the settings that a topic has of its own, by topic and setting.
 
-    `brokers` are the settings that brokers were given while they ran, by id; those of all of them have the id "". `path` is the
-    metadata log's directory. `damage` says what is wrong with it, "" where nothing is: what it says may then be out of date.
+    `partitions` are their registrations by topic and partition. `brokers` are the settings that brokers were given while they
+    ran, by id; those of all of them have the id "". `path` is the metadata log's directory. `damage` says what is wrong with
+    it, "" where nothing is: what it says may then be out of date.
     """
 
     path: str
     ids: dict[str, Uuid]
     configs: dict[str, dict[str, str]]
     brokers: dict[str, dict[str, str]]
-    damage: str = ""
+    damage: str
+    partitions: dict[tuple[str, int], Partition]
+
+    def other_replicas(self, topic: str, partition: int, node_id: int | None) -> OtherReplicas | None:
+        """Return who else has the records of the replica on a node, None for a partition that the log does not know."""
+        found = self.partitions.get((topic, partition))
+        if found is None or not found.replicas:
+            return None
+        have_records = {*found.isr, *found.eligible_leader_replicas}
+        in_sync = len(have_records - {node_id}) if node_id is not None else len(have_records) - 1
+        return OtherReplicas(len(found.replicas), in_sync)
 
     def index_settings(self, topic: str) -> IndexSettings:
         """The settings that the topic's indexes depend on: its own, else Kafka's defaults."""
@@ -54,4 +86,8 @@ def read_cluster_topics(disk: Disk, log_directory: str) -> ClusterTopics | None:
     remarks = Remarks()
     image = read_metadata_log(disk, read_partition(disk, directory), None, remarks).image
     damage = next((f"{problem.path}: {problem.message}" for problem in remarks.problems), "")
-    return ClusterTopics(directory, dict(image.topic_ids), image.configs_of("TOPIC"), image.configs_of("BROKER"), damage)
+    partitions = {
+        (topic.name, number): partition for topic in image.topics.values() for number, partition in topic.partitions.items()
+    }
+    topics, brokers = image.configs_of("TOPIC"), image.configs_of("BROKER")
+    return ClusterTopics(directory, dict(image.topic_ids), topics, brokers, damage, partitions)

@@ -191,26 +191,26 @@ class _Describer:
             self._tell_of_no_metadata()
         elif found.is_bootstrap:
             self.remarks.unknown(
-                f"The storage was formatted, and no broker has run on it yet: {found.path} tells features, and that is all."
+                f"The storage was formatted, and no broker has run on it yet: {found.path} has only the features."
             )
         elif len(found.image.voters) != 1:
             self.remarks.unknown(
-                f"The metadata is told to the end of its log, offset {found.end_offset}; which of the last records a majority "
-                "of voters has is stored nowhere."
+                f"The metadata includes all records up to the end of its log, offset {found.end_offset}. The log directory "
+                "does not say which of the last records a majority of voters has."
             )
         return found
 
     def _tell_of_no_metadata(self) -> None:
         if any(source.meta is not None and source.meta.version == 0 for source in self.sources.directories):
             self.remarks.unknown(
-                "The directory is from the time of ZooKeeper, which kept topic ids, leaders, replicas, configs, ACLs, users, "
-                "quotas and brokers: they are not told."
+                "The directory belongs to a cluster with ZooKeeper, which stored topic ids, leaders, replicas, configs, ACLs, "
+                "users, quotas and brokers: they are not shown."
             )
         else:
             self.remarks.unknown(
-                f"{METADATA_TOPIC}-0 is not among what was given: leaders, replicas, features, brokers, configs, ACLs, users, "
-                "quotas and tokens are not told. It lies in metadata.log.dir, or else in the first of log.dirs; give that "
-                "directory, too."
+                f"{METADATA_TOPIC}-0 is not in the given directories: leaders, replicas, features, brokers, configs, ACLs, "
+                "users, quotas and tokens are not shown. It is in metadata.log.dir, or else in the first of log.dirs; "
+                "give that directory, too."
             )
 
     def _topic_defaults(self) -> dict[str, Mapping[str, str]]:
@@ -258,7 +258,7 @@ class _Describer:
         for source in self.sources.directories:
             if source.is_live:
                 self.remarks.unknown(
-                    f"A broker is running on {source.path}: what is told was read while it may have been writing, and the "
+                    f"A broker is running on {source.path}: it may have written while the files were read, and the "
                     "checkpointed offsets are some seconds old."
                 )
             elif source.listing is not None and source.clean_shutdown is None:
@@ -273,7 +273,7 @@ class _Describer:
             if given_up is not None and self.options.wants_topic(given_up.topic):
                 self.remarks.problem(
                     replica.directory.path,
-                    f"the cleaner gave it up at {format_instant(given_up.time_ms)}: {given_up.reason}; kcli verify tells more",
+                    f"not cleaned since {format_instant(given_up.time_ms)}: {given_up.reason}; kcli verify has the details",
                 )
 
     # ---------------------------------------------------------------------------------------------- internal topics
@@ -316,14 +316,16 @@ class _Describer:
         logs = [self.logs.best(topic, partition) for partition in self.sources.partitions_of(topic)]
         count = self._partition_count(topic)
         if not logs and count != 0:
-            self.remarks.unknown(f"No partition of {topic} is among what was given: {what} are not told.")
+            self.remarks.unknown(f"No partition of {topic} is in the given directories: {what} are not shown.")
             return None
         if count is None:
             self.remarks.unknown(
-                f"How many partitions {topic} has is not known; {len(logs)} are here, and {what} are told as far as they go."
+                f"The number of partitions of {topic} is not known; {len(logs)} are here, and only their {what} are shown."
             )
         elif len(logs) < count:
-            self.remarks.unknown(f"Only {len(logs)} of the {count} partitions of {topic} are here: {what} are told in part.")
+            self.remarks.unknown(
+                f"Only {len(logs)} of the {count} partitions of {topic} are here: only their {what} are shown."
+            )
         return [log.directory for log in logs if log is not None]
 
     def _partition_count(self, topic: str) -> int | None:

@@ -182,7 +182,7 @@ class PartitionLog:
         self._remarks.problem(
             segment.log,
             f"byte {header.position}: the batch states offsets {header.base_offset} to {header.last_offset}, which cannot "
-            f"stand in the segment from {segment.base_offset} on; they do not count",
+            f"be in the segment with base offset {segment.base_offset}; they do not count",
         )
         return False
 
@@ -310,8 +310,8 @@ class PartitionLog:
 
     def _too_many(self) -> None:
         self._remarks.unknown(
-            "Behind the last producer snapshot of some partitions lie more batches than are read in passing: their "
-            "producers, open transactions and last stable offsets are not told; --deep reads all headers."
+            "Some partitions have more batches after the last producer snapshot than are read by default: their producers, "
+            "open transactions and last stable offsets are not shown; --deep reads all headers."
         )
 
     def _snapshot(self, end_offset: int) -> tuple[dict[int, ProducerStateEntry], int]:

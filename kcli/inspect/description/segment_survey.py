@@ -1,15 +1,19 @@
-"""What a segment holds, as far as batch headers tell: counts, codecs, message formats, time span. No record is opened.
+"""What a segment contains, as far as batch headers say: counts, codecs, message formats, time span. No record is opened.
 
-    a segment of                     is read                                            what is told
+    a segment of                     is read                                            what is known then
     -------------------------------  -------------------------------------------------  ------------------------------------
-    no more batches than its share   every header                                       all
-      of the budget, or with --deep
+    no more batches and bytes than   every batch, and its CRC is computed               all
+      its share of the budget, or
+      with --deep
     more                             the first headers; half as many more behind        codecs and formats that were seen, the
                                      evenly spaced entries of its .index                time span; no counts
 
+Counts are those of sound batches (kcli.inspect.sound_batches), so that describe, dump-log and verify count the same.
+
 The budget makes describe quick on a directory of any size: a 1 GiB segment may have 65,000 batches, a broker thousands of
-segments. It counts what headers cost: one of a large batch is a read of its own, which takes 10 us where the page is cached and
-some 200 us where it is not; those of small batches come together. What small segments leave of their share goes to the others.
+segments. It limits bytes, and what headers cost: one of a large batch is a read of its own, which takes 10 us where the page is
+cached and some 200 us where it is not; those of small batches come together. What small segments leave of their share goes to
+the others.
 
 The span reaches from the first record's timestamp to the largest one. The largest is that of the headers where all were read,
 and else that of the .timeindex, whose last entry a broker forces when it closes a segment. Where the cleaner put a delete
@@ -25,7 +29,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format.compression import CODECS
 from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.description.remarks import Remarks
+from kcli.inspect.description.remarks import MOST_OF_A_PATH, Remarks
+from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.disk import Disk
 from kcli.log.header_walk import SMALL_BATCH_BYTES, HeaderWalk
 from kcli.log.log_directory import Segment
@@ -41,6 +46,9 @@ SMALL_BATCH_COST = 1
 LARGE_BATCH_COST = 8
 COST_PER_RUN = 16_384
 LEAST_COST_PER_SEGMENT = 64
+# How many bytes of batches a run may read without --deep: some 0.2 s cached.
+BYTES_PER_RUN = 256 * 1024 * 1024
+LEAST_BYTES_PER_SEGMENT = 256 * 1024
 # How many headers are read at one place behind the beginning of a segment that is too large for its share.
 HEADERS_AT_A_PLACE = 2
 _NO_TIMESTAMP = -1
@@ -52,10 +60,11 @@ def header_cost(size_bytes: int) -> int:
 
 
 class HeaderBudget:
-    """What headers may still cost; `limit` None for any number of them, `segments` still to come."""
+    """What headers may still cost, and how many bytes may be read; `limit` None for any number, `segments` still to come."""
 
     def __init__(self, limit: int | None, segments: int) -> None:
         self._left = limit
+        self._bytes_left = BYTES_PER_RUN
         self._segments = segments
 
     def share(self) -> int | None:
@@ -64,9 +73,15 @@ class HeaderBudget:
             return None
         return max(self._left // max(self._segments, 1), LEAST_COST_PER_SEGMENT)
 
-    def spend(self, cost: int) -> None:
-        """Count what a segment cost."""
+    def may_read(self, size_bytes: int) -> bool:
+        """Return True if the next segment, of `size_bytes`, may be read as a whole."""
+        share = self._bytes_left // max(self._segments, 1)
+        return self._left is None or size_bytes <= max(share, LEAST_BYTES_PER_SEGMENT)
+
+    def spend(self, cost: int, size_bytes: int = 0) -> None:
+        """Count what a segment cost, and how many of its bytes were read as batches."""
         self._segments -= 1
+        self._bytes_left = max(self._bytes_left - size_bytes, 0)
         if self._left is not None:
             self._left = max(self._left - cost, 0)
 
@@ -127,7 +142,10 @@ def survey_segment(
     share = budget.share()
     with SegmentReader(disk, segment.log) as reader:
         end = reader.end_position()
-        is_complete = counts.add_all(reader, share, segment, remarks)
+        is_read = budget.may_read(end)
+        is_complete = is_read and counts.add_all(reader, share, segment, remarks)
+        if not is_read and share is not None:
+            counts.add_first(reader, share)
         if not is_complete and share is not None:
             places = share // 2 // LARGE_BATCH_COST // HEADERS_AT_A_PLACE
             for position in _places(disk, segment, counts.position, end, places):
@@ -135,7 +153,7 @@ def survey_segment(
                 for _, header in zip(range(HEADERS_AT_A_PLACE), walk.headers()):
                     counts.add(header)
         first_timestamp = counts.first_timestamp(reader)
-    budget.spend(counts.cost)
+    budget.spend(counts.cost, end if is_complete else counts.position)
     max_timestamp = counts.max_timestamp
     if not is_complete:
         max_timestamp = max(max_timestamp, indexed_max_timestamp(disk, segment, is_last))
@@ -170,23 +188,36 @@ class _Counts:
         self._first_timestamp: int | None = None
 
     def add_all(self, reader: SegmentReader, limit: int | None, segment: Segment, remarks: Remarks) -> bool:
-        """Add the headers from the beginning, as far as they cost no more than `limit` -> whether those were all."""
+        """Add the sound batches from the beginning, as far as their headers cost no more than `limit` -> whether it is all.
+
+        Damage is a problem.
+        """
+        end, is_complete = reader.end_position(), True
+        left_out, faults = LeftOutBatches(), list[Damage]()
+        for found in reader.batches():
+            if is_left_out(found):
+                left_out.add(found.position)
+            if isinstance(found, Damage):
+                faults += [found] if found.kind != ZEROS and len(faults) < MOST_OF_A_PATH else []
+            elif found.is_valid:
+                self.add(found.header)
+            if limit is not None and self.cost >= limit and found.end_position < end:
+                self.position, is_complete = found.end_position, False
+                break
+        if left_out.count:
+            remarks.problem(segment.log, left_out.sentence())
+        for fault in faults:
+            remarks.problem(segment.log, f"byte {fault.position}: {fault.message}")
+        return is_complete
+
+    def add_first(self, reader: SegmentReader, limit: int) -> None:
+        """Add the headers from the beginning, as far as they cost no more than `limit`."""
         walk = HeaderWalk(reader.file, 0, reader.end_position())
         for header in walk.headers():
             self.add(header)
-            if limit is not None and self.cost >= limit and walk.position < walk.end:
-                self.position = walk.position
-                return False
-        if walk.position < walk.end:
-            self._add_behind_damage(reader, walk.position, segment, remarks)
-        return True
-
-    def _add_behind_damage(self, reader: SegmentReader, position: int, segment: Segment, remarks: Remarks) -> None:
-        for found in reader.batches(position):
-            if not isinstance(found, Damage):
-                self.add(found.header)
-            elif found.kind != ZEROS:
-                remarks.problem(segment.log, f"byte {found.position}: {found.message}")
+            if self.cost >= limit:
+                break
+        self.position = walk.position
 
     def add(self, header: RecordBatch | LegacyBatch) -> None:
         """Add one header, of any format."""

@@ -40,7 +40,7 @@ class Surveyed:
         if self.sampled:
             logs.remarks.unknown(
                 f"Of {self.sampled} of {self.segments} segments only some batch headers were read: their batches and records "
-                "are not counted, and codecs are those that were seen; --deep reads all headers."
+                "are not counted, and codecs are those that were seen; --deep reads all batches."
             )
 
     def _survey(self, limit: int | None) -> None:

@@ -33,14 +33,17 @@ from kcli.inspect.dumping.selected_log import (
     walk,
 )
 from kcli.inspect.dumping.selection import Selection
-from kcli.inspect.quantities import format_count
+from kcli.inspect.instants import format_instant
+from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.log_directory import (
+    DIRECTORY_NOT_FILE,
     FoundFile,
     LogDirectory,
     PartitionDirectory,
     Segment,
     Target,
     base_name,
+    is_file_name,
     join_path,
     parent_path,
     read_partition,
@@ -116,6 +119,7 @@ class Dump:
         self.statistics: Statistics | None = None
         self.result = DumpResult()
         self._named: frozenset[str] = frozenset()
+        self._left_out: dict[str, LeftOutBatches] = {}
         self._only_logs = options.statistics or not selection.is_everything
         if options.statistics:
             from kcli.inspect.dumping.statistics import Statistics
@@ -147,10 +151,13 @@ class Dump:
     def finish(self) -> DumpResult:
         """Report what is left to report, and tell the renderer that all is done."""
         if self.statistics is not None and self._named:
+            self.statistics.batches_left_out = sum(left_out.count for left_out in self._left_out.values())
             self.renderer.statistics(self.statistics.report())
         self.renderer.end(self.result)
+        for path, left_out in self._left_out.items():
+            self.tell(f"{path}: {left_out.sentence()}")
         if self._named and not self.result.records and self._selects_records():
-            self.tell("0 records matched")
+            self.tell(f"0 records matched{_searched_times(self.selection)}")
         return self.result
 
     def _selects_records(self) -> bool:
@@ -183,12 +190,29 @@ class Dump:
                 self._file(FoundFile(join_path(directory, name), parsed))
 
     def _partition(self, partition: PartitionDirectory) -> None:
+        self._check_log(partition)
         if self._only_logs:
             self._segments(partition, partition.segments)
             return
+        for name in partition.directories:
+            if is_file_name(name):
+                self.problem(join_path(partition.path, name), DIRECTORY_NOT_FILE)
         for file in _files_of(partition):
             if not self.is_done():
                 self._file(file)
+
+    def _check_log(self, partition: PartitionDirectory) -> None:
+        """Report a partition whose `.log` is missing, as `kcli verify` does: else it would look as if it had no records."""
+        if partition.segments:
+            return
+        from kcli.inspect.verification.directories import read_root
+        from kcli.inspect.verification.evidence import missing_log
+        from kcli.inspect.verification.findings import FindingList
+
+        root = read_root(self.disk, partition.log_directory, FindingList(), with_topics=False)
+        sentence = missing_log(self.disk, partition, root.options(partition))
+        if sentence is not None:
+            self.problem(partition.path, sentence, is_opened=True)
 
     def _file(self, file: FoundFile) -> None:
         if file.kind not in LOG_KINDS:
@@ -247,7 +271,13 @@ class Dump:
 
     def _selector(self, record_filter: RecordFilter, budget: Budget) -> Selector:
         records = self.options.records or self.options.statistics
-        return Selector(record_filter, budget, records=records, large_bytes=self.options.max_record_bytes)
+        return Selector(
+            record_filter,
+            budget,
+            records=records,
+            only_sound=not self._shows_damage,
+            large_bytes=self.options.max_record_bytes,
+        )
 
     def transactions(self, partition: PartitionDirectory) -> AbortedTransactions:
         """The transactions of a partition. Raises OSError as the disk does."""
@@ -305,8 +335,6 @@ class Dump:
             self._damage(path, event)
         elif isinstance(event, Note):
             self._note(path, event.message)
-        elif isinstance(event, SelectedRecords) and self._would_hide_damage(event.batch):
-            self._left_out_of_rows(path, event)
         elif isinstance(event, SelectedRecords):
             self.result = self.result._replace(records=self.result.records + len(event.indexes))
             if self.statistics is not None:
@@ -315,15 +343,6 @@ class Dump:
                 self.renderer.records(event)
         else:
             self._batch(event)
-
-    def _would_hide_damage(self, batch: LogBatch) -> bool:
-        """True where records of a batch with a wrong CRC would be shown without a word of that: in rows."""
-        return not batch.is_valid and self.statistics is None and not self.renderer.shows_damage
-
-    def _left_out_of_rows(self, path: str, selected: SelectedRecords) -> None:
-        records = format_count(len(selected.indexes), "record")
-        place = f"byte {selected.batch.position}: {records} of the batch left out"
-        self.tell(f"{path}: {place}, since its CRC is wrong; the text and JSON outputs show them and say so")
 
     def _batch(self, batch: LogBatch) -> None:
         self.result = self.result._replace(batches=self.result.batches + 1)
@@ -335,6 +354,8 @@ class Dump:
     def _damage(self, path: str, damage: Damage) -> None:
         unfinished = parse_file_name(base_name(path)).state in _UNFINISHED_STATES
         place = f"byte {damage.position}: {damage.message}"
+        if not self._shows_damage and is_left_out(damage):
+            self._left_out.setdefault(path, LeftOutBatches()).add(damage.position)
         if not unfinished:
             self.result = self.result._replace(damages=self.result.damages + 1)
         if unfinished:
@@ -355,9 +376,9 @@ class Dump:
         """True where the renderer has a place for damage and notes."""
         return self.statistics is None and self.renderer.shows_damage
 
-    def problem(self, path: str, message: str) -> None:
-        """Report a path that cannot be opened or read."""
-        unopened = self.result.unopened + (path in self._named and not self._can_be_opened(path))
+    def problem(self, path: str, message: str, *, is_opened: bool = False) -> None:
+        """Report a path that cannot be opened or read, or (`is_opened`) that lacks a file."""
+        unopened = self.result.unopened + (path in self._named and not is_opened and not self._can_be_opened(path))
         self.result = self.result._replace(problems=self.result.problems + 1, unopened=unopened)
         self.renderer.flush()  # so that a terminal shows the sentence behind what was shown before it
         self.tell(f"{path}: {message}")
@@ -413,6 +434,16 @@ class Dump:
         for count, entry in enumerate(entries, 1):  # noqa: B007
             yield entry
         self.result = self.result._replace(entries=self.result.entries + count)
+
+
+def _searched_times(selection: Selection) -> str:
+    """Return "; the timestamps searched are from A up to, not including, B", or nothing without --time."""
+    first, end = (None if bound is None else format_instant(bound) for bound in selection.times)
+    if first is None and end is None:
+        return ""
+    bounds = [f"from {first} on" if end is None else f"from {first}"] if first is not None else []
+    bounds += [f"up to, not including, {end}"] if end is not None else []
+    return f"; the timestamps searched are {' '.join(bounds)}"
 
 
 def _with_segments(disk: Disk, partition: PartitionDirectory | None, segments: list[Segment]) -> PartitionDirectory:

@@ -64,7 +64,7 @@ def _end_if_before(disk: Disk, segment: Segment, first_time_ms: int) -> int | No
     from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
     from kcli.log.header_walk import HeaderWalk
     from kcli.log.log_reader import SegmentReader
-    from kcli.log.segment_seek import holds_entry
+    from kcli.log.segment_seek import is_end_of_batch
 
     if segment.time_index is None or segment.offset_index is None:
         return None
@@ -77,7 +77,7 @@ def _end_if_before(disk: Disk, segment: Segment, first_time_ms: int) -> int | No
     if not 0 <= timestamp < first_time_ms or not 0 < index_offset <= relative_offset or position <= 0:
         return None
     with SegmentReader(disk, segment.log) as reader:
-        if not holds_entry(reader, segment.base_offset + index_offset, position):
+        if not is_end_of_batch(reader, segment.base_offset + index_offset, position):
             return None
         walk = HeaderWalk(reader.file, position, reader.end_position())
         agrees = False

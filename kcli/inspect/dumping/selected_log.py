@@ -13,11 +13,12 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.dumping.record_filter import ALL, NONE, SOME, Indexes, RecordFilter
+from kcli.inspect.quantities import format_offsets
+from kcli.inspect.sound_batches import BAD_CRC
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner, RecordWindow
 
-# Kinds of Damage inside a batch, beside those of kcli.log.log_reader.
-BAD_CRC = "bad-crc"
+# A kind of Damage inside a batch, in addition to those of kcli.log.log_reader and BAD_CRC.
 BAD_RECORDS = "bad-records"
 
 
@@ -76,7 +77,8 @@ class Budget:
 class Selector:
     """Turns batches into events. With `records` the selected records are given out behind their batch.
 
-    Of a record above `large_bytes` the window is `left_out`: it has offset, timestamp and sizes only.
+    With `only_sound` a batch with a wrong CRC gives nothing but Damage: where records are counted, or shown without a word on
+    their batch. Of a record above `large_bytes` the window is `left_out`: it has offset, timestamp and sizes only.
     """
 
     def __init__(
@@ -85,17 +87,19 @@ class Selector:
         budget: Budget,
         *,
         records: bool,
+        only_sound: bool = False,
         large_bytes: int = limits.MAX_SHOWN_RECORD_BYTES,
     ) -> None:
         self.filter = record_filter
         self.budget = budget
         self._records = records
+        self._only_sound = only_sound
         self._large_bytes = large_bytes
         self._scanner = RecordScanner()
 
     def events(self, batch: LogBatch) -> Iterator[Event]:
         """What is selected of one batch, and what is wrong with it."""
-        verdict = self.filter.verdict(batch.header)
+        verdict = NONE if self._only_sound and not batch.is_valid else self.filter.verdict(batch.header)
         if self._records:
             shown = verdict == ALL and not self.budget.skip
         else:
@@ -104,6 +108,8 @@ class Selector:
             yield batch
         if not batch.is_valid:
             message = f"the stored CRC is {batch.header.crc}, the computed one {batch.computed_crc}"
+            if self._only_sound:
+                message += f"; its header states {format_offsets(batch.header.base_offset, batch.header.next_offset)}"
             yield Damage(batch.position, batch.end_position, BAD_CRC, message)
         if verdict == NONE or not self._records:
             return
@@ -127,7 +133,7 @@ class Selector:
 
     def count(self, batch: LogBatch) -> int:
         """How much of a batch is selected: records, or 1 or 0 where only batches are shown."""
-        verdict = self.filter.verdict(batch.header)
+        verdict = NONE if self._only_sound and not batch.is_valid else self.filter.verdict(batch.header)
         if verdict == NONE:
             return 0
         if not self._records:

@@ -10,8 +10,8 @@
     producers              batches, records, sequences                           MAX_PRODUCERS, the smallest go
     transactions           committed, aborted, open at the end                   MAX_PRODUCERS open ones
 
-Keys, values and times are those of data records; control records are counted by themselves. `report` gives a dict for JSON
-(docs/json-output.md); the text is made of the same dict.
+Only sound batches count (kcli.inspect.sound_batches). Keys, values and times are those of data records; control records are
+counted by themselves. `report` returns a dict for JSON (docs/json-output.md); the text is made of the same dict.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Statistics:
     """Collects; told of files, of batches and, behind each batch, of its selected records."""
 
     def __init__(self) -> None:
+        self.batches_left_out = 0  # damaged ones, which the caller counts (kcli.inspect.sound_batches)
         self.files = self.batches = self.records = self.control_records = self.size_bytes = 0
         self.null_keys = self.null_values = self.headers = self.records_with_headers = 0
         self.first_timestamp: int | None = None
@@ -238,6 +239,7 @@ class Statistics:
         return {
             "files": self.files,
             "batches": self.batches,
+            "batchesLeftOut": self.batches_left_out,
             "records": self.records,
             "controlRecords": self.control_records,
             "sizeInBytes": self.size_bytes,

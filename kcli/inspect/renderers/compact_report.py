@@ -6,7 +6,7 @@ text      a table of partitions: what goes, of how much                      onc
 
 JSON      one object a line; docs/compact.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning or
   goes, not when one is added. Types: schema (the first line), skipped, plan, problem, result, summary (the last line). A
-  path that is not UTF-8 stands base64 in pathBase64 instead of path.
+  path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The first line is {"type":"schema","name":"kcli.describe","version":1}, then come the rows of the sections that were asked
 for, each with its type, then `unknown` and `problem`, and at last `summary`, which says of each section how many rows it
 has, or null where that cannot be told. docs/describe.md documents the types; the version grows when a field changes its
-meaning or goes, not when one is added. A path that is not UTF-8 stands base64 in pathBase64 instead of path.
+meaning or goes, not when one is added. A path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
 from __future__ import annotations

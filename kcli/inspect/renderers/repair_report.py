@@ -3,12 +3,12 @@
 text      <partition or log directory>: <counts>, offsets A to B afterwards
               <what is done>  <file>: <why>                                  one line a change, a hole, a remark
               left for you  <path>: <code>: <sentence>                       one line a finding that stays
-          what to do, of <code>: ...                                     one line a code that stays
+          what to do about <code>: ...                                     one line a code that stays
           <counts>; how the directory counts afterwards; where the quarantine is
 
 JSON      one object a line; docs/repair.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning or
   goes, not when one is added. Types: schema (the first line), change, hole, remark, left, partition, directory, problem,
-  summary (the last line). A path that is not UTF-8 stands base64 in pathBase64 instead of path.
+  summary (the last line). A path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class TextReport:
         """The files of the log directory itself, and how it counts afterwards; `quarantine` is where things were kept."""
         yield f"{self._palette.bold}{escape(plan.directory)}{self._palette.plain}: {_SHUTDOWN[plan.shutdown]}"
         if any("not start" in finding.broker_does for finding in plan.left):
-            yield "  but a broker does not start on it before what is left for you is done"
+            yield "  but a broker does not start on it until you have done what is left for you"
         yield from self._lines(plan.changes, [], plan.remarks, plan.left)
         if quarantine:
             yield f"what was removed is kept in {escape(quarantine)}"
@@ -106,13 +106,17 @@ class TextReport:
         """Something that could not be planned or done."""
         yield f"{self._palette.red}problem{self._palette.plain} {escape(path)}: {escape(message)}"
 
+    def cannot_run(self, message: str, summary: Summary) -> Iterator[str]:
+        """Nothing: stderr says why nothing was done."""
+        yield from ()
+
     def end(self, summary: Summary) -> Iterator[str]:
         """The closing lines."""
         palette = self._palette
         for code, kind in KINDS.items():
             # What to do about lost offsets is said below, once.
             if code in self._left_codes and not (summary.holes and code in HOLES):
-                yield f"{palette.dim}what to do, of {code}: {kind.repair_does}{palette.plain}"
+                yield f"{palette.dim}what to do about {code}: {kind.repair_does}{palette.plain}"
         counts = f"{format_count(summary.changes, 'change')} in {format_count(summary.partitions, 'partition')}"
         if summary.holes:
             counts += f", {format_count(summary.holes, 'range')} of offsets lost"
@@ -215,6 +219,11 @@ class JsonReport:
     def problem(self, path: str, message: str) -> Iterator[str]:
         """Something that could not be planned or done."""
         yield f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}'
+
+    def cannot_run(self, message: str, summary: Summary) -> Iterator[str]:
+        """Why nothing was done, and the closing line."""
+        yield f'{{"type":"problem","path":null,"message":{quote(message)}}}'
+        yield from self.end(summary)
 
     def end(self, summary: Summary) -> Iterator[str]:
         """The closing line."""

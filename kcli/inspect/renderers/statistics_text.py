@@ -24,6 +24,8 @@ def statistics_lines(report: dict[str, Any]) -> Iterator[str]:
         f"{format_count(report['files'], 'file')}, {format_bytes(report['sizeInBytes'])}; "
         f"{format_count(report['controlRecords'], 'control record')}"
     )
+    if report["batchesLeftOut"]:
+        yield f"{format_count(report['batchesLeftOut'], 'damaged batch')} left out"
     if report["firstTimestamp"] is not None:
         yield f"times {format_instant(report['firstTimestamp'])} to {format_instant(report['lastTimestamp'])}"
     headers = report["headers"]

@@ -1,12 +1,12 @@
 """What a verification found, as lines: for people, and as JSON for programs.
 
 text      <path>: [byte N, ][offset N, ]<severity> <code>: <sentence>      one line a finding, in a fixed order
-          a Kafka broker at start, of <code>: ...                          one line a code that was found
+          a Kafka broker at start, about <code>: ...                          one line a code that was found
           <counts>                                                         and whether all is sound
 
 JSON      one object a line; docs/verify.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning
-  or goes, not when one is added. Types: schema (the first line), finding, directory, partition, problem, summary (the
-  last line). A path that is not UTF-8 stands base64 in pathBase64 instead of path.
+  or is removed, not when one is added. Types: schema (the first line), finding, directory, partition, problem, summary (the
+  last line). A path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def text_lines(report: VerifyReport, *, colour: bool = False) -> Iterator[str]:
     codes = {finding.code for finding in report.findings if finding.severity != INFO}
     for code, kind in KINDS.items():
         if code in codes:
-            yield f"{palette.dim}a Kafka broker at start, of {code}: {kind.broker_does}{palette.plain}"
+            yield f"{palette.dim}a Kafka broker at start, about {code}: {kind.broker_does}{palette.plain}"
     for code, kind in KINDS.items():
         if code in codes and "left for you" in kind.repair_does.lower():
-            yield f"{palette.dim}what to do, of {code}: {kind.repair_does}{palette.plain}"
+            yield f"{palette.dim}what to do about {code}: {kind.repair_does}{palette.plain}"
     yield from _text_summary(report)
 
 

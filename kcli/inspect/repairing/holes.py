@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import zip_longest
 from typing import NamedTuple
 
+from kcli.format.file_names import parse_file_name
+from kcli.format.primitives import INT64_MAX
+from kcli.inspect.repairing.offset_ranges import OffsetRanges
+from kcli.inspect.verification.facts import PartitionResult
+from kcli.inspect.verification.finding_kinds import HOLES
+from kcli.inspect.verification.findings import serious
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
-from kcli.log.log_directory import read_partition
+from kcli.log.log_directory import base_name, read_partition
 from kcli.log.log_reader import LogBatch, SegmentReader
+from kcli.log.planned_disk import PlannedDisk
 
 
 class Hole(NamedTuple):
@@ -26,6 +34,7 @@ class Holes:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._holes: list[Hole] = []
+        self._offsets = OffsetRanges()
 
     def __bool__(self) -> bool:
         return bool(self._holes)
@@ -37,6 +46,7 @@ class Holes:
     def append(self, hole: Hole) -> None:
         """Add a hole as it is."""
         self._holes.append(hole)
+        self._offsets.add(hole.first_offset, INT64_MAX if hole.end_offset is None else hole.end_offset)
 
     def close(self, end_offset: int) -> None:
         """End the holes whose end is not known at `end_offset`."""
@@ -44,66 +54,68 @@ class Holes:
             hole._replace(end_offset=end_offset) if hole.end_offset is None and hole.first_offset < end_offset else hole
             for hole in self._holes
         ]
+        self._offsets = OffsetRanges(
+            (hole.first_offset, INT64_MAX if hole.end_offset is None else hole.end_offset) for hole in self._holes
+        )
 
     def add(self, first_offset: int, end_offset: int, why: str, path: str = "") -> None:
         """Add offsets that are missing, as far as no hole has them yet."""
-        path = path or self._directory
-        for hole in self.in_order():
-            hole_end = end_offset if hole.end_offset is None else hole.end_offset
-            if hole.first_offset <= first_offset < hole_end:
-                first_offset = hole_end
-            elif first_offset < hole.first_offset < end_offset:
-                self._holes.append(Hole(path, first_offset, hole.first_offset, why))
-                first_offset = hole_end
-        if first_offset < end_offset:
-            self._holes.append(Hole(path, first_offset, end_offset, why))
+        for first, end in self._offsets.missing(first_offset, end_offset):
+            self.append(Hole(path or self._directory, first, end, why))
 
 
-def without(ranges: list[tuple[int, int]], kept: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the offsets of `ranges` [first, end) that no batch (first, last) of `kept` has; neighbours are joined."""
-    left: list[tuple[int, int]] = []
-    inside = sorted(kept)
-    starts = [first for first, _ in inside]
-    for first, end in ranges:
-        for kept_first, kept_last in inside[max(bisect_right(starts, first) - 1, 0) :]:
-            if kept_first >= end or first >= end:
-                break
-            if kept_last < first:
-                continue
-            if first < kept_first:
-                left.append((first, kept_first))
-            first = max(first, kept_last + 1)
-        if first < end:
-            left.append((first, end))
-    joined: list[tuple[int, int]] = []
-    for first, end in sorted(left):
-        if joined and first <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((first, end))
-    return joined
+def without(ranges: Iterable[tuple[int, int]], kept: OffsetRanges) -> list[tuple[int, int]]:
+    """Return the offsets of `ranges` [first, end) that are not in `kept`, ascending; neighbours are joined."""
+    return [part for first, end in OffsetRanges(ranges) for part in kept.missing(first, end)]
 
 
-def sound_ranges(disk: Disk, directory: str) -> list[tuple[int, int]]:
-    """Return the offsets [first, end) of all sound batches in a partition's directory. Raises OSError."""
-    found: list[tuple[int, int]] = []
-    for segment in read_partition(disk, directory).segments:
-        with SegmentReader(disk, segment.log) as reader:
-            found += [
-                (one.header.base_offset, one.header.last_offset + 1)
-                for one in reader.batches()
-                if isinstance(one, LogBatch) and one.is_valid
-            ]
-    return found
+def lost_like_kafka(
+    planned: PlannedDisk, directory: str, log_start_offset: int, before: PartitionResult, after: PartitionResult
+) -> list[tuple[int, int]]:
+    """Return the offsets [first, end) of sound batches, and all offsets of segments with damage. Raises OSError.
+
+    Kafka keeps a batch with a wrong offset where it is, and a gap in a segment with damage need not be the cleaner's work.
+    Records below `log_start_offset` were deleted; one that the log never reached says nothing.
+    """
+    log_start = log_start_offset if log_start_offset < before.end_offset else 0
+    findings = [finding for finding in serious([*before.findings, *after.findings]) if finding.code not in HOLES]
+    damaged = {parse_file_name(base_name(finding.file)).base_offset for finding in findings}
+    lost: list[tuple[int, int]] = []
+    for disk in (planned.disk, planned):
+        segments = read_partition(disk, directory).segments
+        for segment, behind in zip_longest(segments, segments[1:]):
+            ranges = _sound_ranges(disk, segment.log)
+            lost += ranges
+            if segment.base_offset in damaged:
+                ends = [end for _, end in ranges] if behind is None else [behind.base_offset]
+                lost.append((segment.base_offset, max(ends, default=segment.base_offset)))
+    return [(max(first, log_start), end) for first, end in lost if end > max(first, log_start)]
 
 
-def batch_ranges(disk: Disk, directory: str) -> list[tuple[int, int]]:
-    """Return the first and last offsets of all batches of a log that is sound. Raises OSError."""
-    found: list[tuple[int, int]] = []
+def readable_ranges(disk: Disk, directory: str, log_start_offset: int) -> OffsetRanges:
+    """Return the offsets of the sound batches of a log, those below its start left out. Raises OSError."""
+    found = [one for segment in read_partition(disk, directory).segments for one in _sound_ranges(disk, segment.log)]
+    return OffsetRanges((max(first, log_start_offset), end) for first, end in found)
+
+
+def _sound_ranges(disk: Disk, path: str) -> list[tuple[int, int]]:
+    """The offsets [first, end) of the sound batches of a .log file."""
+    with SegmentReader(disk, path) as reader:
+        return [
+            (one.header.base_offset, one.header.last_offset + 1)
+            for one in reader.batches()
+            if isinstance(one, LogBatch) and one.is_valid
+        ]
+
+
+def batch_ranges(disk: Disk, directory: str) -> OffsetRanges:
+    """Return the offsets of all batches of a log that is sound. Raises OSError."""
+    found = OffsetRanges()
     for segment in read_partition(disk, directory).segments:
         file = disk.open_file(segment.log)
         try:
-            found += [(head.base_offset, head.last_offset) for head in HeaderWalk(file, 0, file.size()).headers()]
+            for head in HeaderWalk(file, 0, file.size()).headers():
+                found.add(head.base_offset, head.last_offset + 1)
         finally:
             file.close()
     return found

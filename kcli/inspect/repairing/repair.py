@@ -11,9 +11,10 @@
     kcli-uncleanable-partitions               one that cannot be read goes; else it stays until a broker starts
     .lock                                     held while files change, as a broker holds it
 
-The directory is treated as unclean from its start, whatever .kafka_cleanshutdown and the recovery points say. A plan is made
-again right before it is carried out, under the lock. Each partition's plan is carried out before the next one is made, so
-memory holds one at a time.
+The directory is treated as unclean from its start, whatever .kafka_cleanshutdown and the recovery points say. Whether it was
+stopped cleanly counts for what the checkpoints show of lost records, also where an earlier repair has taken the mark. A plan
+is made again right before it is carried out, under the lock. Each partition's plan is carried out before the next one is made,
+so memory holds one at a time.
 
 What a repair leaves is what `kcli verify` finds in the planned state: the same checks judge before and after. If only some
 partitions of a log directory are repaired, files of the directory change in the entries of these partitions only.
@@ -33,8 +34,9 @@ from kcli.format.primitives import FormatError
 from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
 from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root
 from kcli.inspect.verification.findings import Finding, FindingList, serious
+from kcli.log.clean_stops import checkpoint_digests
 from kcli.log.disk import Disk
-from kcli.log.file_changes import apply_changes
+from kcli.log.file_changes import apply_changes, kept_bytes
 from kcli.log.indexes import IndexSettings
 from kcli.log.log_directory import (
     LogDirectory,
@@ -80,7 +82,7 @@ class RootPlan(NamedTuple):
 
 
 class DirectoryLockedError(Exception):
-    """A running broker, or another repair, holds the log directory; the message is one sentence."""
+    """The log directory cannot be locked: a broker or another repair holds it, say; the message is one sentence."""
 
 
 class LogDirectoryRepair:
@@ -88,6 +90,7 @@ class LogDirectoryRepair:
 
     `indexes` are the settings for indexes that are built anew; None: each topic's own, as the metadata log beside has them.
     `is_whole` is False where only some of its partitions are repaired, `take_inner` is that of kcli.inspect.repairing.salvage.
+    `quarantine` is the folder of the quarantine, None for next to the log directory.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class LogDirectoryRepair:
         indexes: IndexSettings | None = None,
         is_whole: bool = True,
         take_inner: bool = False,
+        quarantine: str | None = None,
     ) -> None:
         self.disk = disk
         self.directory = log_directory
@@ -106,7 +110,7 @@ class LogDirectoryRepair:
         self.indexes = indexes
         self.is_whole = is_whole
         self.take_inner = take_inner
-        self.root = read_root(disk, log_directory, FindingList())
+        self.root = read_root(disk, log_directory, FindingList(), quarantine=quarantine)
         self._is_kraft = self.root.topics is not None or self._has_kraft_properties()
         self._ends: dict[tuple[str, int], int] = {}
         self._starts: dict[tuple[str, int], int] = {}
@@ -130,7 +134,12 @@ class LogDirectoryRepair:
 
     def lock(self) -> Callable[[], None]:
         """Take .lock -> what gives it back. Raises DirectoryLockedError and OSError."""
-        release = self.disk.lock(self._root(FileKind.LOCK))
+        path = self._root(FileKind.LOCK)
+        if self.disk.is_directory(path):
+            raise DirectoryLockedError(
+                f"{path} is a directory, and a broker locks a file of that name: move it away, then repair"
+            )
+        release = self.disk.lock(path)
         if release is None:
             raise DirectoryLockedError(self._locked())
         return release
@@ -157,7 +166,12 @@ class LogDirectoryRepair:
         )
         if topics is not None:
             topic_id = None if partition.is_metadata_log else topics.ids.get(partition.topic)
-            settings = settings._replace(topic_id=topic_id, indexes=topics.index_settings(partition.topic))
+            node_id = self.root.meta.node_id if self.root.meta is not None else None
+            settings = settings._replace(
+                topic_id=topic_id,
+                indexes=topics.index_settings(partition.topic),
+                replicas=topics.other_replicas(partition.topic, partition.partition, node_id),
+            )
         if self.indexes is not None:
             settings = settings._replace(indexes=self.indexes)
         plan = plan_partition(self.disk, partition.path, settings)
@@ -173,6 +187,9 @@ class LogDirectoryRepair:
 
     def plan_root(self) -> RootPlan:
         """Plan what becomes of the directory's own files, after its partitions were planned. Raises OSError."""
+        return self._plan_root()[0]
+
+    def _plan_root(self) -> tuple[RootPlan, PlannedDisk]:
         planned = PlannedDisk(self.disk)
         remarks: list[Remark] = []
         if self.is_whole:
@@ -181,7 +198,7 @@ class LogDirectoryRepair:
             if planned.exists(self._root(kind)):
                 self._bound_offsets(planned, kind, effect)
         mark = self._root(FileKind.CLEAN_SHUTDOWN)
-        is_there = planned.exists(mark)
+        is_there = planned.is_regular(mark)
         changes, left = planned.changes(), self._left(planned)
         lost_partition = any(finding.code == "partition-missing" for finding in left)
         if not is_there and self._mark is None:
@@ -195,7 +212,7 @@ class LogDirectoryRepair:
             changes.append(Change(REMOVE, mark, why, size))
             if is_there:
                 planned.remove(mark)
-        return RootPlan(self.directory, changes, remarks, shutdown, left)
+        return RootPlan(self.directory, changes, remarks, shutdown, left), planned
 
     def _remove_unreadable(self, planned: PlannedDisk, remarks: list[Remark]) -> None:
         unreadable = dict(self.root.checkpoints.problems)
@@ -258,7 +275,7 @@ class LogDirectoryRepair:
         """Plan the repair of one partition and carry it out; the lock must be held. Raises RepairError and OSError."""
         plan = self.plan(partition)
         if plan.changes:
-            self._check_space(plan)
+            self._check_space(plan, quarantine)
             self._take_mark(quarantine)
             quarantine.announce(plan.changes)
             apply_changes(self.disk, plan.changes, quarantine)
@@ -268,10 +285,18 @@ class LogDirectoryRepair:
         """Note that a partition could not be repaired: the directory must not count as clean, nor the repair as complete."""
         self._loses_records = self._has_failed = True
 
-    def _check_space(self, plan: PartitionPlan) -> None:
+    def _check_space(self, plan: PartitionPlan, quarantine: Quarantine) -> None:
         """Files are written beside those that they replace, and what goes is kept: both must fit before anything is touched."""
         needed = sum(change.size_bytes for change in plan.changes if change.kind in (REWRITE, WRITE))
-        needed += sum(end - start for change in plan.changes if change.kind != WRITE for start, end in change.dropped)
+        copied, moved = kept_bytes(plan.changes)
+        free_for_kept = quarantine.free_bytes(plan.directory)
+        if free_for_kept is None:
+            needed += copied
+        elif free_for_kept < copied + moved:
+            raise RepairError(
+                f"{quarantine.folder}: the quarantine needs {copied + moved} bytes of disk and {free_for_kept} are free; "
+                "nothing was touched"
+            )
         free = self.disk.free_bytes(plan.directory)
         if free < needed:
             raise RepairError(
@@ -281,7 +306,9 @@ class LogDirectoryRepair:
     def _take_mark(self, quarantine: Quarantine) -> None:
         """Before the first change: a crash from now on must not leave a directory that counts as clean."""
         path = self._root(FileKind.CLEAN_SHUTDOWN)
-        if self._mark is None and self.disk.exists(path):
+        if self.root.was_stopped_cleanly:
+            quarantine.note_clean_stop(checkpoint_digests([self.disk], self.directory))
+        if self._mark is None and self.disk.is_regular(path):
             self._mark = self.disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)
             why = "set aside while files change; written again where no records were lost"
             quarantine.announce([Change(REMOVE, path, why, len(self._mark))])
@@ -290,7 +317,9 @@ class LogDirectoryRepair:
 
     def apply_root(self, quarantine: Quarantine) -> RootPlan:
         """Carry out what becomes of the directory's own files, the last step of a repair. Raises OSError."""
-        plan = self.plan_root()
+        plan, planned = self._plan_root()
+        if self.root.was_stopped_cleanly:
+            quarantine.note_clean_stop(checkpoint_digests([self.disk, planned], self.directory))
         # The mark of a clean stop was taken before the first change.
         changes = [
             change for change in plan.changes if self._mark is None or change.path != self._root(FileKind.CLEAN_SHUTDOWN)
@@ -299,6 +328,7 @@ class LogDirectoryRepair:
         apply_changes(self.disk, changes, quarantine)
         if self._mark is not None and plan.shutdown == CLEAN:
             self.disk.write_file(self._root(FileKind.CLEAN_SHUTDOWN), self._mark)
+            quarantine.note_clean_stop({})
         if not self._has_failed:
             quarantine.finish()
         return plan

@@ -12,8 +12,8 @@
                                  old segments are gone, else dropped
     3  bad batches               cut out, what can be put right is             the log is cut at the first one, and all
                                  (kcli.inspect.repairing.salvage)                        segments behind it go
-       the end of the log        an empty segment where the log once reached   the last batch
-                                 (kcli.inspect.verification.evidence)
+       the end of the log        where the log once reached, or the last       the last batch
+                                 batch (kcli.inspect.repairing.log_end)
     4  leader epochs             rebuilt where the batches contradict them     believed
     5  recovery of all segments  kcli.log.log_loader, from offset 0 on, as after a crash: indexes, snapshots, epochs
     6  files that were sound     stay as they are (kcli.inspect.verification.sound_files)   are rebuilt
@@ -28,23 +28,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format import limits
 from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
-from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, sound_ranges, without
-from kcli.inspect.repairing.misplaced_segments import Placement, place_segments
-from kcli.inspect.repairing.salvage import (
-    Cut,
-    LogSalvager,
-    SegmentSalvage,
-    mend_epochs_across,
-    rebuild_epochs,
-)
-from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, start_by_epochs
+from kcli.inspect.quantities import format_offsets
+from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, lost_like_kafka, readable_ranges, without
+from kcli.inspect.repairing.log_end import LogEnd, find_log_end, known_ends
+from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, place_segments
+from kcli.inspect.repairing.salvage import Cut, LogSalvager, SegmentSalvage, mend_epochs_across, rebuild_epochs
+from kcli.inspect.repairing.topic_ids import restore_topic_id
+from kcli.inspect.verification.evidence import start_by_epochs
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList, serious
@@ -53,11 +48,14 @@ from kcli.inspect.verification.sound_files import keep_sound_files
 from kcli.log.disk import Disk
 from kcli.log.indexes import IndexSettings
 from kcli.log.leftovers import finish_leftovers
-from kcli.log.log_directory import base_name, join_path, read_partition
+from kcli.log.log_directory import DIRECTORY_NOT_FILE, base_name, join_path, read_partition
 from kcli.log.log_loader import LoadedLog, LoadSettings, load_log
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.planned_disk import REMOVE, WRITE, Change, PlannedDisk, is_zeros
+
+if TYPE_CHECKING:
+    from kcli.inspect.description.cluster_topics import OtherReplicas
 
 # How often what stands in the way of a recovery is taken away before the log is cut there for good.
 MOST_SINGLE_CUTS = 64
@@ -77,7 +75,7 @@ class RepairSettings(NamedTuple):
     `also_check` adds what the log directory's own checks find in the partition, on the disk as planned.
 
     `topic_id` is what the cluster's metadata say, None where they are not at hand; `needs_topic_id` is False for clusters
-    from before KRaft, whose partitions may lack one.
+    from before KRaft, whose partitions may lack one. `replicas` say who else has the records, None where that is not known.
     """
 
     like_kafka: bool = False
@@ -87,6 +85,7 @@ class RepairSettings(NamedTuple):
     needs_topic_id: bool = False
     take_inner: bool = False
     options: PartitionOptions = PartitionOptions()
+    replicas: OtherReplicas | None = None
     also_check: Callable[[Disk, FindingList], None] = lambda disk, findings: None
 
 
@@ -140,6 +139,10 @@ class _Planner:
         self.drops_log_start = False
 
     def plan(self) -> PartitionPlan:
+        for name in read_partition(self.planned.disk, self.directory).directories:
+            file = parse_file_name(name)
+            if file.kind is FileKind.LOG and file.state is FileState.CURRENT:
+                raise RepairError(f"{join_path(self.directory, name)}: {DIRECTORY_NOT_FILE}, then repair")
         before = self._verify(self.planned.disk, self.settings.options)
         if not self.settings.like_kafka and all(finding.code in HOLES for finding in serious(before.findings)):
             return self._unchanged(before)
@@ -150,7 +153,7 @@ class _Planner:
             self._remove_odd_files()
             self._decide_swaps()
             self._try(lambda: finish_leftovers(self.planned, self.directory, self.settings.indexes))
-            evident_end = self._salvage(placement)
+            evident_end = self._salvage(placement, before)
             if log_start_offset > evident_end:
                 self.drops_log_start, log_start_offset = True, start_by_epochs(self.planned.disk, self.directory, evident_end)
         load_settings = LoadSettings(False, log_start_offset, 0, self.settings.indexes)
@@ -158,12 +161,12 @@ class _Planner:
         self._try(lambda: loaded.append(load_log(self.planned, self.directory, load_settings)))
         if not self.settings.like_kafka:
             keep_sound_files(self.planned, self.directory, loaded[-1].log_start_offset)
-        self._restore_partition_metadata()
+        self._restore_topic_id()
         return self._finished(loaded[-1], before)
 
     def _unchanged(self, before: PartitionResult) -> PartitionPlan:
         """The plan for a partition in which nothing is damaged, though offsets may be missing."""
-        self._restore_partition_metadata()
+        self._restore_topic_id()
         for first_offset, end_offset in before.missing:
             self.holes.add(first_offset, end_offset, _NO_BATCH)
         return PartitionPlan(
@@ -195,11 +198,13 @@ class _Planner:
             self.holes = Holes(self.directory)
             why = "the log is cut at its first bad batch" if cut else _NO_BATCH
             lost_end = max([before.end_offset, *(last for _, last in missing)])
-            missing = [*sound_ranges(self.planned.disk, self.directory), *missing, (end, lost_end)]
+            lost = lost_like_kafka(self.planned, self.directory, self.settings.log_start_offset, before, after)
+            missing = [*lost, *missing, (end, lost_end)]
+            kept = readable_ranges(self.planned, self.directory, start)
         else:
             self._name_displaced()
-            why = _NO_BATCH
-        for first_offset, end_offset in without(missing, batch_ranges(self.planned, self.directory)):
+            why, kept = _NO_BATCH, batch_ranges(self.planned, self.directory)
+        for first_offset, end_offset in without(missing, kept):
             self.holes.add(first_offset, end_offset, why)
         loses_records = cut or bool(self.holes) or self.takes_inner
         return PartitionPlan(
@@ -240,9 +245,9 @@ class _Planner:
             return
         kept = batch_ranges(self.planned, self.directory)
         for path, first_offset, last_offset in self.displaced:
-            if not any(first <= first_offset and last_offset <= last for first, last in kept):
-                why = f"the batch of offsets {first_offset} to {last_offset} contradicts the rest of the log"
-                self.holes.add(first_offset, last_offset + 1, why, path)
+            why = f"the batch of offsets {first_offset} to {last_offset} contradicts the rest of the log"
+            for first, end in without([(first_offset, last_offset + 1)], kept):
+                self.holes.add(first, end, why, path)
 
     def _explain_snapshots(self, loaded: LoadedLog) -> None:
         """A recovery drops snapshots on its way; what counts in the end is how the log ended."""
@@ -350,7 +355,7 @@ class _Planner:
             if file.kind in (*_SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT) and not file.is_regular:
                 self._remove(path, "a broker does not write such a name, and may not start with it")
             elif file.kind is not FileKind.UNKNOWN and file.state in (FileState.TEMPORARY, FileState.PARTIAL):
-                self._remove(path, "it was being written when the broker stopped")
+                self._remove(path, LEFTOVER)
 
     def _decide_swaps(self) -> None:
         """Drop the swap of a segment that is damaged while what it was made of is still there."""
@@ -358,8 +363,9 @@ class _Planner:
             path = self._path(base_offset, FileKind.LOG, FileState.SWAP)
             if self._is_sound(path):
                 continue
-            deleted = [base for base in self._bases(FileState.DELETED) if base >= base_offset and base not in self._bases()]
-            if not any(base >= base_offset for base in self._bases()) and not deleted:
+            bases = set(self._bases())
+            deleted = [base for base in self._bases(FileState.DELETED) if base >= base_offset and base not in bases]
+            if not any(base >= base_offset for base in bases) and not deleted:
                 continue
             for kind in _SEGMENT_KINDS:
                 swap = self._path(base_offset, kind, FileState.SWAP)
@@ -376,8 +382,8 @@ class _Planner:
 
     # --------------------------------------------------------------------------------------------- 3, 4: batches, epochs
 
-    def _salvage(self, placement: Placement) -> int:
-        """Cut out and fix what is damaged in the segments -> the offset that the log once reached."""
+    def _salvage(self, placement: Placement, before: PartitionResult) -> int:
+        """Cut out and fix what is damaged in the segments -> the offset at which the log ends then."""
         salvager = LogSalvager(self.planned, take_inner=self.settings.take_inner)
         bases = self._bases()
         found: list[SegmentSalvage] = []
@@ -385,8 +391,8 @@ class _Planner:
         for base_offset, next_base in zip_longest(bases, bases[1:]):
             path = self._path(base_offset, FileKind.LOG)
             end_offset = 2**63 - 1 if next_base is None else next_base
-            known_ends = self._known_ends() if next_base is None else []
-            found.append(salvager.salvage(path, base_offset, next_offset, end_offset, known_ends))
+            ends = known_ends(self.planned.disk, self.directory, self.settings.options) if next_base is None else []
+            found.append(salvager.salvage(path, base_offset, next_offset, end_offset, ends))
             next_offset = max(next_offset, found[-1].next_offset)
         mend_epochs_across(found)
         for base_offset, next_base, salvage in zip_longest(bases, bases[1:], found):
@@ -403,55 +409,40 @@ class _Planner:
                 self._remove_segment(base_offset, "no batch of the segment is left")
         self.displaced += [(lost.path, lost.first_offset, lost.end_offset - 1) for lost in placement.lost]
         rebuild_epochs(self.planned, self.directory, [run for salvage in found for run in salvage.epochs if run.epoch >= 0])
-        return self._keep_end(placement, bases, found)
-
-    def _known_ends(self) -> list[int]:
-        """The offsets at which the checkpoints and the snapshots' names say that the log ends or ended."""
-        options = self.settings.options
-        names = [parse_file_name(name) for name in self.planned.disk.list_directory(self.directory)]
-        snapshots = [name.base_offset for name in names if name.kind is FileKind.PRODUCER_SNAPSHOT]
-        return [end for end in (options.recovery_point, options.high_watermark, *snapshots) if end is not None]
-
-    def _keep_end(self, placement: Placement, bases: list[int], found: list[SegmentSalvage]) -> int:
-        """Let the log end where it once ended, so that no offset is given out twice -> that offset."""
-        kept = [salvage.next_offset for salvage in found if salvage.kept]
-        batch_end = max([bases[0] if bases else 0, *kept])
-        unproven = [base for base, salvage in zip(bases, found, strict=True) if not salvage.kept and base > batch_end]
-        disk = self.planned.disk
-        partition = read_partition(disk, self.directory)
-        sizes = {segment.base_offset: disk.size(segment.log) for segment in partition.segments}
-        empty = [base for base in unproven if sizes.get(base) == 0]
-        partition = partition._replace(
-            snapshots=[file for file in partition.snapshots if file.base_offset not in placement.gone_names],
-            others=[file for file in partition.others if file.base_offset not in placement.gone_names],
-        )
-        claims = collect_claims(
-            disk,
-            partition,
+        log_end = find_log_end(
+            self.planned.disk,
+            before,
             self.settings.options,
-            is_end_damaged=not found or found[-1].ends_damaged,
-            stated_end=found[-1].stated_end if found else None,
-            empty_names=empty,
-            unproven_names=[base for base in unproven if base not in empty],
+            list(zip(bases, found, strict=True)),
+            gone_names=placement.gone_names,
+            log_start_offset=self.settings.log_start_offset,
+            replicas=self.settings.replicas,
         )
-        evidence = evident_end(claims, batch_end)
-        for base_offset in unproven:
-            if base_offset != evidence.end_offset:
-                why = f"it has no sound batch, and nothing else shows that the log reached {base_offset}"
-                self._remove_segment(base_offset, why)
-        if evidence.end_offset > batch_end:
-            self._end_at(evidence, batch_end)
-        return evidence.end_offset
+        return self._keep_end(log_end)
 
-    def _end_at(self, evidence: Evidence, batch_end: int) -> None:
-        """Name what is missing up to the evident end, and let an empty segment begin there."""
-        end_offset = evidence.end_offset
-        path = self._path(end_offset, FileKind.LOG)
-        if not self.planned.exists(path):
-            self.planned.explain(path, f"an offset is not given out twice: {evidence.sentence()}")
+    def _keep_end(self, log_end: LogEnd) -> int:
+        """Let the log end where that is decided, and name what is missing before its evident end -> where it ends."""
+        batch_end, evidence, end_offset = log_end.batch_end, log_end.evidence, log_end.end_offset
+        replicas = "" if self.settings.replicas is None else f"; {self.settings.replicas.sentence}"
+        for base_offset in log_end.unproven:
+            if base_offset != end_offset:
+                why = f"it has no sound batch, and nothing else shows that the log reached {base_offset}"
+                if log_end.is_fetched and base_offset <= evidence.end_offset:
+                    why = f"it has no sound batch, and the broker fetches what is missing before it{replicas}"
+                self._remove_segment(base_offset, why)
+        path, first_missing = self._path(end_offset, FileKind.LOG), max(batch_end, self.settings.log_start_offset)
+        if log_end.is_fetched:
+            missing = format_offsets(first_missing, evidence.end_offset)
+            message = f"the log ends at offset {end_offset}, and the broker fetches {missing} from the leader{replicas}"
+            self.remarks.append(Remark(self.directory, message))
+        if end_offset > batch_end and not self.planned.exists(path):
+            why = "the log starts there" if log_end.is_fetched else f"an offset is not given out twice: {evidence.sentence()}"
+            self.planned.explain(path, f"{why}{replicas}")
             self.planned.put(path, ())
-        self.holes.close(end_offset)
-        self.holes.add(max(batch_end, self.settings.log_start_offset), end_offset, f"{_NO_BATCH}: {evidence.sentence()}")
+        if evidence.end_offset > batch_end:
+            self.holes.close(evidence.end_offset)
+            self.holes.add(first_missing, evidence.end_offset, f"{_NO_BATCH}: {evidence.sentence()}")
+        return end_offset
 
     def _cut(self, path: str, cuts: list[Cut], next_base: int | None) -> None:
         if not cuts:
@@ -470,28 +461,10 @@ class _Planner:
             if self.planned.exists(self._path(base_offset, kind)):
                 self._remove(self._path(base_offset, kind), why)
 
-    # --------------------------------------------------------------------------------------------- 7: partition.metadata
-
-    def _restore_partition_metadata(self) -> None:
-        path = join_path(self.directory, FileKind.PARTITION_METADATA.value)
-        topic_id = self.settings.topic_id
-        present = None
-        if self.planned.exists(path):
-            try:
-                present = decode_partition_metadata(self.planned.read_file(path, limits.MAX_TEXT_FILE_BYTES)).topic_id
-            except FormatError as error:
-                self._remove(path, error.message)
-        if present is None and topic_id is not None:
-            self.planned.explain(path, "the metadata log has the topic's id")
-            self.planned.write_file(path, encode_partition_metadata(PartitionMetadata(0, topic_id)))
-        elif present is None and self.settings.needs_topic_id:
-            message = "partition.metadata is missing, and no metadata log has the topic's id: a broker makes it *-stray"
-            self.remarks.append(Remark(path, message))
-        elif present is not None and topic_id is not None and present != topic_id:
-            message = (
-                f"it has topic id {present}, the metadata log {topic_id}: it is left as it is, the topic may be a deleted one"
-            )
-            self.remarks.append(Remark(path, message))
+    def _restore_topic_id(self) -> None:
+        is_needed = self.settings.needs_topic_id
+        found = restore_topic_id(self.planned, self.directory, self.settings.topic_id, is_needed=is_needed)
+        self.remarks += [Remark(path, message) for path, message in found]
 
 
 def _is_new_empty_epoch_file(change: Change) -> bool:

@@ -87,6 +87,7 @@ class SegmentSalvage(NamedTuple):
     `inner` are batches inside of damaged ones; they are among those that stay only with take_inner. `displaced` are the
     offsets (first, last) of sound batches that go because they contradict others or the segment's name. `stated_end` is the
     offset behind the damaged batches at the end, by their headers; `ends_damaged` is True where bytes at the end go.
+    `moved_end` is the offset behind displaced batches that continue the log: they were the last ones, and were moved.
     """
 
     cuts: list[Cut]
@@ -98,6 +99,7 @@ class SegmentSalvage(NamedTuple):
     displaced: list[tuple[int, int]]
     stated_end: int | None
     ends_damaged: bool
+    moved_end: int | None = None
 
 
 class _Unsound(NamedTuple):
@@ -140,7 +142,9 @@ class LogSalvager:
             bounds = (first_offset, end_offset)
             kept = batches.pick(choose(batches, *bounds))
             edges = [found.position for found in unsound if found.is_entry]
-            mends = mend_headers(reader.file, kept, bounds, size_bytes, self._content_fault, edges)
+            # First: a batch whose header is fixed takes its offset from those before it.
+            mends = mend_last_offset(kept, first_offset, known_ends)
+            mends += mend_headers(reader.file, kept, bounds, size_bytes, self._content_fault, edges)
             mends += mend_last_offset(kept, first_offset, known_ends)
             inner = self._search_inside(reader, kept, unsound, bounds)
         cuts = _cuts(kept, faults, batches, first_offset, size_bytes)
@@ -152,8 +156,9 @@ class LogSalvager:
             if batches.position[row] not in stays
         ]
         stated_end, ends_damaged = _end_of_damage(kept, unsound, next_offset)
+        moved_end = _end_of_moved(batches, kept, next_offset)
         return SegmentSalvage(
-            cuts, mends, len(kept), next_offset, _epoch_runs(kept), inner, displaced, stated_end, ends_damaged
+            cuts, mends, len(kept), next_offset, _epoch_runs(kept), inner, displaced, stated_end, ends_damaged, moved_end
         )
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
@@ -292,6 +297,20 @@ def _end_of_damage(kept: Batches, unsound: list[_Unsound], next_offset: int) -> 
         if found.header is not None:
             expected = stated_next_offset(found.header, expected) or expected
     return (expected if expected > next_offset else None), bool(behind)
+
+
+def _end_of_moved(batches: Batches, kept: Batches, next_offset: int) -> int | None:
+    """The offset behind the displaced batches that follow each other from `next_offset` on, None without any.
+
+    One that lies behind the batches that stay was the last one: it may begin below `next_offset`, too.
+    """
+    last_position = kept.position[-1] if len(kept) else -1
+    expected = next_offset
+    stays = set(kept.position)
+    for first, last, position in sorted(zip(batches.base_offset, batches.last_offset, batches.position, strict=True)):
+        if position not in stays and (first == expected or (position > last_position and first < expected <= last)):
+            expected = last + 1
+    return expected if expected > next_offset else None
 
 
 def _row(batch: LogBatch) -> Batch:

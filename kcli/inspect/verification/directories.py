@@ -5,7 +5,8 @@ what                                       sound where
 .lock                                      held: a broker runs; its moving parts are then not looked at
 .kafka_cleanshutdown                       there after a clean stop
 meta.properties                            there; with a directory id of its own
-checkpoints                                readable; every partition that they name has a directory
+checkpoints                                readable; every partition that they name has a directory; that of the high
+                                           watermarks is there
 names                                      each directory is a partition's, each file one of Kafka's
 partition.metadata                         there in a KRaft cluster, with the topic id of the metadata log beside it
 partitions                                 on one broker each only once (but for a replica that moves: -future)
@@ -21,6 +22,7 @@ from kcli.format.metadata_files import MetaProperties
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
+from kcli.log.clean_stops import is_as_stopped
 from kcli.log.disk import Disk
 from kcli.log.log_dir_owner import Owner, owner_of, topic_id_conflict
 from kcli.log.log_directory import (
@@ -32,6 +34,7 @@ from kcli.log.log_directory import (
     join_path,
     read_checkpoints,
 )
+from kcli.log.quarantine import default_folder
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import ClusterTopics
@@ -45,14 +48,23 @@ _OF_LOG_DIRECTORY = (
     FileKind.CLEANER_CHECKPOINT,
 )
 _KRAFT_VERSION = 1  # of meta.properties
+_NO_META_PROPERTIES = (
+    "there is no meta.properties in the log directory: cluster.id is in that of another log directory of the cluster, node.id "
+    "in server.properties; `kcli describe --show brokers` lists the directory ids of the node: take the one that no other "
+    "directory has"
+)
 
 
 class Root(NamedTuple):
-    """What a log directory says about itself. `topics` is None where the metadata log is not in it."""
+    """What a log directory says about itself. `topics` is None where the metadata log is not in it.
+
+    `is_clean` says that the mark of a clean stop is there, `was_stopped_cleanly` that a repair may have put it aside since.
+    """
 
     path: str
     is_live: bool
     is_clean: bool
+    was_stopped_cleanly: bool
     checkpoints: Checkpoints
     meta: MetaProperties | None
     topics: ClusterTopics | None
@@ -74,7 +86,7 @@ class Root(NamedTuple):
         return PartitionOptions(
             is_live=self.is_live,
             # The metadata log closes after the mark is written, and is always loaded as after a crash.
-            is_clean=False if self.is_live else None if partition.is_metadata_log else self.is_clean,
+            is_clean=False if self.is_live else None if partition.is_metadata_log else self.was_stopped_cleanly,
             is_compacted="compact" in policy,
             is_never_compacted=is_known and "compact" not in policy,
             recovery_point=checkpoints.recovery_points.get(key) if of_current else None,
@@ -84,11 +96,20 @@ class Root(NamedTuple):
         )
 
 
-def read_root(disk: Disk, path: str, findings: FindingList, *, with_topics: bool = True, asks_lock: bool = True) -> Root:
+def read_root(
+    disk: Disk,
+    path: str,
+    findings: FindingList,
+    *,
+    quarantine: str | None = None,
+    with_topics: bool = True,
+    asks_lock: bool = True,
+) -> Root:
     """Read the files of the log directory at `path`, as far as they are there; what cannot be read is a finding.
 
     The metadata log may be large: `with_topics=False` leaves it alone. A process that holds .lock itself must not ask for it
-    (`asks_lock=False`): closing the file would release the lock.
+    (`asks_lock=False`): closing the file would release the lock. `quarantine` is where repairs of the directory keep what they
+    remove, None for next to it.
     """
     checkpoints = read_checkpoints(disk, path)
     for at, message in checkpoints.problems:
@@ -98,11 +119,12 @@ def read_root(disk: Disk, path: str, findings: FindingList, *, with_topics: bool
     if disk.exists(meta_path):
         meta = check_small_file(disk, meta_path, FileKind.META_PROPERTIES, findings)
     clean_path = join_path(path, FileKind.CLEAN_SHUTDOWN.value)
-    is_clean = disk.exists(clean_path)
+    is_clean = disk.is_regular(clean_path)  # a directory is judged by its name
     if is_clean:
         check_small_file(disk, clean_path, FileKind.CLEAN_SHUTDOWN, findings)
     topics = _read_topics(disk, path) if with_topics else None
-    return Root(path, asks_lock and is_live(disk, path), is_clean, checkpoints, meta, topics)
+    was_stopped_cleanly = is_clean or is_as_stopped(disk, quarantine or default_folder(path), path)
+    return Root(path, asks_lock and is_live(disk, path), is_clean, was_stopped_cleanly, checkpoints, meta, topics)
 
 
 def _read_topics(disk: Disk, path: str) -> ClusterTopics | None:
@@ -122,7 +144,11 @@ def check_log_directory(disk: Disk, directory: LogDirectory, root: Root, finding
         if not root.is_clean:
             findings.add("unclean-shutdown", directory.path, "there is no .kafka_cleanshutdown in the log directory")
         if directory.file(FileKind.META_PROPERTIES) is None:
-            findings.add("meta-properties-missing", directory.path, "there is no meta.properties in the log directory")
+            findings.add("meta-properties-missing", directory.path, _NO_META_PROPERTIES)
+        if directory.file(FileKind.REPLICATION_CHECKPOINT) is None and any(map(_has_high_watermark, directory.partitions)):
+            message = "there is no replication-offset-checkpoint in the log directory: no high watermark is known, and kcli "
+            message += "compact cleans nothing before a broker has run"
+            findings.add("high-watermark-missing", directory.path, message)
     for path, why in directory.unreadable:
         if root.is_live and not disk.exists(path):
             continue
@@ -136,6 +162,11 @@ def check_log_directory(disk: Disk, directory: LogDirectory, root: Root, finding
     _check_states(directory, findings)
     if not root.is_live:
         _check_missing_partitions(directory, root, findings)
+
+
+def _has_high_watermark(partition: PartitionDirectory) -> bool:
+    """Return True if a broker checkpoints the high watermark of the partition."""
+    return partition.state is DirectoryState.CURRENT and not partition.is_metadata_log
 
 
 def _check_file(disk: Disk, file: FoundFile, findings: FindingList, *, is_live: bool) -> None:

@@ -5,16 +5,20 @@
     the high watermark, the recovery point            their offset                            unless the directory was stopped
     the last start in leader-epoch-checkpoint         its offset                                cleanly and the log's end is
                                                                                                 sound
-    a producer snapshot that can be read              the offset in its name                  no
+    a producer snapshot that can be read              the offset in its name                  where no segment is left
     the header of a damaged batch at the log's end    the offset behind it                    yes, where the header's count
                                                                                                 and its last offset agree
+    a sound batch out of order that continues the     the offset behind it                    yes
+      log's last batch exactly
     an empty segment                                  the offset in its name                  yes: a log is rolled where it ends
     a segment that has bytes and no sound batch, an   the offset in its name                  no
       index whose .log is missing
-    the log start offset                              its offset                              no
+    the log start offset                              its offset                              no, and it decides nothing: a
+                                                                                                wrong one deletes the log
 
 A crash can take the end of a log without a trace, so a checkpoint that is ahead of the log is believed then. After a clean
-stop log and checkpoints agree: one that does not agree is wrong, unless a second source reaches as far. Offsets below the
+stop log and checkpoints agree: one that does not agree is wrong, unless a second source reaches as far. A stop was not clean,
+whatever the mark says, if the recovery point is below the batches: a broker sets it to the log's end. Offsets below the
 evident end were given out to producers and may have been read. A broker that gives them out again hides new records from
 consumers that have passed them, so what is missing below it is named as lost, and a repair lets the log end there.
 
@@ -31,12 +35,12 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
-from kcli.format.file_names import FileKind, FileState
+from kcli.format.file_names import DirectoryState, FileKind, FileState
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import check_producer_snapshot
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.log.disk import Disk
-from kcli.log.log_directory import PartitionDirectory, read_partition
+from kcli.log.log_directory import FoundFile, PartitionDirectory, read_partition
 
 _INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
@@ -47,6 +51,7 @@ class Claim(NamedTuple):
     offset: int
     what: str
     is_strong: bool = False
+    decides: bool = True  # False: it confirms another claim, and no log ends where it alone says so
 
 
 class Evidence(NamedTuple):
@@ -66,35 +71,40 @@ def collect_claims(
     partition: PartitionDirectory,
     options: PartitionOptions,
     *,
+    batch_end: int,
     is_end_damaged: bool,
     stated_end: int | None = None,
+    moved_end: int | None = None,
     empty_names: Iterable[int] = (),
     unproven_names: Iterable[int] = (),
 ) -> list[Claim]:
     """Gather what the files of a partition and its checkpoints say.
 
-    `is_end_damaged`: the last segment is damaged at its end or has no sound batch. `stated_end` is the offset behind the
-    damaged batch at the end, as its header says; `empty_names` are base offsets of segments of 0 bytes, `unproven_names` those
-    of other segments without sound batches.
+    `batch_end` is the offset behind the last batch. `is_end_damaged`: the last segment is damaged at its end or has no sound
+    batch. `stated_end` is the offset behind the damaged batch at the end, as its header says, `moved_end` that behind batches
+    out of order; `empty_names` are base offsets of segments of 0 bytes, `unproven_names` those of other segments without sound
+    batches.
     """
-    is_strong = options.is_clean is not True or is_end_damaged or not partition.segments
+    was_clean = options.is_clean is True and (options.recovery_point is None or options.recovery_point >= batch_end)
+    is_strong = not was_clean or is_end_damaged or not partition.segments
     claims = [
-        Claim(offset, what, strong)
-        for offset, what, strong in (
-            (options.high_watermark, "the high watermark", is_strong),
-            (options.recovery_point, "the recovery point", is_strong),
-            (options.log_start_offset, "the log start offset", False),
-            (stated_end, "the offset after the damaged batch at the end", True),
+        Claim(offset, what, strong, decides)
+        for offset, what, strong, decides in (
+            (options.high_watermark, "the high watermark", is_strong, True),
+            (options.recovery_point, "the recovery point", is_strong, True),
+            (options.log_start_offset, "the log start offset", False, False),
+            (stated_end, "the offset after the damaged batch at the end", True, True),
+            (moved_end, "the offset after a batch that is out of order", True, True),
         )
         if offset is not None
     ]
     for file in partition.snapshots:
         if _is_readable(disk, file.path):
-            claims.append(Claim(file.base_offset, f"the offset of {file.name}"))
+            claims.append(Claim(file.base_offset, f"the offset of {file.name}", not partition.segments))
     epochs = read_epochs(disk, partition)
     if epochs:
         claims.append(Claim(epochs[-1].start_offset, "the start of the last leader epoch", is_strong))
-    orphans = {file.base_offset for file in partition.others if file.is_current and file.kind in _INDEX_KINDS}
+    orphans = {file.base_offset for file in _orphans(partition)}
     for offset in sorted({*orphans, *unproven_names}):
         claims.append(Claim(offset, "the offset in a segment's name"))
     for offset in empty_names:
@@ -106,9 +116,10 @@ def evident_end(claims: Iterable[Claim], log_end_offset: int) -> Evidence:
     """Find how far a log whose batches end at `log_end_offset` reached: the largest offset of a strong claim, or of two."""
     # Offsets of a segment are within 31 bits above its name: a log that lost one segment cannot have gone further.
     most = log_end_offset + INT32_MAX
-    beyond = sorted((claim for claim in claims if log_end_offset < claim.offset <= most), key=lambda claim: -claim.offset)
+    claims = (claim for claim in claims if log_end_offset < claim.offset <= most)
+    beyond = sorted(claims, key=lambda claim: (-claim.offset, claim.decides))
     for index, claim in enumerate(beyond):
-        if claim.is_strong or index > 0:
+        if claim.decides and (claim.is_strong or index > 0):
             return Evidence(claim.offset, tuple(one for one in beyond if one.offset >= claim.offset))
     return Evidence(log_end_offset)
 
@@ -117,7 +128,7 @@ def evident_start(disk: Disk, partition: PartitionDirectory, options: PartitionO
     """Find how early a log whose first segment begins at `base_offset` once began: at most there."""
     if any(file.state is FileState.DELETED and 0 <= file.base_offset < base_offset for file in partition.others):
         return base_offset  # a broker was removing segments when it stopped
-    orphans = [file.base_offset for file in partition.others if file.is_current and file.kind in _INDEX_KINDS]
+    orphans = [file.base_offset for file in _orphans(partition)]
     starts = [offset for offset in orphans if 0 <= offset < base_offset]
     entries = read_epochs(disk, partition)
     log_start = options.log_start_offset
@@ -125,6 +136,27 @@ def evident_start(disk: Disk, partition: PartitionDirectory, options: PartitionO
         epoch_start = max(entries[0].start_offset, log_start or 0)
         starts.append(epoch_start)
     return max(min([base_offset, *starts]), log_start or 0) if starts else base_offset
+
+
+def missing_log(disk: Disk, partition: PartitionDirectory, options: PartitionOptions) -> str | None:
+    """Return a sentence on a partition that has no `.log`, though it once had records; None if nothing shows that."""
+    if partition.segments or options.is_live or partition.state is DirectoryState.DELETE:
+        return None
+    start = (options.log_start_offset or 0) if options.is_clean is None else 0
+    evidence = evident_end(collect_claims(disk, partition, options, batch_end=start, is_end_damaged=True), start)
+    names = [file.name for file in _orphans(partition)]
+    if evidence.end_offset > start:
+        why = f"the log once reached offset {evidence.end_offset} ({evidence.sentence()})"
+    elif names:
+        why = f"{names[0]} is there"
+    else:
+        return None
+    return f"the .log is missing, although {why}: no records can be shown or counted"
+
+
+def _orphans(partition: PartitionDirectory) -> list[FoundFile]:
+    """Return the index files whose `.log` is missing."""
+    return [file for file in partition.others if file.is_current and file.kind in _INDEX_KINDS]
 
 
 def _is_readable(disk: Disk, path: str) -> bool:

@@ -7,7 +7,7 @@ from kcli.inspect.verification.severities import ERROR, INFO, WARNING
 _NEVER = "Nothing: a broker does not check this at start."
 _TRUSTED = "After a clean stop it trusts the file. After a crash it rebuilds the file from the log."
 _LAST_SEGMENT = " With a wrong last entry it treats the last segment as empty."
-_PREALLOCATED = "After a clean stop it takes the zeros for entries. After a crash it rebuilds the file of the active segment."
+_PREALLOCATED = "After a clean stop it reads the zeros as entries. After a crash it rebuilds the file of the active segment."
 _NO_START = "It does not start."
 _OFFLINE = "It takes the whole log directory offline, and does not start if it has no other."
 _STRAY = "It renames the partition to *-stray and creates an empty one."
@@ -201,6 +201,13 @@ ROWS = (
         "It lowers the high watermark. If the log once reached it, it keeps that end and names the lost offsets.",
     ),
     (
+        "high-watermark-missing",
+        INFO,
+        "A log directory with partitions has no replication-offset-checkpoint file, so no high watermark is known.",
+        "It starts with the log start offset as high watermark, and raises it once the replicas in sync have the records.",
+        "Nothing: a broker writes the file again. Until then kcli compact cleans nothing without --assume-committed.",
+    ),
+    (
         "log-start-beyond-end",
         ERROR,
         "The log start offset is after the end of the log.",
@@ -226,7 +233,7 @@ ROWS = (
         "name-irregular",
         ERROR,
         "A file has the suffix of a segment file, but its name does not begin with 20 digits.",
-        "It does not start if the name does not begin with a number. Otherwise it takes the number for a segment.",
+        "It does not start if the name does not begin with a number. Otherwise it uses the number as base offset of a segment.",
         "It renames a log whose batches no other segment has. It removes any other.",
     ),
     ("file-unknown", INFO, "A file is not one that Kafka writes.", "It ignores the file.", _NOTHING),
@@ -320,10 +327,11 @@ ROWS = (
     ),
     (
         "meta-properties-missing",
-        WARNING,
+        ERROR,
         "A log directory has no meta.properties file.",
-        "It does not start with the directory, because it is not formatted.",
-        "Left for you: write the file again, with version=1 and the cluster.id and node.id of the broker.",
+        _NO_START + " It does not start either if the other log directories of the node have the file.",
+        "Left for you: write version=1, the cluster.id and node.id of the node's other log directories, and the directory.id "
+        "that kcli describe --show brokers reads from the metadata log.",
     ),
     (
         "meta-properties-corrupt",
@@ -364,7 +372,7 @@ ROWS = (
         "clean-shutdown-corrupt",
         INFO,
         ".kafka_cleanshutdown has no readable broker epoch.",
-        "It takes the stop for a clean one all the same.",
+        "It treats the stop as a clean one.",
         _NOTHING,
     ),
     (

@@ -143,21 +143,24 @@ ROWS = (
     (
         "offset-gap",
         INFO,
-        "Offsets are missing inside a segment. The log cleaner may have removed them.",
+        "Offsets are missing inside a segment. The log cleaner may have removed them, because nothing shows the topic's "
+        "cleanup.policy.",
         _NEVER,
         "Nothing: the records are not in the directory.",
     ),
     (
         "offset-hole",
         WARNING,
-        "Offsets are missing inside a segment of a topic that is not compacted: records were lost, or a repair removed them.",
+        "Offsets are missing inside a segment, and the log cleaner did not remove them: records were lost, or a repair removed "
+        "them.",
         _NEVER + " Consumers skip the gap.",
         _HOLE,
     ),
     (
         "segment-gap",
         WARNING,
-        "Offsets are missing before a segment, and nothing shows that the log was compacted. A segment may be lost.",
+        "Offsets are missing before a segment, and nothing shows that the log was compacted. A segment may be lost. Or the "
+        ".log of a segment is empty while its .timeindex is not.",
         "It accepts the gap. Consumers skip it.",
         _HOLE,
     ),
@@ -166,7 +169,8 @@ ROWS = (
         ERROR,
         "The log ends before an offset that it once reached: records are lost, or a segment is missing.",
         "It starts, lowers its checkpoints, and gives the missing offsets to new records.",
-        "It names the lost offsets. It adds an empty segment at the old end of the log, so that no offset is given out twice.",
+        "It names the lost offsets. An empty segment begins at the old end of the log, so that no offset is given out twice. "
+        "If another replica is in sync, the broker fetches the rest instead.",
     ),
     (
         "segment-overlap",

@@ -13,9 +13,9 @@ anything else                         file-unknown          not Kafka's, and Kaf
 
 from __future__ import annotations
 
-from kcli.format.file_names import FileKind, FileState, segment_file_name
+from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
 from kcli.inspect.verification.findings import FindingList
-from kcli.log.log_directory import FoundFile, PartitionDirectory
+from kcli.log.log_directory import DIRECTORY_NOT_FILE, FoundFile, PartitionDirectory
 
 _INDEXES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 _SEGMENT_FILES = (FileKind.LOG, FileKind.PRODUCER_SNAPSHOT, *_INDEXES)
@@ -31,7 +31,10 @@ _LEFTOVERS = {
 
 def check_names(partition: PartitionDirectory, findings: FindingList, *, is_live: bool) -> None:
     """Judge every file of a partition that is no part of a segment. A running broker's own leftovers are none."""
+    segments = {name for name in partition.directories if _is_segment(name)}
     for file in partition.others:
+        if file.kind in _INDEXES and segment_file_name(file.base_offset, FileKind.LOG) in segments:
+            continue  # the directory in its segment's place is the finding
         if file.state is not FileState.CURRENT and file.kind is not FileKind.UNKNOWN:
             if not is_live:
                 findings.add(_LEFTOVERS[file.state], file.path, file.parsed.sentence())
@@ -42,7 +45,16 @@ def check_names(partition: PartitionDirectory, findings: FindingList, *, is_live
         elif file.kind not in _OF_PARTITION:
             findings.add("file-unknown", file.path, f"{file.parsed.sentence()} in a partition's directory")
     for name in partition.directories:
-        findings.add("file-unknown", f"{partition.path.rstrip('/')}/{name}", "a directory inside a partition's directory")
+        path = f"{partition.path.rstrip('/')}/{name}"
+        if name in segments:
+            findings.add("file-unreadable", path, DIRECTORY_NOT_FILE)
+        else:
+            findings.add("file-unknown", path, "a directory inside a partition's directory")
+
+
+def _is_segment(name: str) -> bool:
+    parsed = parse_file_name(name)
+    return parsed.kind is FileKind.LOG and parsed.state is FileState.CURRENT
 
 
 def _check_segment_file(file: FoundFile, findings: FindingList, *, is_live: bool) -> None:

@@ -12,13 +12,15 @@
     names and leftovers                     names
 
 Offsets that are missing are no fault by themselves: the log cleaner takes records away, and a broker accepts it all. Whether a
-log was cleaned is told by the cleaner's checkpoint, by batches with fewer records than offsets, by a delete horizon, by gaps
-inside of a segment, or by the topic's name; without any of these a gap between two segments is a finding.
+log was cleaned is shown by the cleaner's checkpoint, by batches with fewer records than offsets, by a delete horizon, by gaps
+inside of a segment, or by the topic's name; without any of these a gap between two segments is a finding. A gap inside of a
+segment is a finding if the topic's policy is known and not compact, or if a record without a key is before it (keyless).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from kcli.format.file_names import DirectoryState, FileKind, FileState
 from kcli.inspect.quantities import format_count, format_offsets
@@ -27,6 +29,7 @@ from kcli.inspect.verification.evidence import Evidence, collect_claims, evident
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, EpochRun, PartitionOptions, PartitionResult, SegmentFacts
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
+from kcli.inspect.verification.keyless import first_keyless_offset
 from kcli.inspect.verification.names import check_names
 from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
 from kcli.inspect.verification.readings import ReadAhead, log_start_offset, segment_options
@@ -36,6 +39,7 @@ from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 from kcli.log.disk import Disk
 from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, read_partition
+from kcli.log.segment_seek import load_time_index
 
 _CONFIRMED_BY_EVIDENCE = ("recovery-point-beyond-end", "high-watermark-beyond-end")
 
@@ -73,10 +77,11 @@ class PartitionVerifier:
         for segment in self.partition.segments:
             self._verify_segment(segment)
         self._finish_snapshots()
-        self._tell_open_transactions()
+        self._add_open_transactions()
         if self.options.is_whole:
             self._check_gaps()
             self._check_orphans()
+            self._check_emptied()
             self._check_start()
             self._check_epochs()
             self._check_checkpoints(self._check_end())
@@ -211,7 +216,8 @@ class PartitionVerifier:
             )
             self.findings.add("snapshot-behind", self.partition.path, message)
 
-    def _tell_open_transactions(self) -> None:
+    def _add_open_transactions(self) -> None:
+        """Add a note for each transaction that has no end in the log."""
         for txn in self.tracker.open_transactions():
             self.findings.add(
                 "transaction-open",
@@ -233,14 +239,16 @@ class PartitionVerifier:
 
     def _check_gaps(self) -> None:
         inner_gaps = any(facts.gaps and not facts.is_damaged for facts in self._facts)
-        code = "offset-hole" if self.options.is_never_compacted else "offset-gap"
+        keyless = self._first_keyless_offset()
         for before, facts in zip([None, *self._facts], self._facts, strict=False):
             if facts.first_gap is not None:
                 start, end, position = facts.first_gap
                 if not self._is_cleaned_up_to(end):
                     message = f"missing: {format_offsets(start, end)}; {format_count(facts.gaps, 'gap')} in the segment"
+                    is_hole = self.options.is_never_compacted or (keyless is not None and keyless < start)
+                    code = "offset-hole" if is_hole else "offset-gap"
                     self.findings.add(code, facts.path, message, position=position, offset=start)
-                    self._missing += facts.gap_ranges if self.options.is_never_compacted else []
+                    self._missing += facts.gap_ranges if is_hole else []
             if facts.gap_before is None or facts.starts_damaged:
                 continue
             start, end = facts.gap_before
@@ -248,12 +256,20 @@ class PartitionVerifier:
                 # A segment's name is its first offset, except where a cleaner took the first batches.
                 if not self._is_cleaned_up_to(end):
                     message = f"missing at the start of the log: {format_offsets(start, end)}"
+                    code = "offset-hole" if self.options.is_never_compacted else "offset-gap"
                     self.findings.add(code, facts.path, message, offset=start)
                     self._missing += [(start, end)] if self.options.is_never_compacted else []
             elif not before.is_damaged and not inner_gaps and not self._is_cleaned_up_to(end):
                 message = f"missing before the segment: {format_offsets(start, end)}"
                 self.findings.add("segment-gap", facts.path, message, offset=start)
                 self._missing.append((start, end))
+
+    def _first_keyless_offset(self) -> int | None:
+        """Return the offset of a record without a key that proves that later gaps are not the cleaner's, if one is needed."""
+        gaps = [facts.first_gap[0] for facts in self._facts if facts.first_gap is not None]
+        if not gaps or self.options.is_never_compacted or self._is_cleaned_up_to(max(gaps)):
+            return None
+        return first_keyless_offset(self.disk, self.partition.segments, max(gaps))
 
     def _check_orphans(self) -> None:
         """Name what the segments held whose index is there and whose .log is not: a broker removes both, the .log first."""
@@ -273,17 +289,38 @@ class PartitionVerifier:
                 self.findings.add("segment-gap", file.path, message, offset=start)
                 self._missing.append((start, end))
 
+    def _check_emptied(self) -> None:
+        """Name what the segments held whose .log is empty and whose .timeindex is not: a cleaner leaves both empty."""
+        if self.options.is_live or self.findings.vanished:
+            return
+        segments = {segment.base_offset: segment for segment in self.partition.segments}
+        for facts, behind in pairwise(self._facts):
+            start, end = max(facts.base_offset, self.log_start_offset), behind.base_offset
+            if facts.size_bytes or start >= end or any(first <= start < last for first, last in self._missing):
+                continue
+            index = load_time_index(self.disk, segments[facts.base_offset])
+            if index is not None and len(index):
+                message = f"the .log is empty, and its .timeindex is not; missing: {format_offsets(start, end)}"
+                self.findings.add("segment-gap", facts.path, message, offset=start)
+                self._missing.append((start, end))
+
     def _check_start(self) -> None:
         """Hold the first segment against how early the log once began: a first segment may be missing."""
         if not self._facts or self.options.is_live or self.findings.vanished:
             return
         base = self._facts[0].base_offset
-        start = evident_start(self.disk, self.partition, self.options, base)
+        options = self.options._replace(log_start_offset=self._possible_log_start(self.end_offset))
+        start = evident_start(self.disk, self.partition, options, base)
         if start < base and not self._is_cleaned_up_to(base):
             message = f"missing before the first segment: {format_offsets(start, base)}"
             path = self.partition.file(FileKind.LEADER_EPOCH_CHECKPOINT) or self._facts[0].path
             self.findings.add("segment-gap", path, message, offset=start)
             self._missing.append((start, base))
+
+    def _possible_log_start(self, end_offset: int) -> int:
+        """The checkpointed log start offset; 0 where there is none, or where it is beyond the end of the log."""
+        log_start = self.options.log_start_offset or 0
+        return log_start if log_start <= end_offset else 0
 
     def _check_end(self) -> Evidence:
         """Hold the end of the batches against how far the log once reached -> what shows that something is missing."""
@@ -296,6 +333,7 @@ class PartitionVerifier:
             self.disk,
             self.partition,
             self.options,
+            batch_end=batch_end,
             is_end_damaged=last is None or last.ends_damaged,
             stated_end=None if last is None else last.stated_end,
             empty_names=[facts.base_offset for facts in self._facts if not facts.size_bytes],
@@ -303,7 +341,7 @@ class PartitionVerifier:
         )
         evidence = evident_end(claims, batch_end)
         if evidence.end_offset > self.end_offset:
-            start = max(batch_end, self.options.log_start_offset or 0)
+            start = max(batch_end, self._possible_log_start(evidence.end_offset))
             if start < evidence.end_offset:
                 message = (
                     f"the log ends at offset {self.end_offset}, and it once reached {evidence.end_offset} "

@@ -26,6 +26,7 @@ from kcli.format.batch_scan import LEGACY, LOOK, UNOPENED
 from kcli.format.compression import inflate
 from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG, RecordBatch
+from kcli.inspect.quantities import format_offsets
 from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
 from kcli.inspect.verification.findings import FindingList
@@ -144,8 +145,9 @@ class SegmentVerifier:
         self._on_bytes(rows.position[count - 1] + rows.size_bytes[count - 1] - rows.position[0])
         batch = stretch.batch
         if batch is not None and not batch.is_valid:
-            stored, computed = batch.header.crc, batch.computed_crc
-            message = f"the stored CRC of the batch is {stored}, the computed one {computed}"
+            header = batch.header
+            message = f"the stored CRC of the batch is {header.crc}, the computed one {batch.computed_crc}; its header states "
+            message += format_offsets(header.base_offset, header.next_offset)
             self._add_damage("batch-crc", batch.position, batch.end_position, message, batch.header)
             return
         if stretch.odd:

@@ -38,6 +38,7 @@ from kcli.log.log_directory import (
     parent_path,
     read_partition,
 )
+from kcli.log.quarantine import default_folder
 
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
@@ -76,10 +77,11 @@ class VerifyReport(NamedTuple):
 
 
 class Verifier:
-    """One verification of the given targets."""
+    """One verification of the given targets; `quarantine_of` says where repairs of a log directory keep what they remove."""
 
-    def __init__(self, disk: Disk, targets: Iterable[Target]) -> None:
+    def __init__(self, disk: Disk, targets: Iterable[Target], quarantine_of: Callable[[str], str] = default_folder) -> None:
         self._disk = disk
+        self._quarantine_of = quarantine_of
         self._targets = list(targets)
         self._findings = FindingList()
         self._roots: dict[str, Root] = {}
@@ -123,8 +125,8 @@ class Verifier:
     def _check_mark(self, root: Root, directory: LogDirectory, results: list[PartitionResult]) -> None:
         """Hold the mark of a clean stop against what is missing.
 
-        A broker checkpoints the ends of its logs when it stops: a log that ends below them lost records afterwards. A hole may be
-        older than the stop, for a broker starts and stops on a log with a hole, and does not notice it.
+        A broker checkpoints the ends of its logs when it stops: a log that ends below them lost records afterwards. A hole may
+        be older than the stop: a broker starts and stops on a log with a hole, and does not notice it.
         """
         if not root.is_clean or root.is_live:
             return
@@ -147,7 +149,7 @@ class Verifier:
 
     def _add_directory(self, directory: LogDirectory) -> None:
         self._directories.append(directory)
-        root = self._roots[directory.path] = read_root(self._disk, directory.path, self._findings)
+        root = self._roots[directory.path] = self._read_root(directory.path, self._findings)
         for partition in directory.partitions:
             self._add_partition(partition, root)
 
@@ -155,8 +157,11 @@ class Verifier:
         """What the log directory that a partition lies in says; it is no target itself, so its own faults are not told."""
         path = parent_path(partition.path)
         if path not in self._roots:
-            self._roots[path] = read_root(self._disk, path, FindingList(), with_topics=False)
+            self._roots[path] = self._read_root(path, FindingList(), with_topics=False)
         return self._roots[path]
+
+    def _read_root(self, path: str, findings: FindingList, *, with_topics: bool = True) -> Root:
+        return read_root(self._disk, path, findings, quarantine=self._quarantine_of(path), with_topics=with_topics)
 
     def _add_partition(self, partition: PartitionDirectory, root: Root) -> None:
         options = root.options(partition)

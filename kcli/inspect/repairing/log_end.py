@@ -1,0 +1,96 @@
+"""Where a repaired log ends: where it once reached, so that no offset is given out twice, or at its last batch.
+
+    replicas of the partition, by the metadata log    the log ends                             because
+    ------------------------------------------------  ---------------------------------------  -------------------------------
+    one, or not known                                 where it once reached: an empty segment  the next record would get an
+    several, and none but this one in sync              begins there                             offset of a lost one
+    several, another one in the ISR or an eligible    at its last batch, or at the log start   the broker fetches from the
+      leader                                            offset where that is behind it           leader, from the log's end on
+
+A follower fetches from its log end offset on. The leader's answer makes it truncate where the leader epochs diverge, and never
+go back over a hole: behind an empty segment at the old end the offsets would be missing in this replica for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format.file_names import FileKind, parse_file_name
+from kcli.inspect.repairing.salvage import SegmentSalvage
+from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end
+from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
+from kcli.log.disk import Disk
+from kcli.log.log_directory import read_partition
+
+if TYPE_CHECKING:
+    from kcli.inspect.description.cluster_topics import OtherReplicas
+
+
+class LogEnd(NamedTuple):
+    """The batches that stay end at `batch_end`, the log once ended where `evidence` says, and is to end at `end_offset`.
+
+    `unproven` are the base offsets of segments behind the batches that have none themselves.
+    """
+
+    batch_end: int
+    evidence: Evidence
+    end_offset: int
+    unproven: list[int]
+
+    @property
+    def is_fetched(self) -> bool:
+        """True where the broker fetches what is missing at the end."""
+        return self.end_offset < self.evidence.end_offset
+
+
+def known_ends(disk: Disk, directory: str, options: PartitionOptions) -> list[int]:
+    """Return the offsets at which the checkpoints and the snapshots' names say that the log ends or ended."""
+    names = [parse_file_name(name) for name in disk.list_directory(directory)]
+    snapshots = [name.base_offset for name in names if name.kind is FileKind.PRODUCER_SNAPSHOT]
+    return [end for end in (options.recovery_point, options.high_watermark, *snapshots) if end is not None]
+
+
+def find_log_end(
+    disk: Disk,
+    before: PartitionResult,
+    options: PartitionOptions,
+    salvages: Sequence[tuple[int, SegmentSalvage]],
+    *,
+    gone_names: frozenset[int],
+    log_start_offset: int,
+    replicas: OtherReplicas | None,
+) -> LogEnd:
+    """Decide where a log ends whose segments, by base offset, are salvaged; `before` is what a verifier found. Raises OSError.
+
+    `gone_names` are base offsets that are no evidence.
+    """
+    kept = [salvage.next_offset for _, salvage in salvages if salvage.kept]
+    batch_end = max([salvages[0][0] if salvages else 0, *kept])
+    unproven = [base for base, salvage in salvages if not salvage.kept and base > batch_end]
+    partition = read_partition(disk, before.path)
+    sizes = {segment.base_offset: disk.size(segment.log) for segment in partition.segments}
+    empty = [base for base in unproven if sizes.get(base) == 0]
+    partition = partition._replace(
+        snapshots=[file for file in partition.snapshots if file.base_offset not in gone_names],
+        others=[file for file in partition.others if file.base_offset not in gone_names],
+    )
+    claims = collect_claims(
+        disk,
+        partition,
+        options,
+        batch_end=batch_end,
+        is_end_damaged=not salvages or salvages[-1][1].ends_damaged,
+        stated_end=salvages[-1][1].stated_end if salvages else None,
+        moved_end=salvages[-1][1].moved_end if salvages else None,
+        empty_names=empty,
+        unproven_names=[base for base in unproven if base not in empty],
+    )
+    evidence = evident_end(claims, batch_end)
+    end_offset = evidence.end_offset
+    # The cleaner may have taken all that was before an empty segment, if nothing is damaged there.
+    is_damaged = end_offset not in empty or any(salvage.cuts for _, salvage in salvages)
+    is_missing = is_damaged or any(first < end_offset <= end for first, end in before.missing)
+    if replicas is not None and replicas.are_in_sync and is_missing:
+        end_offset = max(batch_end, min(log_start_offset, end_offset))
+    return LogEnd(batch_end, evidence, end_offset, unproven)

@@ -1,0 +1,175 @@
+"""Where an export's Parquet files go: which outputs are refused, and how a directory is replaced.
+
+    refused in every mode                                 why
+    ----------------------------------------------------  ---------------------------------------------------------------
+    OUT is an input, lies in one or contains one, by any  writing or replacing OUT would change or delete Kafka's files
+      path: symbolic links, bind mounts, `..`
+    OUT holds files that are named as Kafka's             the same, for a log that is not among the inputs
+
+OUT.corrupt is held to the same rules. An output that is not on this machine's file system (s3a://, hdfs://) cannot be an input.
+
+    mode overwrite                           OUT                     OUT.kcli-new      OUT.kcli-old
+    ---------------------------------------  ----------------------  ----------------  ----------------------------------
+    while the job runs                       as before               written           -
+    the job fails                            as before               removed           -
+    the job is done                          renamed: OUT.kcli-old   renamed: OUT      removed
+    a process died between the two renames   missing                 whole             renamed to OUT by the next run
+
+With spark.sql.sources.partitionOverwriteMode=dynamic Spark itself stages the partitions that it replaces, and writes to OUT.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from kcli.format.file_names import FileKind, parse_file_name
+
+CORRUPT_SUFFIX = ".corrupt"
+NEW_SUFFIX, OLD_SUFFIX = ".kcli-new", ".kcli-old"
+_WRITTEN = tuple(first + second for first in ("", CORRUPT_SUFFIX) for second in ("", NEW_SUFFIX, OLD_SUFFIX))
+
+
+class OutputError(ValueError):
+    """An output that must not be written to; the message is one sentence."""
+
+
+def check_output(out: str, mode: str, inputs: Iterable[str]) -> None:
+    """Check that writing to `out` touches none of the input paths, and that `mode` fits what is there.
+
+    Raises OutputError, OSError as the file system does.
+    """
+    for path in (out.rstrip("/") + suffix for suffix in _WRITTEN):
+        local = local_path(path)
+        if local is None:
+            continue
+        for given in inputs:
+            relation = _relation(local, given)
+            if relation is not None:
+                raise OutputError(
+                    f"the output {path} {relation} the input {given}: Kafka's files would be changed or deleted; "
+                    "choose a directory elsewhere"
+                )
+        found = kafka_file(local)
+        if found is not None:
+            raise OutputError(f"the output {path} holds a file of Kafka's, {found}; choose a directory elsewhere")
+    local = local_path(out)
+    if mode == "error" and local is not None and Path(local).exists():
+        raise _already_exists(out)
+
+
+def _already_exists(out: str) -> OutputError:
+    return OutputError(
+        f"the output {out} already exists; --mode overwrite replaces it, append adds to it, ignore leaves it as it is"
+    )
+
+
+def local_path(path: str) -> str | None:
+    """The path on this machine's file system of an output as Spark takes it; None for one that is elsewhere."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?", path)
+    if found is None:
+        return path
+    return path[found.end() :] if found[1].lower() == "file" else None
+
+
+def kafka_file(directory: str) -> str | None:
+    """The first file in a directory, or below it, that is named as one of Kafka's; None where there is none."""
+    for path in Path(directory).rglob("*"):
+        parsed = parse_file_name(path.name)
+        if parsed.kind is not FileKind.UNKNOWN and (parsed.base_offset is not None or path.name == parsed.kind.value):
+            return str(path)
+    return None
+
+
+def _relation(out: str, given: str) -> str | None:
+    """How an output meets an input: "is", "lies in", "contains", or None. Directories are compared by device and inode."""
+    written, read = _identity(out), _identity(given)
+    if read is not None and written == read:
+        return "is"
+    if read in _ancestors(out):
+        return "lies in"
+    if written in _ancestors(given):
+        return "contains"
+    return None
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _ancestors(path: str) -> set[tuple[int, int]]:
+    """The identities of the directories that exist above a path, whose symbolic links are followed."""
+    return {identity for parent in Path(path).resolve().parents if (identity := _identity(str(parent))) is not None}
+
+
+# ------------------------------------------------------------------------------------------------------------ replacing
+
+
+class OutputDirectory:
+    """One output directory, through Spark's file systems."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        self.path = path.rstrip("/") or path
+        self._spark = spark
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._files = self._path(self.path).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        self._recover()
+
+    def exists(self, suffix: str = "") -> bool:
+        """True where the directory is there, or what stands next to it with a suffix."""
+        return bool(self._files.exists(self._path(self.path + suffix)))
+
+    def remove(self, suffix: str = "") -> None:
+        """Remove the directory, or what stands next to it with a suffix, with all that it holds."""
+        self._files.delete(self._path(self.path + suffix), True)
+
+    def write(self, mode: str, write: Callable[[str, str], None]) -> bool:
+        """Call `write(path, mode)` so that a failure leaves what was there -> False where the mode leaves it as it is."""
+        existed = self.exists()
+        if existed and mode == "ignore":
+            return False
+        if existed and mode == "error":
+            raise _already_exists(self.path)
+        if existed and mode == "overwrite" and not self._replaces_partitions():
+            self._replace(write)
+            return True
+        try:
+            write(self.path, mode)
+        except BaseException:
+            if not existed and self.exists() and not len(self._files.listStatus(self._path(self.path))):
+                self.remove()
+            raise
+        return True
+
+    def _replaces_partitions(self) -> bool:
+        return str(self._spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")).lower() == "dynamic"
+
+    def _replace(self, write: Callable[[str, str], None]) -> None:
+        self.remove(NEW_SUFFIX)
+        try:
+            write(self.path + NEW_SUFFIX, "error")
+        except BaseException:
+            self.remove(NEW_SUFFIX)
+            raise
+        self.remove(OLD_SUFFIX)
+        self._rename("", OLD_SUFFIX)
+        self._rename(NEW_SUFFIX, "")
+        self.remove(OLD_SUFFIX)
+
+    def _recover(self) -> None:
+        """Bring back what a process that died between two renames left behind."""
+        if not self.exists() and self.exists(OLD_SUFFIX):
+            self._rename(OLD_SUFFIX, "")
+
+    def _rename(self, source: str, target: str) -> None:
+        if not self._files.rename(self._path(self.path + source), self._path(self.path + target)):
+            raise OSError(f"{self.path}{source} could not be renamed to {self.path}{target}")

@@ -1,0 +1,8 @@
+"""The data source `kafka-log` under the name `kafkalog`, which SQL takes without quotes; see pyspark_kcli.
+
+Spark registers one data source for each top-level package named `pyspark_...`.
+"""
+
+from kcli.spark.data_source import KafkaLogDataSourceAlias as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,146 @@
+"""Protects segments under wrong names: no record and no offset is lost in silence where a name and the batches disagree."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair
+from kcli.inspect.repairing.repair_plan import PartitionPlan
+from kcli.log.disk import OsDisk
+from kcli.log.log_directory import read_partition
+from kcli.log.log_reader import LogBatch, SegmentReader
+from kcli.log.quarantine import Quarantine
+from tests.damage.layout import patch
+from tests.inspect.verified import batch, partition, root_files
+
+
+def repair(root: Path, *, like_kafka: bool = False) -> tuple[PartitionPlan, str]:
+    """Repair t-0 -> its plan, and how the directory counts afterwards."""
+    disk = OsDisk()
+    session = LogDirectoryRepair(disk, str(root), like_kafka=like_kafka)
+    quarantine = Quarantine(disk, str(root) + ".quarantine", str(root))
+    plan = session.apply(read_partition(disk, str(root / "t-0")), quarantine)
+    return plan, session.apply_root(quarantine).shutdown
+
+
+def segments(root: Path) -> dict[int, list[int]]:
+    """The base offsets of the sound batches, by the offset in the segment's name."""
+    found = {}
+    for log in sorted((root / "t-0").glob("*.log")):
+        with SegmentReader(OsDisk(), str(log)) as reader:
+            batches = [one for one in reader.batches() if isinstance(one, LogBatch) and one.is_valid]
+            found[int(log.stem)] = [one.header.base_offset for one in batches]
+    return found
+
+
+def exchange(root: Path, one: int, other: int) -> None:
+    logs = [root / "t-0" / f"{base:020d}.log" for base in (one, other)]
+    contents = [log.read_bytes() for log in logs]
+    for log, content in zip(logs, reversed(contents), strict=True):
+        log.write_bytes(content)
+
+
+def holes(plan: PartitionPlan) -> list[tuple[int, int | None]]:
+    return [(hole.first_offset, hole.end_offset) for hole in plan.holes]
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_exchanged_segments_whose_names_differ_in_one_bit(tmp_path: Path, behind: int) -> None:
+    """One batch may have a wrong bit in its offset, but not two files the same one: they get their names back."""
+    partition(tmp_path, "t-0", [batch(0, 8)], [batch(8 + index) for index in range(behind)])
+    root_files(tmp_path, recovery_point={"t-0": 8 + behind}, replication={"t-0": 8 + behind})
+    before = segments(tmp_path)
+    exchange(tmp_path, 0, 8)
+    plan, shutdown = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), plan.log_end_offset, shutdown) == (before, [], 8 + behind, CLEAN)
+
+
+def test_a_wrong_bit_in_the_only_batch_of_a_segment_is_no_name(tmp_path: Path) -> None:
+    """Renamed to its offset the segment would be the end of the log, 16 million offsets beyond the last record.
+
+    A cleaner took the first batches of the segment, so its batch does not begin at the offset in the name.
+    """
+    path = partition(tmp_path, "t-0", [batch(0, 3)], [batch(4)], [batch(13, 3)])
+    path.joinpath(f"{4:020d}.log").write_bytes(batch((1 << 24) + 6, 5).encode())
+    root_files(tmp_path, recovery_point={"t-0": 16}, replication={"t-0": 16}, cleaner={"t-0": 13})
+    plan, shutdown = repair(tmp_path)
+    assert (segments(tmp_path), plan.log_end_offset, shutdown) == ({0: [0], 13: [13]}, 16, NO_LONGER_CLEAN)
+    assert any(first <= 6 and end is not None and end >= 11 for first, end in holes(plan))
+
+
+def test_a_damaged_batch_goes_with_a_copy_and_is_named(tmp_path: Path) -> None:
+    """All sound batches of a file are in other segments. Its damaged one is not: the file is no mere copy."""
+    path = partition(tmp_path, "t-0", [batch(0, 5)], [batch(5, 3)], [batch(8, 9)])
+    logs = sorted(path.glob("*.log"))
+    contents = [log.read_bytes() for log in logs]
+    damaged = contents[1][:-1] + bytes([contents[1][-1] ^ 1])
+    logs[1].write_bytes(contents[0] + damaged + contents[2])
+    root_files(tmp_path, recovery_point={"t-0": 17}, replication={"t-0": 17}, cleaner={"t-0": 8})
+    plan, shutdown = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), shutdown) == ({0: [0], 8: [8]}, [(5, 8)], NO_LONGER_CLEAN)
+
+
+def test_a_damaged_first_batch_has_its_part_in_the_name(tmp_path: Path) -> None:
+    """The name of its first sound batch would put the batch before it outside of the segment."""
+    partition(tmp_path, "t-0", [batch(5, 2), batch(7, 2)], [batch(9, 8), batch(17)], epochs=[(0, 5)])
+    root_files(tmp_path, recovery_point={"t-0": 18}, replication={"t-0": 18})
+    exchange(tmp_path, 5, 9)
+    patch(tmp_path / "t-0" / f"{9:020d}.log", 8, struct.pack(">i", 5000))
+    plan, shutdown = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), shutdown) == ({5: [5, 7], 9: [9, 17]}, [], CLEAN)
+
+
+def test_of_two_copies_of_a_segment_each_goes_once(tmp_path: Path) -> None:
+    """One copy has an index and the other has none: neither of them makes the other the original."""
+    path = partition(tmp_path, "t-0", [batch(0, 8), batch(8, 9)])
+    root_files(tmp_path, recovery_point={"t-0": 17}, replication={"t-0": 17})
+    for suffix, names in ((".log", (1, 500)), (".index", (500,)), (".timeindex", (500,))):
+        for name in names:
+            (path / f"{name:020d}{suffix}").write_bytes((path / f"{0:020d}{suffix}").read_bytes())
+    plan, shutdown = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), plan.left, shutdown) == ({0: [0, 8]}, [], [], CLEAN)
+
+
+def test_a_batch_that_contradicts_its_segments_name_counts_for_the_end(tmp_path: Path) -> None:
+    """It goes, for its offset or the name is wrong. Its offsets were given out all the same."""
+    partition(tmp_path, "t-0", [batch(0, 3)])
+    for file in (tmp_path / "t-0").glob(f"{0:020d}.*"):
+        file.rename(file.with_name(f"{2:020d}{file.suffix}"))
+    root_files(tmp_path, clean=False, replication={"t-0": 2})
+    plan, _ = repair(tmp_path)
+    assert plan.log_end_offset == 3
+    assert holes(plan) == [(0, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("offset", [2, 10 + (1 << 17)])
+def test_like_kafka_names_the_offsets_of_a_batch_with_a_wrong_one(tmp_path: Path, offset: int) -> None:
+    """Kafka leaves the batch where it is: no record has the offsets that it had, and the stop was not a clean one."""
+    path = partition(tmp_path, "t-0", [batch(0, 10), batch(10, 3), batch(13, 4)])
+    root_files(tmp_path, recovery_point={"t-0": 17}, replication={"t-0": 17})
+    patch(path / f"{0:020d}.log", len(batch(0, 10).encode()), struct.pack(">q", offset))
+    plan, shutdown = repair(tmp_path, like_kafka=True)
+    assert shutdown == NO_LONGER_CLEAN
+    assert any(first <= 10 and end is not None and end >= 13 for first, end in holes(plan))
+    assert not any(end is None or (first <= 13 and end > 13) for first, end in holes(plan))
+
+
+def test_like_kafka_names_the_records_below_a_wrong_name(tmp_path: Path) -> None:
+    """A name above the first batch moves the start of the log behind records, which no consumer can read then."""
+    path = partition(tmp_path, "t-0", [batch(20, 8)], epochs=[(0, 20)])
+    for file in path.glob(f"{20:020d}.*"):
+        file.rename(file.with_name(f"{21:020d}{file.suffix}"))
+    root_files(tmp_path, recovery_point={"t-0": 28}, replication={"t-0": 28})
+    plan, shutdown = repair(tmp_path, like_kafka=True)
+    assert (holes(plan), shutdown) == ([(20, 21)], NO_LONGER_CLEAN)
+
+
+def test_a_displaced_batch_is_lost_where_no_other_has_its_offsets(tmp_path: Path) -> None:
+    """A wrong bit lets it reach over the next batch: that one is there, and no hole names its offset."""
+    path = partition(tmp_path, "t-0", [batch(0, 3), batch(6, 5), batch(11, 2), batch(13, 3)])
+    patch(path / f"{0:020d}.log", len(batch(0, 3).encode()), struct.pack(">q", 7))
+    root_files(tmp_path, recovery_point={"t-0": 16}, replication={"t-0": 16}, cleaner={"t-0": 16})
+    plan, _ = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan)) == ({0: [0, 11, 13]}, [(3, 11)])
