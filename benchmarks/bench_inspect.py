@@ -9,7 +9,11 @@ Whole processes, warm page cache, output discarded, in turn; medians. Ratios are
 from __future__ import annotations
 
 import argparse
+import mmap
+import random
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.measure import KAFKA, ROOT, Figure, kcli, side_by_side, warm
@@ -94,6 +98,44 @@ def verify_rows(folder: Path, runs: int) -> None:
         )
 
 
+def damage(source: Path, target: Path, every: int) -> Path:
+    """Copy a partition directory and flip one bit, chosen at random with a fixed seed, in one of `every` batches -> its log."""
+    shutil.copytree(source, target)
+    log = next(target.glob("*.log"))
+    rng = random.Random(1)
+    with log.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        position = number = 0
+        while position < len(data):
+            size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+            if number % every == every // 2:
+                data[position + rng.randrange(size)] ^= 1 << rng.randrange(8)
+            position += size
+            number += 1
+    return log
+
+
+def damaged_rows(folder: Path, runs: int) -> None:
+    """dump-log, verify and the plan of a repair on damaged copies of one input; Kafka's tool goes on by the stated lengths."""
+    print("\n| damaged batches | what | wall | CPU |\n|---|---|---|---|")
+    source = folder / INPUTS[0]
+    for every in (100, 2):
+        with tempfile.TemporaryDirectory(dir=folder, prefix="damaged-") as parent:
+            log = damage(source, Path(parent) / source.name, every)
+            warm(log)
+            found = side_by_side(
+                {
+                    "kafka-dump-log": [str(KAFKA), "dump-log", "--files", str(log)],
+                    "kcli dump-log": kcli("dump-log", "--output", "kafka", str(log)),
+                    "kcli verify": kcli("verify", str(log.parent)),
+                    "kcli verify --repair": kcli("verify", "--repair", str(log.parent)),
+                },
+                runs,
+                may_end_with=(0, 1),
+            )
+        for what, figure in found.items():
+            print(f"| 1 of {every} | {what} | {figure.wall_s:.2f} s | {figure.cpu_s:.2f} s |", flush=True)
+
+
 def small_rows(runs: int) -> None:
     """Start-up on a tiny file, beside Python's own, and the scanner by itself."""
     tiny = next((ROOT / "fixtures" / "kafka-logs" / "data" / "orders-0").glob("*.log"))
@@ -113,13 +155,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where benchmarks.make_inputs wrote")
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each command (%(default)s)")
-    parser.add_argument("--only", choices=["dump", "verify", "small"], help="one of the tables")
+    parser.add_argument("--only", choices=["dump", "verify", "damaged", "small"], help="one of the tables")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     if arguments.only in (None, "dump"):
         dump_rows(folder, arguments.runs)
     if arguments.only in (None, "verify"):
         verify_rows(folder, arguments.runs)
+    if arguments.only in (None, "damaged"):
+        damaged_rows(folder, arguments.runs)
     if arguments.only in (None, "small"):
         small_rows(arguments.runs)
 

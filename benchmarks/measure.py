@@ -47,13 +47,16 @@ def run_once(command: Sequence[str]) -> Run:
     return Run(time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, process.returncode)
 
 
-def side_by_side(commands: dict[str, Sequence[str]], runs: int) -> dict[str, Figure]:
-    """Run the commands in turn, `runs` times after a warm-up -> the medians by name. Raises RuntimeError on a failure."""
+def side_by_side(commands: dict[str, Sequence[str]], runs: int, *, may_end_with: Sequence[int] = (0,)) -> dict[str, Figure]:
+    """Run the commands in turn, `runs` times after a warm-up -> the medians by name.
+
+    Raises RuntimeError on an exit code that is not among those that a command may end with.
+    """
     found: dict[str, list[Run]] = {name: [] for name in commands}
     for number in range(runs + 1):
         for name, command in commands.items():
             done = run_once(command)
-            if done.exit_code:
+            if done.exit_code not in may_end_with:
                 raise RuntimeError(f"{name} ended with exit code {done.exit_code}: {' '.join(command)}")
             if number:
                 found[name].append(done)

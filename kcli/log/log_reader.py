@@ -46,16 +46,11 @@ from kcli.format.record_batch import (
     MIN_ENTRY_SIZE_1,
     RecordBatch,
 )
+from kcli.log.batch_search import plausible_header, streamed_crc, zeros_follow
 from kcli.log.disk import Disk, DiskFile
 from kcli.log.index_places import IndexPlaces
 from kcli.log.record_windows import RecordScanner, RecordWindow, open_windows
-from kcli.log.resynchronise import (
-    Continuation,
-    Resynchroniser,
-    plausible_header,
-    streamed_crc,
-    zeros_follow,
-)
+from kcli.log.resynchronise import Continuation, Resynchroniser
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

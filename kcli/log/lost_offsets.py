@@ -24,10 +24,10 @@ from kcli.format.file_names import FileKind
 from kcli.format.index_entries import OffsetIndex
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.record_batch import HEADER, HEADER_BYTES, MAGIC, RecordBatch
+from kcli.log.batch_search import zeros_follow
 from kcli.log.disk import Disk, DiskFile
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.live_segment import LiveSegment
-from kcli.log.resynchronise import zeros_follow
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

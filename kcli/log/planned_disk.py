@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kcli.format import limits
+from kcli.log.batch_search import zeros_follow
 from kcli.log.disk import Disk
 from kcli.log.log_directory import join_path, parent_path
 from kcli.log.planned_file import Content, Extent, PlannedFile, content_size, join_extents, slice_content
-from kcli.log.resynchronise import zeros_follow
 
 REMOVE = "remove"
 RENAME = "rename"

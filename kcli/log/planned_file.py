@@ -6,6 +6,9 @@ copied to be looked at.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from kcli.log.disk import Disk, DiskFile
@@ -29,26 +32,31 @@ class PlannedFile:
         self.name = path
         self._disk = disk
         self._content = content
+        self._ends = list(accumulate(extent.end - extent.start for extent in content))  # behind each extent
         self._open: dict[str, DiskFile] = {}
 
     def size(self) -> int:
         """The size in bytes."""
-        return content_size(self._content)
+        return self._ends[-1] if self._ends else 0
+
+    def _extents(self, position: int) -> Iterator[tuple[int, Extent]]:
+        """The extents from the one with byte `position` on: its first byte, and itself."""
+        for slot in range(bisect_right(self._ends, position), len(self._ends)):
+            extent = self._content[slot]
+            yield self._ends[slot] - (extent.end - extent.start), extent
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
         done = 0
-        start = 0
-        for extent in self._content:
-            end = start + extent.end - extent.start
-            if position + done < end and done < len(buffer):
-                at = position + done - start + extent.start
-                wanted = min(len(buffer) - done, extent.end - at)
-                count = self._read_extent(extent.source, at, buffer[done : done + wanted])
-                done += count
-                if count < wanted:
-                    return done
-            start = end
+        for start, extent in self._extents(position):
+            if done == len(buffer):
+                break
+            at = position + done - start + extent.start
+            wanted = min(len(buffer) - done, extent.end - at)
+            count = self._read_extent(extent.source, at, buffer[done : done + wanted])
+            done += count
+            if count < wanted:
+                break
         return done
 
     def _read_extent(self, source: str | bytes | None, at: int, buffer: memoryview) -> int:
@@ -68,17 +76,14 @@ class PlannedFile:
 
     def next_data(self, position: int) -> int:
         """The first byte from `position` on that is not in a hole or in zeros, or the size where only those follow."""
-        start = 0
-        for extent in self._content:
-            end = start + extent.end - extent.start
-            if position < end and extent.source is not None:
+        for start, extent in self._extents(position):
+            if extent.source is not None:
                 if isinstance(extent.source, bytes):
                     return max(position, start)
                 at = self._file(extent.source).next_data(max(position - start, 0) + extent.start)
                 if at < extent.end:
                     return start + at - extent.start
-            start = end
-        return max(position, start)
+        return max(position, self.size())
 
     def _file(self, path: str) -> DiskFile:
         file = self._open.get(path)

@@ -34,9 +34,9 @@ from kcli.format.record_batch import (
     read_header,
 )
 from kcli.inspect.repairing.salvage_batches import Batch, Batches
+from kcli.log.batch_search import streamed_crc
 from kcli.log.disk import DiskFile
 from kcli.log.log_reader import LogBatch
-from kcli.log.resynchronise import streamed_crc
 
 LENGTH_POSITION = HEADER.offset_of("batch_length")
 LEADER_EPOCH_POSITION = HEADER.offset_of("partition_leader_epoch")

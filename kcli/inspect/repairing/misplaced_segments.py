@@ -31,12 +31,12 @@ from kcli.format.file_names import FileKind, FileState, parse_file_name, segment
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, RecordBatch
 from kcli.inspect.repairing.offset_ranges import OffsetRanges
+from kcli.log.batch_search import stated_next_offset
 from kcli.log.batch_walk import first_offset
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import join_path
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.planned_disk import PlannedDisk
-from kcli.log.resynchronise import stated_next_offset
 
 # Why a temporary file goes.
 LEFTOVER = "it was being written when the broker stopped"

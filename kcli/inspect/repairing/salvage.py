@@ -30,6 +30,7 @@ from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
+from kcli.log.batch_search import SearchBudget, find_batch, stated_next_offset
 from kcli.log.batch_walk import first_offset, read_marker
 from kcli.log.disk import Disk
 from kcli.log.leader_epoch_cache import LeaderEpochCache
@@ -37,7 +38,6 @@ from kcli.log.log_directory import join_path
 from kcli.log.log_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
 from kcli.log.planned_disk import PlannedDisk
 from kcli.log.record_windows import RecordScanner
-from kcli.log.resynchronise import SearchBudget, find_batch, stated_next_offset
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -23,8 +23,8 @@ from kcli.format import batch_passes
 from kcli.format.batch_scan import LEGACY, BatchColumns
 from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
 from kcli.inspect.verification.findings import FindingList
+from kcli.log.batch_search import zeros_follow
 from kcli.log.disk import Disk, DiskFile
-from kcli.log.resynchronise import zeros_follow
 
 # How far entries lie apart is up to index.interval.bytes, 4096 unless it is set; a segment larger than this should have some.
 LARGEST_WITHOUT_ENTRIES = 256 * 1024

@@ -33,10 +33,10 @@ from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
 from kcli.inspect.verification.producers import ProducerStep
 from kcli.inspect.verification.runs import StepGatherer, last_sequence
+from kcli.log.batch_search import stated_next_offset
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
 from kcli.log.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
-from kcli.log.resynchronise import stated_next_offset
 from kcli.log.segment_walk import SegmentWalk, Stretch
 
 if TYPE_CHECKING:

@@ -1,0 +1,234 @@
+"""What can be a batch by its bytes alone, and the search for the next one in a range of a damaged file, in bounded time.
+
+A candidate is a place where a header of format 2 (with `legacy`: a message of format 0 or 1) could begin, found by a regular
+expression at some 100 MB/s; it is a batch if its fields are plausible and its CRC is right. A search reads larger pieces as it
+goes on and skips holes of sparse files. Bytes read because of a wrong length count against a budget of the file (SearchBudget).
+Whether a batch that is found here belongs to the log or is payload of a record is decided by kcli.log.resynchronise.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from struct import error as StructError
+from typing import TYPE_CHECKING
+
+from kcli.format import limits
+from kcli.format.primitives import FormatError, crc32c
+from kcli.format.record_batch import (
+    CRC_START,
+    ENTRY_HEAD_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    MIN_ENTRY_SIZE,
+    RecordBatch,
+)
+from kcli.log.disk import DiskFile
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
+
+
+def streamed_crc(file: DiskFile, header: RecordBatch | LegacyBatch) -> int | None:
+    """The CRC of a batch that is too large to hold, or None where the file has shrunk."""
+    function: Callable[..., int] = crc32c
+    skip = CRC_START
+    if not isinstance(header, RecordBatch):
+        from zlib import crc32
+
+        function, skip = crc32, MAGIC_POSITION
+    position, end = header.position + skip, header.position + header.size_bytes
+    buffer = memoryview(bytearray(max(0, min(end - position, limits.READ_CHUNK_BYTES))))
+    crc = 0
+    while position < end:
+        count = file.read_into(position, buffer[: min(len(buffer), end - position)])
+        if count == 0:
+            return None
+        crc = function(buffer[:count], crc)
+        position += count
+    return crc
+
+
+# A header of magic 2 seen from its magic byte on: crc, attributes below 0x80, counts and times that are not absurd.
+_MAGIC_2 = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f][\x00-\x7f])", re.DOTALL)
+# A message of format 0 or 1 seen from its offset on: offset and size not negative, size not below 14, known attributes.
+_MAGIC_0_1 = re.compile(rb"[\x00-\x7f](?=.{7}(?!\x00\x00\x00[\x00-\x0d])[\x00-\x7f].{7}[\x00\x01][\x00-\x0f])", re.DOTALL)
+# What a header of formats 0 to 2 has at most: attribute bits 0 to 6 (0 to 3 in formats 0 and 1), codec 4 (zstd).
+MOST_ATTRIBUTES = 0x7F
+MOST_LEGACY_ATTRIBUTES = 0x0F
+MOST_CODEC = 4
+# How many bytes of a file may be read in vain, as a multiple of its size, and at least.
+VAIN_FACTOR = 4
+VAIN_BYTES = 1024 * 1024 * 1024
+_FIRST_SEARCH_BYTES = 4 * 1024
+
+
+class SearchBudget:
+    """How many bytes of one file, `size` bytes large, may still be read in vain; without it lies could cost its square."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, size: int) -> None:
+        self.left = max(VAIN_BYTES, VAIN_FACTOR * size)
+
+    def take(self, count: int) -> bool:
+        """Spend `count` bytes -> True, or False where there are not so many left."""
+        if count > self.left:
+            return False
+        self.left -= count
+        return True
+
+
+def find_batch(
+    file: DiskFile, position: int, end: int, *, legacy: bool = False, budget: SearchBudget | None = None
+) -> int | None:
+    """The first sound batch (size, magic and CRC) that begins at or behind byte `position` -> its position, or None.
+
+    With `legacy` messages of format 0 and 1 count too. A candidate whose CRC the budget (None: a new one) does not pay for is
+    passed over.
+    """
+    budget = budget or SearchBudget(end - position)
+    overlap, wanted = HEADER_BYTES, _FIRST_SEARCH_BYTES
+    while position < end - MIN_ENTRY_SIZE:
+        chunk = file.read_at(position, min(wanted, end - position))
+        if len(chunk) < ENTRY_HEAD_BYTES:
+            return None
+        behind = position + len(chunk)
+        if chunk.count(0) == len(chunk):
+            behind = max(behind, file.next_data(behind))
+        else:
+            for start in candidates(chunk, legacy):
+                size = int.from_bytes(chunk[start + 8 : start + 12], "big", signed=True)
+                if not MIN_ENTRY_SIZE <= size <= end - position - start - LOG_OVERHEAD_BYTES or not budget.take(size):
+                    continue
+                if is_sound(file, position + start):
+                    budget.left += size
+                    return position + start
+        if behind >= end:
+            return None
+        position = max(behind - overlap, position + 1)
+        wanted = min(2 * wanted, limits.READ_CHUNK_BYTES)
+    return None
+
+
+def zeros_follow(file: DiskFile, position: int, end: int) -> bool:
+    """True where bytes [position, end) are zeros, as far as the file reaches; holes are not read."""
+    wanted = _FIRST_SEARCH_BYTES
+    while (position := file.next_data(position)) < end:
+        chunk = file.read_at(position, min(wanted, end - position))
+        if chunk.count(0) != len(chunk):
+            return False
+        if not chunk:
+            return True
+        position += len(chunk)
+        wanted = min(2 * wanted, limits.READ_CHUNK_BYTES)
+    return True
+
+
+def candidates(chunk: bytes, legacy: bool) -> Iterator[int]:
+    """Yield where in `chunk` a header could begin, ascending."""
+    found = (match.start() - MAGIC_POSITION for match in _MAGIC_2.finditer(chunk, MAGIC_POSITION))
+    if legacy:
+        return iter(sorted({*found, *(match.start() for match in _MAGIC_0_1.finditer(chunk))}))
+    return found
+
+
+def header_at(file: DiskFile, position: int) -> RecordBatch | LegacyBatch | None:
+    """The header of format 0, 1 or 2 at a byte, whatever it states, or None where there are too few bytes for one."""
+    head = file.read_at(position, HEADER_BYTES)
+    try:
+        if head[MAGIC_POSITION] >= MAGIC:
+            return RecordBatch(position, *HEADER.struct.unpack_from(head))
+        from kcli.format.legacy_message_set import read_legacy_header
+
+        return read_legacy_header(head, 0, position)
+    except (IndexError, StructError, FormatError):
+        return None
+
+
+def can_be_header(header: RecordBatch | LegacyBatch) -> bool:
+    """True where every field but the length is one that Kafka writes."""
+    if header.base_offset < 0 or header.codec > MOST_CODEC:
+        return False
+    if not isinstance(header, RecordBatch):
+        return header.magic in (0, 1) and 0 <= header.attributes <= MOST_LEGACY_ATTRIBUTES
+    return (
+        header.magic == MAGIC
+        and 0 <= header.attributes <= MOST_ATTRIBUTES
+        and header.last_offset_delta >= 0
+        and 0 <= header.record_count <= header.last_offset_delta + 1
+        and header.max_timestamp >= -1
+        and header.producer_id >= -1
+    )
+
+
+def plausible_header(file: DiskFile, position: int) -> RecordBatch | None:
+    """The header of format 2 at a byte where every field of it but the length is one that Kafka writes, else None."""
+    header = header_at(file, position)
+    return header if isinstance(header, RecordBatch) and can_be_header(header) else None
+
+
+def stated_next_offset(header: RecordBatch, expected: int) -> int | None:
+    """The offset behind a damaged batch that should begin at `expected`, or None where last offset and count do not agree."""
+    if header.base_offset != expected or header.record_count != header.last_offset_delta + 1:
+        return None
+    return header.next_offset
+
+
+def least_size(header: RecordBatch | LegacyBatch) -> int:
+    """The size of a batch without records; of formats 0 and 1 less than that of any message."""
+    return HEADER_BYTES if isinstance(header, RecordBatch) else MIN_ENTRY_SIZE + LOG_OVERHEAD_BYTES
+
+
+def least_offset(header: RecordBatch | LegacyBatch) -> int:
+    """The first offset of a batch; a header of formats 0 and 1 states the last one alone."""
+    return header.base_offset if isinstance(header, RecordBatch) else header.last_offset
+
+
+def is_sound(file: DiskFile, position: int) -> bool:
+    """True where a batch of plausible fields begins at a byte, and its CRC is right."""
+    header = header_at(file, position)
+    if header is None or header.magic not in (0, 1, MAGIC):
+        return False
+    if header.size_bytes < least_size(header) or header.base_offset < 0:
+        return False
+    if isinstance(header, RecordBatch) and (
+        header.last_offset_delta < 0 or header.record_count < 0 or header.max_timestamp < -1
+    ):
+        return False
+    return streamed_crc(file, header) == header.crc
+
+
+class SoundBatches:
+    """Answers of find_batch up to one end of a file, kept so that a range between two sound batches is searched once."""
+
+    def __init__(self, file: DiskFile, end: int, budget: SearchBudget, *, legacy: bool) -> None:
+        self._file = file
+        self._end = end
+        self._budget = budget
+        self._legacy = legacy
+        # Ascending and disjoint: from any byte in [starts[i], found[i]] on the first sound batch is that at byte found[i].
+        self._starts: list[int] = []
+        self._found: list[int] = []
+        self._ends: list[int] = []
+
+    def first(self, position: int) -> tuple[int, int] | None:
+        """The first sound batch that begins at or behind byte `position` -> its first byte and the one behind it, or None."""
+        if position >= self._end:
+            return None
+        slot = bisect_left(self._found, position)
+        if slot == len(self._found) or self._starts[slot] > position:
+            found = find_batch(self._file, position, self._end, legacy=self._legacy, budget=self._budget)
+            place = self._end if found is None else found
+            if slot < len(self._found) and self._found[slot] <= place:
+                self._starts[slot] = position
+            else:
+                header = header_at(self._file, place)
+                self._starts.insert(slot, position)
+                self._found.insert(slot, place)
+                self._ends.insert(slot, place + 1 if header is None else place + header.size_bytes)
+        return (self._found[slot], self._ends[slot]) if self._found[slot] < self._end else None
