@@ -15,6 +15,8 @@ the log does. These questions are asked in this order; the first yes decides:
     stated   Is a header with exactly the next offset at the     at the stated end              length and offsets agree,
              stated end, or does a chain of headers lead on      (the entry is lost)            or length and .index do
              from there to a batch that the .index points at?
+             Or do sound batches lead from there to a damaged
+             one with the next offset?
     resumed  Is there a sound batch behind the entry to which    there (all before it is        the batch is known to
              the .index points, or from which a chain of         lost)                          belong to the log
              headers leads on?
@@ -155,6 +157,8 @@ class Resynchroniser:
         # A header with the next offset whose own length is impossible is judged when the walk comes to it.
         if not is_doubtful and (leads_on or (continues and self._chain_end(stated, may_be_torn=True) in (None, stated))):
             return Continuation(stated, False)
+        if not is_doubtful and continues and self._breaks_at_next(stated):
+            return Continuation(stated, False)
         can_be_batch = self._can_be_batch(header, legacy=legacy)
         self._floor = max(floor, header.base_offset + 1) if can_be_batch and fits else floor
         if fits and (can_be_batch or stated == self._end or self._may_begin(stated)):
@@ -215,6 +219,22 @@ class Resynchroniser:
         if is_end and (not by_index or end == position):
             return None
         return None if may_be_torn and self._is_torn(end, expected) else end
+
+    def _breaks_at_next(self, position: int) -> bool:
+        """True where sound batches follow each other from a byte on, up to the header of a damaged one with the next offset.
+
+        Behind payload the rest of its record would be there.
+        """
+        expected: int | None = None
+        while self._budget.take(PROBE_BYTES):
+            header = header_at(self._file, position)
+            if header is None or not can_be_header(header):
+                return False
+            is_next = expected is None or header.base_offset == expected
+            if not is_next or header.size_bytes < least_size(header) or not is_sound(self._file, position):
+                return expected is not None and is_next
+            position, expected = header.end_position, header.next_offset
+        return False
 
     def _is_torn(self, position: int, expected: int) -> bool:
         """True where the first bytes of a batch that should begin at offset `expected` end with the file."""
