@@ -15,7 +15,7 @@ from struct import error as StructError
 from typing import TYPE_CHECKING
 
 from kcli.format import limits
-from kcli.format.primitives import FormatError, crc32c
+from kcli.format.primitives import FormatError, crc32c, read_varint
 from kcli.format.record_batch import (
     CRC_START,
     ENTRY_HEAD_BYTES,
@@ -31,6 +31,11 @@ from kcli.log.disk import DiskFile
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
+
+
+# A record's length, attributes, two deltas, two lengths and the number of its headers, each one byte.
+_LEAST_RECORD_BYTES = 6
+_RECORD_PROBE_BYTES = 16
 
 
 def streamed_crc(file: DiskFile, header: RecordBatch | LegacyBatch) -> int | None:
@@ -201,6 +206,31 @@ def is_sound(file: DiskFile, position: int) -> bool:
     ):
         return False
     return streamed_crc(file, header) == header.crc
+
+
+def is_within_record(file: DiskFile, position: int, found: int, budget: SearchBudget) -> bool:
+    """True where the records of a damaged batch of format 2 that begins at byte `position` enclose the byte `found`.
+
+    The lengths of the records lead from one to the next, whatever the header says, and over the headers of batches behind it.
+    False where they lead to `found` itself, or where they are no longer records, as in compressed batches.
+    """
+    at = position + HEADER_BYTES
+    is_after_header = True
+    while at < found and budget.take(_RECORD_PROBE_BYTES):
+        head = file.read_at(at, _RECORD_PROBE_BYTES)
+        try:
+            length, behind = read_varint(head, 0, len(head))
+        except FormatError:
+            return False
+        if length >= _LEAST_RECORD_BYTES and head[behind : behind + 1] == b"\0":  # the attributes, of which Kafka has none
+            at += behind + length
+            is_after_header = False
+        elif is_after_header or file.read_at(at + MAGIC_POSITION, 1) != bytes((MAGIC,)):
+            return False
+        else:
+            at += HEADER_BYTES
+            is_after_header = True
+    return not is_after_header and found < at <= file.size()
 
 
 class SoundBatches:

@@ -2,7 +2,8 @@
 
 A record's value may be a sound batch itself (a mirror, a dead letter queue, an attacker). So a batch that is found by its bytes
 alone proves nothing: it may be inside of the damaged one. The reader goes on at another byte only if something shows that
-the log does. These questions are asked in this order; the first yes decides:
+the log does. What the records behind the damaged header enclose, by their own lengths, is payload and is never taken. These
+questions are asked in this order; the first yes decides:
 
     question                                                     yes: the log goes on           why this is enough
     -----------------------------------------------------------  -----------------------------  --------------------------
@@ -52,6 +53,7 @@ from kcli.log.batch_search import (
     find_batch,
     header_at,
     is_sound,
+    is_within_record,
     least_offset,
     least_size,
     plausible_header,
@@ -71,6 +73,7 @@ CANDIDATE_COST_BYTES = 64 * 1024
 NEAR_END_BYTES = 2 * 1024 * 1024
 # How far behind its first byte a batch may end: more than the 100 MiB that Kafka takes in a request by default.
 FARTHEST_END_BYTES = 128 * 1024 * 1024
+OFFSET_BYTES = 8  # of the base offset, with which a header begins
 
 
 class Continuation(NamedTuple):
@@ -155,9 +158,8 @@ class Resynchroniser:
         # Another place with the next offset from which the log leads on: the stated length is not to be trusted.
         is_doubtful = fits and bool(followers)
         # A header with the next offset whose own length is impossible is judged when the walk comes to it.
-        if not is_doubtful and (leads_on or (continues and self._chain_end(stated, may_be_torn=True) in (None, stated))):
-            return Continuation(stated, False)
-        if not is_doubtful and continues and self._breaks_at_next(stated):
+        is_end = continues and self._chain_end(stated, may_be_torn=True, may_be_short=True) in (None, stated)
+        if not is_doubtful and (leads_on or is_end or (continues and self._breaks_at_next(stated))):
             return Continuation(stated, False)
         can_be_batch = self._can_be_batch(header, legacy=legacy)
         self._floor = max(floor, header.base_offset + 1) if can_be_batch and fits else floor
@@ -203,11 +205,14 @@ class Resynchroniser:
                 return False
         return False
 
-    def _chain_end(self, position: int, *, by_index: bool = False, may_be_torn: bool = False) -> int | None:
+    def _chain_end(
+        self, position: int, *, by_index: bool = False, may_be_torn: bool = False, may_be_short: bool = False
+    ) -> int | None:
         """None where a chain of headers leads on from a byte, else where it breaks off.
 
         With `by_index` the end of the file does not count, unless nothing is there at all. With `may_be_torn` the chain may end
-        in a header with the next offset whose batch reaches behind the file, or in a few zeros.
+        in a header with the next offset whose batch reaches behind the file. With `may_be_short` fewer bytes than an offset
+        has may be left, and zeros: behind payload these may be the last byte of the record, its number of headers.
         """
         end, is_indexed, expected, is_zeros = self._chains.end_of(position)
         if is_indexed:
@@ -215,10 +220,11 @@ class Resynchroniser:
         if expected is None:
             return end
         left = self._end - end
-        is_end = left == 0 or ((left >= HEADER_BYTES or may_be_torn) and is_zeros)
+        is_end = left == 0 or ((left >= HEADER_BYTES or may_be_short) and is_zeros)
         if is_end and (not by_index or end == position):
             return None
-        return None if may_be_torn and self._is_torn(end, expected) else end
+        is_short = left < OFFSET_BYTES and not may_be_short
+        return None if may_be_torn and not is_short and self._is_torn(end, expected) else end
 
     def _breaks_at_next(self, position: int) -> bool:
         """True where sound batches follow each other from a byte on, up to the header of a damaged one with the next offset.
@@ -239,8 +245,8 @@ class Resynchroniser:
     def _is_torn(self, position: int, expected: int) -> bool:
         """True where the first bytes of a batch that should begin at offset `expected` end with the file."""
         if self._end - position < HEADER_BYTES:
-            head = self._file.read_at(position, 8)
-            return expected.to_bytes(8, "big").startswith(head)
+            head = self._file.read_at(position, OFFSET_BYTES)
+            return expected.to_bytes(OFFSET_BYTES, "big").startswith(head)
         torn = plausible_header(self._file, position)
         return torn is not None and torn.base_offset == expected and torn.end_position > self._end
 
@@ -319,7 +325,8 @@ class Resynchroniser:
         if start < end:
             # A sound batch that begins within what is passed over may reach beyond it: nothing inside of it counts either.
             for found in self._leading_on(position + 1, start, end, legacy=legacy):
-                if not self._is_within_torn(position, found):
+                is_payload = is_within_record(self._file, position, found, self._budget)
+                if not is_payload and not self._is_within_torn(position, found):
                     return Continuation(found, False)
         return Continuation(indexed, False)
 

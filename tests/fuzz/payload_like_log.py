@@ -2,8 +2,8 @@
 
     the damaged batch                                    why no reader can know
     ---------------------------------------------------  ---------------------------------------------------------------
-    all 61 bytes of its header are zeros                 nothing says where it ends, so it may end where the payload
-                                                         begins; the payload is followed by the log's next batch, or by the
+    all 61 bytes of its header are zeros, and its        nothing says where it ends, so it may end where the payload
+      records are compressed or damaged as well            begins; the payload is followed by the log's next batch, or by the
                                                          end of the file, exactly as a batch of the log is
     its length is wrong and so is something under its    the length leads to a header with the next offset, from which the
       CRC, and the length ends where payload begins      log leads on: a batch with a wrong CRC and a right length looks
@@ -23,7 +23,8 @@ from tests.fuzz.batches import FORGED, LogBatch, LogRecord
 from tests.fuzz.directories import PartitionModel
 
 _HEADER_BYTES, _MAGIC_AT, _LAST_OFFSET_DELTA_AT = 61, 16, 23
-_LENGTH_AT, _EPOCH_AT, _CRC_AT = 8, 12, 17
+_LENGTH_AT, _EPOCH_AT, _CRC_AT, _ATTRIBUTES_AT = 8, 12, 17, 21
+_CODEC_BITS = 7
 
 
 class PayloadLikeLog(NamedTuple):
@@ -85,7 +86,8 @@ def _is_payload_like_log(data: bytes, batch: LogBatch, start: int, partition: Pa
         return False
     present, whole = data[position:at], batch.data[:start]
     if not any(present[:_HEADER_BYTES]):
-        return True
+        # The lengths of records that are not compressed show that the payload is inside of one.
+        return bool(whole[_ATTRIBUTES_AT + 1] & _CODEC_BITS) or present[_HEADER_BYTES:] != whole[_HEADER_BYTES:]
     is_header = (present[:_LENGTH_AT], present[_EPOCH_AT:_CRC_AT]) == (whole[:_LENGTH_AT], whole[_EPOCH_AT:_CRC_AT])
     (length,) = struct.unpack_from(">i", present, _LENGTH_AT)
     leads_to_payload = position + _EPOCH_AT + length == at and _offsets(batch, start)[0] == batch.next_offset

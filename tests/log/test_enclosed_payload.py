@@ -1,0 +1,83 @@
+"""Protects the rule that the records of a damaged batch enclose their payload: no batch inside of a record comes out as one.
+
+the damaged batch                      what else there is
+-------------------------------------  ----------------------------------------------------------------------------
+a value or a header's value is a       the batch is the last of the log, or another one follows; the payload has the
+  sound batch, with offsets of its      batch's own offsets, the next ones or any others; a value is followed by the
+  own                                  number of headers, one zero byte
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kcli.format.record_batch import NewRecordBatch
+from kcli.format.records import Header, Record, encode_records
+from kcli.log.disk import OsDisk
+from kcli.log.log_reader import LogBatch, SegmentReader
+
+FORGED = b"forged"
+
+
+def batch(base_offset: int, value: bytes, last_value: bytes, headers: tuple[Header, ...] = ()) -> bytes:
+    """Five records; the last one has the last value and the headers."""
+    records = [Record(i, i, b"k", value if i < 4 else last_value, headers if i == 4 else ()) for i in range(5)]
+    return NewRecordBatch(
+        base_offset=base_offset,
+        last_offset_delta=4,
+        base_timestamp=0,
+        max_timestamp=4,
+        record_count=5,
+        records=encode_records(records),
+        attributes=0,
+        partition_leader_epoch=0,
+    ).encode()
+
+
+def flipped(*bits: tuple[int, int]) -> Callable[[bytearray], None]:
+    """Flip bits of a batch's header: (byte, mask)."""
+
+    def damage(header: bytearray) -> None:
+        for index, mask in bits:
+            header[index] ^= mask
+
+    return damage
+
+
+def zeroed(start: int, end: int) -> Callable[[bytearray], None]:
+    """Zero bytes of a batch's header."""
+
+    def damage(header: bytearray) -> None:
+        header[start:end] = bytes(end - start)
+
+    return damage
+
+
+DAMAGES: dict[str, Callable[[bytearray], None]] = {
+    "length a byte less, a producer id that cannot be": flipped((11, 1), (48, 64)),
+    "length far behind the end, and the CRC": flipped((9, 32), (17, 1)),
+    "length, CRC and the largest timestamp": flipped((10, 16), (17, 1), (40, 1)),
+    "length and magic are zeros": zeroed(10, 18),
+    "all of the header is zeros": zeroed(0, 61),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("is_last", [True, False], ids=["at the end", "in the middle"])
+@pytest.mark.parametrize("inner_offset", [5, 7, 10, 1000])
+@pytest.mark.parametrize("where", ["value", "header"])
+def test_no_payload_comes_out_as_a_batch(tmp_path: Path, damage: str, is_last: bool, inner_offset: int, where: str) -> None:
+    """Neither where the payload ends with the file, nor where one zero byte follows it, nor before the next batch."""
+    before, behind = batch(0, b"v", b"v"), b"" if is_last else batch(10, b"v", b"v")
+    inner = batch(inner_offset, FORGED, FORGED)
+    outer = batch(5, b"v", inner) if where == "value" else batch(5, b"v", b"v", (Header(b"h", inner),))
+    header = bytearray(outer[:61])
+    DAMAGES[damage](header)
+    path = tmp_path / f"{0:020}.log"
+    path.write_bytes(before + bytes(header) + outer[61:] + behind)
+    with SegmentReader(OsDisk(), str(path)) as reader:
+        found = [one.position for one in reader.batches() if isinstance(one, LogBatch) and one.is_valid]
+    assert set(found) <= {0, len(before + outer)} and found[0] == 0
