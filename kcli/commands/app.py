@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, print_text
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, print_text, tell
 
 # name -> (module, one line of help); the order is that of --help and of the README.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -86,10 +86,20 @@ def overview() -> str:
 def version() -> str:
     """What `kcli --version` prints."""
     from kcli import __version__
+    from kcli.distribution import DISTRIBUTION
     from kcli.format.record_scan import is_compiled
 
     how = "compiled" if is_compiled() else "interpreted: no C compiler was at hand when kcli was installed"
-    return f"kcli {__version__} (record loops {how})\n"
+    return f"kcli {__version__}, Kafka in one Python program (distribution {DISTRIBUTION}; record loops {how})\n"
+
+
+def _report_other_kcli() -> None:
+    """Say on stderr that the command kcli may be another program's, where one is installed."""
+    from kcli.distribution import other_kcli
+
+    other = other_kcli()
+    if other is not None:
+        tell(other)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,6 +117,7 @@ def _run(words: list[str]) -> int:
         return _help(words[1:])
     if words[0] in ("-V", "--version"):
         print_text(version())
+        _report_other_kcli()
         return EXIT_OK
     parsed = build_parser(_known(words[0])).parse_args(words[1:])
     return int(parsed.run(parsed))

@@ -100,7 +100,7 @@ def test_version(word: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 0
     out = capfd.readouterr().out
     way = "compiled" if is_compiled() else "interpreted: no C compiler was at hand when kcli was installed"
-    assert out == f"kcli {__version__} (record loops {way})\n"
+    assert out == f"kcli {__version__}, Kafka in one Python program (distribution kafka-kcli; record loops {way})\n"
 
 
 @pytest.mark.parametrize("word", ["xyz", "--nothing", "", "\x1b[31m"])
