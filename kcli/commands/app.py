@@ -38,8 +38,9 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fsck": "verify"}
 
 DESCRIPTION = """\
-Kafka in one Python program: a broker that Kafka's clients and tools use as it is, and tools that show,
-check, repair, compact and export its log directories, Apache Kafka's and its own, with no broker running."""
+Kafka in one Python program: a broker of one node, for Kafka's clients and tools (no consumer groups,
+transactions or security yet), and tools that show, check, repair, compact and export log directories,
+Apache Kafka's and its own, with no broker running."""
 EPILOG = """\
 Exit codes: 0 done and sound; 1 done, with damage or findings, or nothing has a name that was asked for;
 2 could not run, or a path is missing; 3 nothing is damaged, but offsets are missing (verify); 130 interrupted.
@@ -75,7 +76,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 def overview() -> str:
     """What `kcli --help` prints."""
     parser = Parser(prog="kcli", description=DESCRIPTION, epilog=EPILOG, usage="kcli COMMAND [OPTIONS] [ARGUMENTS]")
-    parser.add_argument("--version", action="store_true", help="print the version, and how the record loops run")
+    parser.add_argument("--version", action="store_true", help="print which program this is, and how the record loops run")
     for title, commands in GROUPS:
         group = parser.add_argument_group(title)
         for name, help_text in commands:
