@@ -1,7 +1,6 @@
 """The program `kcli`: one command line, one module a command, loaded when it is asked for.
 
-argparse and not a richer library: start-up is promised (150 ms for a small file, of which Python takes 15), and typer takes
-200 ms, click 55, argparse 10.
+argparse and not a richer library: start-up is promised (150 ms for a small file); ARCHITECTURE.md has what typer takes of that.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "to-parquet": ("to_parquet", "write records to Parquet through Spark"),
     "compact": ("compact", "clean compacted topics with no broker running, or give batches another codec"),
     "simulate": ("simulate", "run a broker under virtual time with crashes and bad disks, from a seed"),
+    "completion": ("completion", "print the script that completes kcli's words in bash, zsh or fish"),
 }
 # What the overview lists, in groups: words of a command line, and their help where COMMANDS does not have it.
 GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
@@ -32,7 +32,10 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (("dump-log", ""), ("describe", ""), ("verify", ""), ("to-parquet", "")),
     ),
     ("change log directories", (("compact", ""), ("verify --repair", "plan a repair; with --apply, carry it out"))),
-    ("learn and test", (("simulate", ""), ("help COMMAND", "show the options of a command, as kcli COMMAND --help does"))),
+    (
+        "learn and test",
+        (("simulate", ""), ("completion", ""), ("help COMMAND", "show the options of a command, as kcli COMMAND --help does")),
+    ),
 )
 # What other programs call it.
 ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fsck": "verify"}

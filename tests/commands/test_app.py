@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 # What a command cannot do without.
-REQUIRED = {"to-parquet": ["--out", "x"], "format": ["--config", "x"], "simulate": ["--seed", "1"]}
+REQUIRED = {"to-parquet": ["--out", "x"], "format": ["--config", "x"], "simulate": ["--seed", "1"], "completion": ["bash"]}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["help", "help"], ["help", "--help"]])
