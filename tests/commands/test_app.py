@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 # What a command cannot do without.
-REQUIRED = {"to-parquet": ["--out", "x"], "format": ["--config", "x"], "simulate": ["--seed", "1"]}
+REQUIRED = {"to-parquet": ["--out", "x"], "format": ["--config", "x"], "simulate": ["--seed", "1"], "completion": ["bash"]}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["help", "help"], ["help", "--help"]])
@@ -44,7 +44,10 @@ def test_help_is_in_groups() -> None:
     assert text.index("change log directories:") < text.index("\n  verify --repair ") < text.index("learn and test:")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"]
     for said in (text, project):
-        assert "a broker" in said and "No broker" not in said and "to follow" not in said
+        assert "a broker of one node" in said and "No broker" not in said and "to follow" not in said
+    # What is not served is named where the broker is promised: in --help and in the README's first paragraph.
+    for said in (text, (ROOT / "README.md").read_text().split("\n\n")[1]):
+        assert all(word in " ".join(said.split()) for word in ("consumer groups", "transactions", "security"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -100,7 +103,7 @@ def test_version(word: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 0
     out = capfd.readouterr().out
     way = "compiled" if is_compiled() else "interpreted: no C compiler was at hand when kcli was installed"
-    assert out == f"kcli {__version__} (record loops {way})\n"
+    assert out == f"kcli {__version__}, Kafka in one Python program (distribution kafka-kcli; record loops {way})\n"
 
 
 @pytest.mark.parametrize("word", ["xyz", "--nothing", "", "\x1b[31m"])

@@ -2,8 +2,8 @@
 
 step      runs                    cost
 --------  ----------------------  -------------------------------------------------------------------------------------
-sample    in the node's loop, in  some microseconds a partition; nothing is formatted, nothing imported
-          slices
+sample    in the node's loop, in  some microseconds a partition; nothing is formatted, nothing imported. The controller's
+          slices                  topics are one slice, however many there are
 expose    in a thread of its own  prometheus-client makes the text; it is imported when it is first asked for (59 ms)
 """
 

@@ -42,7 +42,7 @@ class Gate:
         self.count = 0
         self._by_host: dict[str, int] = {}
         self._waiting: list[Callable[[], None]] = []
-        self._is_told = False  # that all are there; once, until a tenth of them have ended
+        self._is_told = False  # whether max.connections was logged as reached, which is done once in the life of the process
         self._second = 0
         self._in_second = 0
 

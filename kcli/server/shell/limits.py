@@ -25,7 +25,7 @@ DYNAMIC_KEYS = ("max.connections", "max.connections.per.ip", "max.connections.pe
 
 
 class Limits(NamedTuple):
-    """The limits of a server; `hosts` has those that differ from `max_connections_per_host`, by address or name."""
+    """The limits of a server; `hosts` has those that differ from `max_connections_per_host`, by address."""
 
     max_request_bytes: int = 100 * 1024 * 1024
     max_receive_bytes: int = DEFAULT_MAX_BYTES
