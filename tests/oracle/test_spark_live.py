@@ -2,12 +2,13 @@
 
     reader                    what must hold
     ------------------------  ------------------------------------------------------------------------------------------
-    100 batch reads           each partition gives its offsets from where the read begins, without a gap
-    500 micro-batches         together they give every offset once; after a stop of the broker, every record that was
+    batch reads               each partition gives its offsets from where the read begins, without a gap
+    micro-batches             together they give every offset once; after a stop of the broker, every record that was
                               acknowledged
     kcli to-parquet, once     as a batch read
 
-Readers are called as Spark's workers call them, without a JVM, but for to-parquet.
+100 batch reads and 500 micro-batches in the slow tier, fewer in ci. Readers are called as Spark's workers call them, without a
+JVM, but for to-parquet.
 """
 
 from __future__ import annotations
@@ -32,10 +33,9 @@ from tests.conftest import ROOT
 from tests.oracle.brokers import KcliBroker, new_broker
 from tests.oracle.peer import Peer
 
-pytestmark = [pytest.mark.oracle, pytest.mark.ci]
+pytestmark = pytest.mark.oracle
 
 TOPIC, PARTITIONS = "live", 8
-BATCH_READS, MICRO_BATCHES = 100, 500
 # Of each batch read, so that the reads keep up with the writer: offsets before the end of the read before.
 OVERLAP = 1000
 WAIT_SECONDS = 60
@@ -126,7 +126,7 @@ def offsets_of(reader: Any, splits: list[Any]) -> dict[int, list[range]]:
     return found
 
 
-def batch_reads(data: Path) -> None:
+def batch_reads(data: Path, reads: int) -> None:
     """Each read gives every partition from where it begins, without a gap.
 
     And never less than the read before, once the broker has checkpointed its high watermarks: before that, logs are read to
@@ -137,7 +137,7 @@ def batch_reads(data: Path) -> None:
     checkpoint = data / "replication-offset-checkpoint"
     while not checkpoint.exists() or f"{TOPIC} {PARTITIONS - 1} " not in checkpoint.read_text():
         assert time.monotonic() < until, "the broker writes no high watermark"
-    for _ in range(BATCH_READS):
+    for _ in range(reads):
         starts = {str(partition): max(end - OVERLAP, 0) for partition, end in ends.items()}
         table = source(data, startingOffsets=json.dumps({TOPIC: starts}))
         reader = table.reader(table.schema())
@@ -159,17 +159,23 @@ def micro_batch(stream: Any, at: Any, ends: dict[int, int]) -> Any:
     return until
 
 
+@pytest.mark.parametrize(
+    ("reads", "micro_batches"),
+    [pytest.param(15, 40, marks=pytest.mark.ci), pytest.param(100, 500, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("kind", ["kcli", "kafka"])
-def test_reading_beside_a_broker(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_reading_beside_a_broker(
+    kind: str, reads: int, micro_batches: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """Batch reads, then micro-batches, while a producer sends; at the end nothing that was acknowledged is missing."""
     with broker(kind, request, tmp_path / "broker") as (bootstrap, data):
         writer = Writer(bootstrap)
         try:
-            batch_reads(data)
+            batch_reads(data, reads)
             table = source(data)
             stream = table.streamReader(table.schema())
             at, ends = stream.initialOffset(), dict.fromkeys(range(PARTITIONS), 0)
-            for _ in range(MICRO_BATCHES):
+            for _ in range(micro_batches):
                 at = micro_batch(stream, at, ends)
             if kind == "kcli":
                 export(data, tmp_path / "out")
