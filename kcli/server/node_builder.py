@@ -23,6 +23,7 @@ from kcli.log.log_registry import LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.server.broker.broker import Broker
 from kcli.server.config.cleaner_config import cleaner_settings
+from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,
@@ -53,7 +54,9 @@ class Identity(NamedTuple):
     directory_ids: dict[str, Uuid | None]
 
 
-def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell) -> Identity:
+def identify(
+    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, bound: BoundAddresses = NOT_BOUND
+) -> Identity:
     """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
     metas: dict[str, MetaProperties | None] = {}
@@ -71,7 +74,7 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
         if len(empty) == len(directories):
             for path in directories:
                 _refuse_what_others_left(disk, path)
-            metas = _format_all(config, disk, rng, now_ms, directories)
+            metas = _format_all(config, disk, rng, now_ms, directories, bound)
             paths = ", ".join(directories)
             tell(Line(f"formatted {paths} for a new cluster", paths=paths))
         elif len(empty) == len(metas):
@@ -100,17 +103,17 @@ def _refuse_what_others_left(disk: LogDisk, path: str) -> None:
 
 
 def _format_all(
-    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, directories: list[str]
+    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, directories: list[str], bound: BoundAddresses
 ) -> dict[str, MetaProperties | None]:
     listeners = config.advertised_controller_listeners or config.advertised_listeners
-    listener = listeners[0]
+    listener = bound.resolve(listeners[0])
     format_directory(
         disk,
         directories[0],
         rng.randbytes,
         now_ms,
         node_id=config.node_id,
-        controller_host=listener.host or "localhost",
+        controller_host=listener.host,
         controller_port=listener.port,
         controller_listener=config.controller_listener_names[0],
         directories=directories[1:],
@@ -161,11 +164,19 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
     return LogManagerSettings(**fields, cleaner_enable=config["log.cleaner.enable"], **cleaner_settings(config))
 
 
-def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, max_open_files: int = 256) -> Node:
+def build_node(
+    config: ServerConfig,
+    disk: LogDisk,
+    rng: Dice,
+    now_ms: int,
+    tell: Tell,
+    max_open_files: int = 256,
+    bound: BoundAddresses = NOT_BOUND,
+) -> Node:
     """Make a node; nothing runs before its `start`. Raises NodeError, and OSError as the disk does."""
     from kcli.server.controller.controller_core import ControllerCore
 
-    identity = identify(config, disk, rng, now_ms, tell)
+    identity = identify(config, disk, rng, now_ms, tell, bound)
     effects: list[Effect] = []
     timer, flushes, files = Timer(now_ms), Flushes(effects), FileCache(disk, max_open_files)
     log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}
@@ -174,7 +185,9 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
         log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), tell)
     except StorageError as error:
         raise NodeError(str(error)) from error
-    controller = ControllerCore(config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell)
+    controller = ControllerCore(
+        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell, bound
+    )
 
     def end(error: OSError, now_ms: int) -> None:
         """Without its metadata log a node can decide nothing any more: it ends, at its next step."""
@@ -195,6 +208,7 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
             lambda: controller.leader_id,
             tell,
         )
+        broker.bound = bound
     node = Node(config.node_id, effects, timer, flushes, controller, broker)
     node.serve_controller_on([listener.name for listener in config.controller_listeners])
     return node

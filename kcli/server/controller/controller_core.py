@@ -51,6 +51,7 @@ from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
 from kcli.server.config.dynamic_config import DynamicConfig
+from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.activation import activation_records
 from kcli.server.controller.api_error import RequestInfo
@@ -151,15 +152,17 @@ class ControllerCore:
         timer: Timer,
         flushes: Flushes,
         tell: Callable[[str], None],
+        bound: BoundAddresses = NOT_BOUND,
     ) -> None:
         self._config = config
+        self._bound = bound
         self._disk = disk
         self._rng = rng
         self._timer = timer
         self._tell = tell
         self.cluster_id = cluster_id
         self.errors = AnswerErrors()
-        self.raft = RaftClient(raft_config(config, directory_ids), disk, files, timer, flushes.flush, tell)
+        self.raft = RaftClient(raft_config(config, directory_ids, bound), disk, files, timer, flushes.flush, tell)
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, tell), lambda: self.raft.next_offset)
         times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
         self.controller = QuorumController(self.raft, self.state, load_handler, timer, times, self._activate, tell)
@@ -279,14 +282,16 @@ class ControllerCore:
     def _own_registration(self) -> ControllerRegistration:
         """What a ControllerRegistration of this node would say; it need not ask itself."""
         endpoints = {
-            at.name: Endpoint(at.host or "localhost", at.port, at.security_protocol)
-            for at in self._config.advertised_controller_listeners
+            at.name: Endpoint(at.host, at.port, at.security_protocol)
+            for at in map(self._bound.resolve, self._config.advertised_controller_listeners)
         }
         incarnation_id = random_uuid(self._rng.randbytes)
         return ControllerRegistration(self._config.node_id, incarnation_id, False, endpoints, supported_features())
 
 
-def raft_config(config: ServerConfig, directory_ids: Mapping[str, Uuid | None]) -> RaftConfig:
+def raft_config(
+    config: ServerConfig, directory_ids: Mapping[str, Uuid | None], bound: BoundAddresses = NOT_BOUND
+) -> RaftConfig:
     """What the raft client goes by, out of a node's configuration."""
     names = config.controller_listener_names
     listener = names[0] if names else "CONTROLLER"
@@ -295,7 +300,7 @@ def raft_config(config: ServerConfig, directory_ids: Mapping[str, Uuid | None]) 
         node_id=config.node_id,
         directory_id=directory_ids.get(config.metadata_log_dir) or ZERO_UUID,
         directory=f"{config.metadata_log_dir}/{METADATA_PARTITION}",
-        endpoints={at.name: (at.host or "localhost", at.port) for at in config.advertised_controller_listeners},
+        endpoints={at.name: (at.host, at.port) for at in map(bound.resolve, config.advertised_controller_listeners)},
         static_voters=static,
         log=MetadataLogConfig(
             segment_bytes=config.get_int("metadata.log.segment.bytes"),
