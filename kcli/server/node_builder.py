@@ -2,7 +2,8 @@
 
 the log directories are             then
 ----------------------------------  ----------------------------------------------------------------------------------
-all empty                           they are formatted: a cluster of this one node, with a dynamic quorum
+all empty                           they are formatted: a cluster of this one node, with a dynamic quorum; NodeError where
+                                    controller.quorum.bootstrap.servers names other nodes
 formatted, all for one node         they are opened; one that is empty beside them is formatted like them
 of two clusters or another node     NodeError: one sentence that names the directory and the setting
 """
@@ -23,7 +24,7 @@ from kcli.log.log_registry import LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.server.broker.broker import Broker
 from kcli.server.config.cleaner_config import cleaner_settings
-from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
+from kcli.server.config.listeners import NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,
@@ -41,6 +42,8 @@ from kcli.server.timing_wheel import Timer
 Tell = Callable[[str], None]
 # What may be in a directory that is to be formatted: what a format writes before meta.properties, and what systems leave.
 _LEFT_BY_FORMATTING = frozenset(("bootstrap.checkpoint", METADATA_PARTITION, ".lock", "lost+found"))
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class NodeError(Exception):
@@ -74,6 +77,7 @@ def identify(
         if len(empty) == len(directories):
             for path in directories:
                 _refuse_what_others_left(disk, path)
+            _refuse_second_cluster(config, bound, directories)
             metas = _format_all(config, disk, rng, now_ms, directories, bound)
             paths = ", ".join(directories)
             tell(Line(f"formatted {paths} for a new cluster", paths=paths))
@@ -100,6 +104,33 @@ def _refuse_what_others_left(disk: LogDisk, path: str) -> None:
             f"{path} is not empty ({foreign[0]} is in it), and no meta.properties tells whose it is: name another directory in "
             "log.dirs, or make it a node's with `kcli format`"
         )
+
+
+def _refuse_second_cluster(config: ServerConfig, bound: BoundAddresses, directories: list[str]) -> None:
+    """Raise NodeError where the configuration is that of a node that joins others: it would begin a second cluster.
+
+    controller.quorum.voters names this node alone, or the configuration is refused (kcli.server.config.serving).
+    """
+    key = "controller.quorum.bootstrap.servers"
+    others = [
+        f"{host}:{port}" for host, port in config.quorum_bootstrap_servers if not _is_own_controller(config, bound, host, port)
+    ]
+    if others:
+        raise NodeError(
+            f"{', '.join(directories)} is not formatted, and {key} names {', '.join(others)}, which is not this node"
+            f"{config.where(key)}: joining a cluster is not served yet; remove the key to begin a new cluster, or format "
+            "the directory with `kcli format --standalone`"
+        )
+
+
+def _is_own_controller(config: ServerConfig, bound: BoundAddresses, host: str, port: int) -> bool:
+    """Whether an address is one of this node's controller listeners, without asking a name server."""
+    for listener in (*config.controller_listeners, *config.advertised_controller_listeners):
+        own = bound.resolve(listener)
+        is_on_loopback = listener.host in ("", UNROUTABLE_HOST, "::", *_LOOPBACK)
+        if port == own.port and (host.lower() == own.host.lower() or (is_on_loopback and host.lower() in _LOOPBACK)):
+            return True
+    return False
 
 
 def _format_all(

@@ -88,6 +88,17 @@ class BrokerLifecycle:
         self.state = BrokerState.RECOVERY
         self._beat(now_ms)
 
+    def awaited(self) -> str:
+        """Return what the broker waits for before it is unfenced, for a log line."""
+        refused = error_codes.NAMES.get(self._told_refusal, self._told_refusal) if self._told_refusal else ""
+        if self.state is BrokerState.STARTING:
+            if refused:
+                return f"the controller refuses the registration: {refused}"
+            return "the controller has not answered the registration"
+        if refused:
+            return f"the controller refuses the heartbeats: {refused}"
+        return "the controller keeps the broker fenced"
+
     def metadata_changed(self, now_ms: int) -> None:
         """New metadata was applied: a broker that is still fenced says so at once."""
         self._has_news = True

@@ -59,10 +59,11 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.controller.formatting import METADATA_PARTITION
 from kcli.server.controller.metadata_batches import MetadataBatch
-from kcli.server.controller.metadata_log import MetadataLogConfig, SnapshotId
+from kcli.server.controller.metadata_log import MetadataLogConfig, MetadataLogError, SnapshotId
 from kcli.server.controller.quorum_controller import ControllerTimes, Handler, QuorumController
 from kcli.server.controller.raft_client import RaftClient, RaftConfig
 from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTimes
+from kcli.server.controller.startable_quorum import refusal
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
@@ -189,8 +190,11 @@ class ControllerCore:
         self.raft.listeners.insert(0, _Follower(listener))
 
     def start(self, now_ms: int) -> None:
-        """Open the metadata log and take part in the quorum. Raises as RaftClient.start does."""
+        """Open the metadata log and lead the quorum. Raises as RaftClient.start does, and MetadataLogError if it cannot."""
         self.raft.start(now_ms)
+        reason = refusal(self.raft)
+        if reason is not None:
+            raise MetadataLogError(reason)
 
     def is_caught_up(self) -> bool:
         """True when all that was committed when it started has been told to the listeners."""
