@@ -15,7 +15,6 @@ It never waits and never asks the time: see kcli.server.events.
 from __future__ import annotations
 
 import errno
-import traceback
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any
@@ -53,7 +52,7 @@ from kcli.server.controller.features import supported_features
 from kcli.server.dice import Dice
 from kcli.server.events import Connection, Effect
 from kcli.server.flushes import FlushCallback, Flushes
-from kcli.server.log_lines import FailureLine, Line
+from kcli.server.log_lines import Line, fault_line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.timing_wheel import Timer
@@ -254,9 +253,7 @@ class Broker:
 
     def fault(self, what: str, error: Exception) -> None:
         """Say in the log that this program has a fault; whoever runs it goes on being served."""
-        where = traceback.extract_tb(error.__traceback__)
-        at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
-        self.tell(FailureLine(f"a fault of kcli in {what}{at}: {error!r}; please report it", error=repr(error), what=what))
+        self.tell(fault_line(what, error))
 
     # ----------------------------------------------------------------------------------------------------- the disk
 

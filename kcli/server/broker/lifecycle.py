@@ -26,7 +26,8 @@ from kcli.server.log_lines import WarningLine
 from kcli.server.timing_wheel import TimerTask
 
 RETRY_MS = 20
-SHUTDOWN_TIMEOUT_MS = 5_000
+# As BrokerServer.shutdown of Kafka, which waits five minutes.
+SHUTDOWN_TIMEOUT_MS = 5 * 60_000
 # So that a change of metadata is seen in the heartbeat after it, without one for each.
 FENCED_HEARTBEAT_MS = 10
 
@@ -113,8 +114,15 @@ class BrokerLifecycle:
             self._release(now_ms)
             return
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
-        self._broker.timer.schedule(now_ms + SHUTDOWN_TIMEOUT_MS, self._release)
+        self._broker.timer.schedule(now_ms + SHUTDOWN_TIMEOUT_MS, self._give_up_waiting)
         self._beat(now_ms)
+
+    def _give_up_waiting(self, now_ms: int) -> None:
+        if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            seconds = SHUTDOWN_TIMEOUT_MS // 1000
+            what = f"the controller has not approved the controlled shutdown for {seconds} s: stopping without it"
+            self._broker.tell(WarningLine(what, seconds=seconds))
+            self._release(now_ms)
 
     def _release(self, now_ms: int) -> None:
         if self.state is not BrokerState.SHUTTING_DOWN:

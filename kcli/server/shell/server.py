@@ -36,7 +36,7 @@ from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.shell.clock import Clock
 from kcli.server.shell.driver import Driver
-from kcli.server.shell.limits import DYNAMIC_KEYS, limits_of
+from kcli.server.shell.limits import DYNAMIC_KEYS, UnknownHostError, limits_of
 from kcli.server.shell.serving_disk import ServingDisk
 
 # Of the descriptors that the process may have, this share is for segments that are kept open; the rest is for connections.
@@ -171,11 +171,14 @@ class Server:
         ports = {name: int(bound.getsockname()[1]) for name, bound in sockets.items()}
         max_open = min(MAX_OPEN_SEGMENTS, descriptors // FILES_SHARE)
         bound = bound_addresses(config, ports)
+        try:
+            limits = limits_of(config, descriptors, max_open)
+        except UnknownHostError as error:
+            raise ServerError(str(error)) from None
         self.node = build_node(config, ServingDisk(), random.SystemRandom(), Clock().now_ms(), self.tell, max_open, bound)
-        self.driver = Driver(self.node, self.tell, limits_of(config, descriptors, max_open))
+        self.driver = Driver(self.node, self.tell, limits)
         if self.node.broker is not None:
-            gate = self.driver.gate
-            self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: gate.replace(limits_of(now, descriptors, max_open)))
+            self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: self._change_limits(now, descriptors, max_open))
         self.driver.on_change = self._look
         self.driver.on_fault = self._fail
         if metrics_socket is not None and self._idle is not None:
@@ -190,6 +193,12 @@ class Server:
         self._look()
         await self._stopped.wait()
         self.driver.close()
+
+    def _change_limits(self, config: ServerConfig, descriptors: int, max_open_files: int) -> None:
+        try:
+            self.driver.gate.replace(limits_of(config, descriptors, max_open_files))
+        except UnknownHostError as error:
+            self.tell(WarningLine(f"{error}; the limits of connections stay as they are", error=str(error)))
 
     def _look(self) -> None:
         """See what the node has become."""
