@@ -35,7 +35,7 @@ from kcli.server.controller.formatting import (
 from kcli.server.dice import Dice
 from kcli.server.events import Effect
 from kcli.server.flushes import Flushes
-from kcli.server.log_lines import FailureLine, Line
+from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.timing_wheel import Timer
 
@@ -51,10 +51,11 @@ class NodeError(Exception):
 
 
 class Identity(NamedTuple):
-    """Whose the directories are: the cluster's id, and the directory ids by path."""
+    """Whose the directories are: the cluster's id, the directory ids by path, and what kept a directory from being read."""
 
     cluster_id: str
     directory_ids: dict[str, Uuid | None]
+    unreadable: dict[str, OSError]
 
 
 def identify(
@@ -63,6 +64,7 @@ def identify(
     """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
     metas: dict[str, MetaProperties | None] = {}
+    unreadable: dict[str, OSError] = {}
     try:
         for path in directories:
             try:
@@ -70,9 +72,8 @@ def identify(
             except OSError as error:
                 if path == config.metadata_log_dir:
                     raise
-                # The log manager takes it offline, and serves the others.
-                reason = error.strerror or error
-                tell(FailureLine(f"{path}: {reason}: the log directory cannot be read", path=path, error=reason))
+                # The log manager takes it offline and reports it, and serves the others.
+                unreadable[path] = error
         empty = [path for path, meta in metas.items() if meta is None]
         if len(empty) == len(directories):
             for path in directories:
@@ -82,8 +83,8 @@ def identify(
             paths = ", ".join(directories)
             tell(Line(f"formatted {paths} for a new cluster", paths=paths))
         elif len(empty) == len(metas):
-            unread = [path for path in directories if path not in metas]
-            raise NodeError(f"{', '.join(unread)} cannot be read, and no other log directory is formatted")
+            unread = ", ".join(f"{path} ({error.strerror or error})" for path, error in unreadable.items())
+            raise NodeError(f"{unread} cannot be read, and no other log directory is formatted")
         elif empty:
             raise NodeError(
                 f"{', '.join(empty)} is not formatted, while other log directories are: format it with "
@@ -92,7 +93,7 @@ def identify(
     except FormattingError as error:
         raise NodeError(str(error)) from error
     identity = _check(config, metas)
-    return identity._replace(directory_ids=dict.fromkeys(directories) | identity.directory_ids)
+    return identity._replace(directory_ids=dict.fromkeys(directories) | identity.directory_ids, unreadable=unreadable)
 
 
 def _refuse_what_others_left(disk: LogDisk, path: str) -> None:
@@ -174,7 +175,7 @@ def _check(config: ServerConfig, metas: Mapping[str, MetaProperties | None]) -> 
                 f"{path} belongs to node {meta.node_id}, and node.id is {config.node_id}: set node.id={meta.node_id} "
                 "or name another directory in log.dirs"
             )
-    return Identity(cluster_ids[0], {path: None if meta is None else meta.directory_id for path, meta in metas.items()})
+    return Identity(cluster_ids[0], {path: None if meta is None else meta.directory_id for path, meta in metas.items()}, {})
 
 
 def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
@@ -214,6 +215,8 @@ def build_node(
 
     try:
         log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), tell)
+        for path in identity.unreadable.keys() & log_dirs.keys():
+            log_manager.take_offline(path, identity.unreadable[path])
     except StorageError as error:
         raise NodeError(str(error)) from error
     controller = ControllerCore(

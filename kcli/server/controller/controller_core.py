@@ -67,6 +67,7 @@ from kcli.server.controller.startable_quorum import refusal
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
+from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import FailureLine
 from kcli.server.metrics.answer_errors import AnswerErrors
 from kcli.server.timing_wheel import Timer
@@ -210,7 +211,8 @@ class ControllerCore:
         """Take a request (header and message); `respond` is called once, now or later. Raises MessageError for no request."""
         key, version, correlation_id, _, position = read_request_header(frame)
         if key not in SERVED:
-            raise MessageError(f"a request {API_KEYS[key].name}, which the controller does not serve")
+            unserved = f"a request {API_KEYS[key].name}, which the controller does not serve"
+            raise MessageError(foreign_protocol_by_api(key) or unserved)
         api = API_KEYS[key]
 
         def answer(response: Message) -> None:

@@ -7,7 +7,7 @@ bind       the addresses are taken, so that one that is in use is told before an
 start      the node loads and registers
 ready      clients are let in, and a line says so
 signal     the first asks the node to leave in order, a second one ends the process where it is; SIGHUP means nothing
-stopped    the process ends with exit code 0
+stopped    the last line says so, and the process ends with exit code 0
 """
 
 from __future__ import annotations
@@ -193,6 +193,7 @@ class Server:
         self._look()
         await self._stopped.wait()
         self.driver.close()
+        self.tell(Line("stopped", node=config.node_id))
 
     def _change_limits(self, config: ServerConfig, descriptors: int, max_open_files: int) -> None:
         try:
