@@ -100,7 +100,9 @@ class LogManager(LogRegistry):
         begin_tasks(self, self.checkpoints, self.mover, is_uncleanable, now_ms, until_shutdown, after)
         self.tasks_began_ms = now_ms
         if self.settings.cleaner_enable:
-            self._cleaning = Task(lambda now_ms: self.cleaner.run(now_ms), until_shutdown, after)
+            self._cleaning = Task(
+                "kafka-log-cleaner-thread-0", lambda now_ms: self.cleaner.run(now_ms), until_shutdown, after, self.report
+            )
             self._cleaning.wake(now_ms + self.settings.cleaner_backoff_ms)
         else:
             self.report(WarningLine(NO_CLEANER, key="log.cleaner.enable"))

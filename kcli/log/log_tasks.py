@@ -20,6 +20,9 @@
 
 A sweep over all logs does LOGS_PER_STEP a step and comes back at once until it is through; logs that are made meanwhile have
 their turn in the next one. `run` of a task returns when it wants to be called next.
+
+A task that fails by a fault of this program is logged and goes on, as KafkaScheduler does it: a sweep with the next log (it
+writes no checkpoint then), any other task after FAULT_PAUSE_MS. Errors of the disk are no faults (see LogRegistry).
 """
 
 from __future__ import annotations
@@ -33,12 +36,15 @@ from kcli.log.log_checkpoints import LogCheckpoints
 from kcli.log.log_directory import parent_path
 from kcli.log.log_registry import LogRegistry
 from kcli.log.replica_mover import ReplicaMover
+from kcli.log.report_line import fault_line
+from kcli.log.storage_errors import StorageError
 from kcli.log.unified_log import UnifiedLog
 
 LOGS_PER_STEP = 256
 # Retention renames the files of segments: about a millisecond for ten of them.
 RETENTION_LOGS_PER_STEP = 8
 SEGMENTS_PER_VISIT = 8
+FAULT_PAUSE_MS = 30_000
 
 
 class Cancellable(Protocol):
@@ -50,25 +56,31 @@ class Cancellable(Protocol):
 
 
 Schedule = Callable[[int, Callable[[int], None]], Cancellable]
+Visit = Callable[[UnifiedLog, int], bool | None]
 
 
 class Sweep:
-    """A visit to every log each `interval_ms`; `finish` is called behind the last.
+    """A visit to every log each `interval_ms`; `finish` is called behind the last, `abandon` instead where a visit failed.
 
-    A visit that returns True is not through with its log, which is then visited again.
+    A visit that returns True is not through with its log, which is then visited again. `name` is Kafka's name of the task.
     """
 
     def __init__(
         self,
+        name: str,
         registry: LogRegistry,
-        visit: Callable[[UnifiedLog, int], bool | None],
+        visit: Visit,
         interval_ms: int,
         logs_per_step: int = LOGS_PER_STEP,
         finish: Callable[[], None] = lambda: None,
+        abandon: Callable[[], None] = lambda: None,
     ) -> None:
+        self.name = name
         self._registry = registry
         self._visit = visit
         self._finish = finish
+        self._abandon = abandon
+        self._has_failed = False
         self._interval_ms = interval_ms
         self._logs_per_step = logs_per_step
         self._left: list[UnifiedLog] | None = None
@@ -79,20 +91,37 @@ class Sweep:
             self._left = self._registry.all_logs()[::-1]
         for _ in range(min(self._logs_per_step, len(self._left))):
             log = self._left.pop()
-            if self._registry.is_live(log) and self._visit(log, now_ms):
-                self._left.append(log)
+            try:
+                if self._registry.is_live(log) and self._visit(log, now_ms):
+                    self._left.append(log)
+            except (OSError, StorageError):
+                raise
+            except Exception as error:
+                self._has_failed = True
+                what = f"the task {self.name} at {log.topic}-{log.partition}"
+                self._registry.report(fault_line(what, error, "; the task goes on with the next log"))
         if self._left:
             return now_ms
         self._left = None
-        self._finish()
+        end, self._has_failed = self._abandon if self._has_failed else self._finish, False
+        end()
         return min(now_ms + self._interval_ms, NEVER_MS)
 
 
 class Task:
     """One task on a timer: it runs when it is due, and earlier when it is woken."""
 
-    def __init__(self, run: Callable[[int], int], schedule: Schedule, after: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[int], int],
+        schedule: Schedule,
+        after: Callable[[int], None],
+        report: Callable[[str], None],
+    ) -> None:
+        self._name = name
         self._run = run
+        self._report = report
         self._schedule = schedule
         self._after = after
         self._due_ms = NEVER_MS
@@ -109,7 +138,14 @@ class Task:
 
     def _call(self, now_ms: int) -> None:
         self._pending, self._due_ms = None, NEVER_MS
-        next_ms = self._run(now_ms)
+        try:
+            next_ms = self._run(now_ms)
+        except (OSError, StorageError):
+            raise
+        except Exception as error:
+            then = f"; it runs again in {FAULT_PAUSE_MS // 1000} s"
+            self._report(fault_line(f"the task {self._name}", error, then))
+            next_ms = now_ms + FAULT_PAUSE_MS
         if next_ms < NEVER_MS:
             self.wake(next_ms)
         self._after(now_ms)
@@ -169,6 +205,10 @@ class CheckpointSweep:
         if offset is not None:
             self._found.setdefault(parent_path(log.directory), {})[log.topic, log.partition] = offset
 
+    def abandon(self) -> None:
+        """Forget what was found: it is not all."""
+        self._found = {}
+
     def finish(self) -> None:
         """Write what was found."""
         found, self._found = self._found, {}
@@ -201,22 +241,25 @@ def begin_tasks(
         visits.flush_rolled(log, now_ms)
 
     def sweep(due_ms: int, made: Sweep) -> None:
-        Task(made.run, schedule, after).wake(due_ms)
+        Task(made.name, made.run, schedule, after, registry.report).wake(due_ms)
+
+    def checkpoint(name: str, due_ms: int, visit: Visit, kind: CheckpointSweep, interval_ms: int) -> None:
+        sweep(due_ms, Sweep(name, registry, visit, interval_ms, finish=kind.finish, abandon=kind.abandon))
 
     first_ms, interval_ms = now_ms + settings.initial_task_delay_ms, settings.retention_check_interval_ms
-    sweep(first_ms, Sweep(registry, visits.apply_retention, interval_ms, RETENTION_LOGS_PER_STEP))
-    sweep(first_ms, Sweep(registry, visits.flush_by_time, settings.flush_scheduler_interval_ms))
+    sweep(first_ms, Sweep("kafka-log-retention", registry, visits.apply_retention, interval_ms, RETENTION_LOGS_PER_STEP))
+    sweep(first_ms, Sweep("kafka-log-flusher", registry, visits.flush_by_time, settings.flush_scheduler_interval_ms))
     interval_ms = settings.flush_offset_checkpoint_interval_ms
-    sweep(first_ms, Sweep(registry, recovery_points.visit, interval_ms, finish=recovery_points.finish))
+    checkpoint("kafka-recovery-point-checkpoint", first_ms, recovery_points.visit, recovery_points, interval_ms)
     interval_ms = settings.flush_start_offset_checkpoint_interval_ms
-    sweep(first_ms, Sweep(registry, log_starts.visit, interval_ms, finish=log_starts.finish))
+    checkpoint("kafka-log-start-offset-checkpoint", first_ms, log_starts.visit, log_starts, interval_ms)
     interval_ms = settings.high_watermark_checkpoint_interval_ms
-    sweep(now_ms + interval_ms, Sweep(registry, visit_high_watermark, interval_ms, finish=high_watermarks.finish))
+    checkpoint("highwatermark-checkpoint", now_ms + interval_ms, visit_high_watermark, high_watermarks, interval_ms)
     interval_ms = settings.producer_id_expiration_check_interval_ms
-    sweep(now_ms + interval_ms, Sweep(registry, visits.expire_producers, interval_ms))
-    for run, on_work in (
-        (registry.deletions.run, registry.deletions.on_added),
-        (mover.run, mover.on_work),
-        (registry.epochs.run, registry.epochs.on_work),
+    sweep(now_ms + interval_ms, Sweep("PeriodicProducerExpirationCheck", registry, visits.expire_producers, interval_ms))
+    for name, run, on_work in (
+        ("kafka-delete-logs", registry.deletions.run, registry.deletions.on_added),
+        ("ReplicaAlterLogDirsThread", mover.run, mover.on_work),
+        ("leader-epoch-checkpoint", registry.epochs.run, registry.epochs.on_work),
     ):
-        on_work(Task(run, schedule, after).wake)
+        on_work(Task(name, run, schedule, after, registry.report).wake)

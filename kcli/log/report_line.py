@@ -17,6 +17,7 @@ A core needs no more than a function of one text, and a caller that does not car
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from typing import Self
 
@@ -44,6 +45,13 @@ class FailureLine(Line):
     """A line that an operator has to look at."""
 
     __slots__ = ()
+
+
+def fault_line(what: str, error: BaseException, then: str = "") -> FailureLine:
+    """Make the line of a fault of this program: what it was doing, and where in the code."""
+    where = traceback.extract_tb(error.__traceback__)
+    at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
+    return FailureLine(f"a fault of kcli in {what}{at}: {error!r}{then}; please report it", error=repr(error), what=what)
 
 
 def fields_of(line: str) -> Mapping[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kcli.log.report_line import FailureLine as FailureLine
 from kcli.log.report_line import Line as Line
 from kcli.log.report_line import WarningLine as WarningLine
+from kcli.log.report_line import fault_line as fault_line
 from kcli.log.report_line import fields_of as fields_of
 
 INFO, WARN, ERROR = "INFO", "WARN", "ERROR"

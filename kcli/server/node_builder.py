@@ -2,7 +2,8 @@
 
 the log directories are             then
 ----------------------------------  ----------------------------------------------------------------------------------
-all empty                           they are formatted: a cluster of this one node, with a dynamic quorum
+all empty                           they are formatted: a cluster of this one node, with a dynamic quorum; NodeError where
+                                    controller.quorum.bootstrap.servers names other nodes
 formatted, all for one node         they are opened; one that is empty beside them is formatted like them
 of two clusters or another node     NodeError: one sentence that names the directory and the setting
 """
@@ -23,6 +24,7 @@ from kcli.log.log_registry import LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.server.broker.broker import Broker
 from kcli.server.config.cleaner_config import cleaner_settings
+from kcli.server.config.listeners import NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.formatting import (
     METADATA_PARTITION,
@@ -33,7 +35,7 @@ from kcli.server.controller.formatting import (
 from kcli.server.dice import Dice
 from kcli.server.events import Effect
 from kcli.server.flushes import Flushes
-from kcli.server.log_lines import FailureLine, Line
+from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.timing_wheel import Timer
 
@@ -41,22 +43,28 @@ Tell = Callable[[str], None]
 # What may be in a directory that is to be formatted: what a format writes before meta.properties, and what systems leave.
 _LEFT_BY_FORMATTING = frozenset(("bootstrap.checkpoint", METADATA_PARTITION, ".lock", "lost+found"))
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
 
 class NodeError(Exception):
     """A node that cannot be made; the message is one sentence."""
 
 
 class Identity(NamedTuple):
-    """Whose the directories are: the cluster's id, and the directory ids by path."""
+    """Whose the directories are: the cluster's id, the directory ids by path, and what kept a directory from being read."""
 
     cluster_id: str
     directory_ids: dict[str, Uuid | None]
+    unreadable: dict[str, OSError]
 
 
-def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell) -> Identity:
+def identify(
+    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, bound: BoundAddresses = NOT_BOUND
+) -> Identity:
     """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
     metas: dict[str, MetaProperties | None] = {}
+    unreadable: dict[str, OSError] = {}
     try:
         for path in directories:
             try:
@@ -64,19 +72,19 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
             except OSError as error:
                 if path == config.metadata_log_dir:
                     raise
-                # The log manager takes it offline, and serves the others.
-                reason = error.strerror or error
-                tell(FailureLine(f"{path}: {reason}: the log directory cannot be read", path=path, error=reason))
+                # The log manager takes it offline and reports it, and serves the others.
+                unreadable[path] = error
         empty = [path for path, meta in metas.items() if meta is None]
         if len(empty) == len(directories):
             for path in directories:
                 _refuse_what_others_left(disk, path)
-            metas = _format_all(config, disk, rng, now_ms, directories)
+            _refuse_second_cluster(config, bound, directories)
+            metas = _format_all(config, disk, rng, now_ms, directories, bound)
             paths = ", ".join(directories)
             tell(Line(f"formatted {paths} for a new cluster", paths=paths))
         elif len(empty) == len(metas):
-            unread = [path for path in directories if path not in metas]
-            raise NodeError(f"{', '.join(unread)} cannot be read, and no other log directory is formatted")
+            unread = ", ".join(f"{path} ({error.strerror or error})" for path, error in unreadable.items())
+            raise NodeError(f"{unread} cannot be read, and no other log directory is formatted")
         elif empty:
             raise NodeError(
                 f"{', '.join(empty)} is not formatted, while other log directories are: format it with "
@@ -85,7 +93,7 @@ def identify(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: 
     except FormattingError as error:
         raise NodeError(str(error)) from error
     identity = _check(config, metas)
-    return identity._replace(directory_ids=dict.fromkeys(directories) | identity.directory_ids)
+    return identity._replace(directory_ids=dict.fromkeys(directories) | identity.directory_ids, unreadable=unreadable)
 
 
 def _refuse_what_others_left(disk: LogDisk, path: str) -> None:
@@ -99,18 +107,45 @@ def _refuse_what_others_left(disk: LogDisk, path: str) -> None:
         )
 
 
+def _refuse_second_cluster(config: ServerConfig, bound: BoundAddresses, directories: list[str]) -> None:
+    """Raise NodeError where the configuration is that of a node that joins others: it would begin a second cluster.
+
+    controller.quorum.voters names this node alone, or the configuration is refused (kcli.server.config.serving).
+    """
+    key = "controller.quorum.bootstrap.servers"
+    others = [
+        f"{host}:{port}" for host, port in config.quorum_bootstrap_servers if not _is_own_controller(config, bound, host, port)
+    ]
+    if others:
+        raise NodeError(
+            f"{', '.join(directories)} is not formatted, and {key} names {', '.join(others)}, which is not this node"
+            f"{config.where(key)}: joining a cluster is not served yet; remove the key to begin a new cluster, or format "
+            "the directory with `kcli format --standalone`"
+        )
+
+
+def _is_own_controller(config: ServerConfig, bound: BoundAddresses, host: str, port: int) -> bool:
+    """Whether an address is one of this node's controller listeners, without asking a name server."""
+    for listener in (*config.controller_listeners, *config.advertised_controller_listeners):
+        own = bound.resolve(listener)
+        is_on_loopback = listener.host in ("", UNROUTABLE_HOST, "::", *_LOOPBACK)
+        if port == own.port and (host.lower() == own.host.lower() or (is_on_loopback and host.lower() in _LOOPBACK)):
+            return True
+    return False
+
+
 def _format_all(
-    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, directories: list[str]
+    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, directories: list[str], bound: BoundAddresses
 ) -> dict[str, MetaProperties | None]:
     listeners = config.advertised_controller_listeners or config.advertised_listeners
-    listener = listeners[0]
+    listener = bound.resolve(listeners[0])
     format_directory(
         disk,
         directories[0],
         rng.randbytes,
         now_ms,
         node_id=config.node_id,
-        controller_host=listener.host or "localhost",
+        controller_host=listener.host,
         controller_port=listener.port,
         controller_listener=config.controller_listener_names[0],
         directories=directories[1:],
@@ -140,7 +175,7 @@ def _check(config: ServerConfig, metas: Mapping[str, MetaProperties | None]) -> 
                 f"{path} belongs to node {meta.node_id}, and node.id is {config.node_id}: set node.id={meta.node_id} "
                 "or name another directory in log.dirs"
             )
-    return Identity(cluster_ids[0], {path: None if meta is None else meta.directory_id for path, meta in metas.items()})
+    return Identity(cluster_ids[0], {path: None if meta is None else meta.directory_id for path, meta in metas.items()}, {})
 
 
 def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
@@ -161,20 +196,32 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
     return LogManagerSettings(**fields, cleaner_enable=config["log.cleaner.enable"], **cleaner_settings(config))
 
 
-def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, max_open_files: int = 256) -> Node:
+def build_node(
+    config: ServerConfig,
+    disk: LogDisk,
+    rng: Dice,
+    now_ms: int,
+    tell: Tell,
+    max_open_files: int = 256,
+    bound: BoundAddresses = NOT_BOUND,
+) -> Node:
     """Make a node; nothing runs before its `start`. Raises NodeError, and OSError as the disk does."""
     from kcli.server.controller.controller_core import ControllerCore
 
-    identity = identify(config, disk, rng, now_ms, tell)
+    identity = identify(config, disk, rng, now_ms, tell, bound)
     effects: list[Effect] = []
     timer, flushes, files = Timer(now_ms), Flushes(effects), FileCache(disk, max_open_files)
     log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}
 
     try:
         log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), tell)
+        for path in identity.unreadable.keys() & log_dirs.keys():
+            log_manager.take_offline(path, identity.unreadable[path])
     except StorageError as error:
         raise NodeError(str(error)) from error
-    controller = ControllerCore(config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell)
+    controller = ControllerCore(
+        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell, bound
+    )
 
     def end(error: OSError, now_ms: int) -> None:
         """Without its metadata log a node can decide nothing any more: it ends, at its next step."""
@@ -195,6 +242,7 @@ def build_node(config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell
             lambda: controller.leader_id,
             tell,
         )
+        broker.bound = bound
     node = Node(config.node_id, effects, timer, flushes, controller, broker)
     node.serve_controller_on([listener.name for listener in config.controller_listeners])
     return node

@@ -174,14 +174,14 @@ def test_a_sweep_over_many_logs_comes_in_slices(node: Node, monkeypatch: pytest.
     visited: list[int] = []
     finished: list[int] = []
     sweep = log_tasks.Sweep(
-        manager, lambda log, now_ms: visited.append(log.partition), 1_000, 3, lambda: finished.append(len(visited))
+        "sweep", manager, lambda log, now_ms: visited.append(log.partition), 1_000, 3, lambda: finished.append(len(visited))
     )
     assert sweep.run(NOW_MS) == NOW_MS and len(visited) == 3
     manager.delete_logs([("t", 4)], NOW_MS)
     assert sweep.run(NOW_MS) == NOW_MS
     assert sweep.run(NOW_MS) == NOW_MS + 1_000
     assert visited == [0, 1, 2, 3, 5, 6, 7] and finished == [7]
-    forever = log_tasks.Sweep(manager, lambda log, now_ms: None, NEVER_MS, 100)
+    forever = log_tasks.Sweep("sweep", manager, lambda log, now_ms: None, NEVER_MS, 100)
     assert forever.run(NOW_MS) == NEVER_MS
 
 
@@ -240,3 +240,61 @@ def test_an_error_of_the_disk_takes_one_directory_offline(tmp_path: Path, task: 
     assert not [name for name in names(logs[1]) if name.endswith(".deleted")]
     assert (good / "replication-offset-checkpoint").exists()
     crash(running.manager)
+
+
+def test_a_fault_at_one_log_leaves_the_others_their_task(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka logs what a scheduled task raises and goes on; it used to end the process."""
+    running = Running(node, retention_check_interval_ms=5_000, initial_task_delay_ms=1_000)
+    odd, sound = (running.make(partition, batches=9) for partition in (0, 1))
+    delete_old_segments = UnifiedLog.delete_old_segments
+
+    def fail_once(log: UnifiedLog, now_ms: int, most: int) -> list[str]:
+        if log is odd and not lines:
+            raise ZeroDivisionError("odd")
+        return delete_old_segments(log, now_ms, most)  # type: ignore[return-value]
+
+    lines: list[str] = []
+    monkeypatch.setattr(running.manager, "report", lines.append)
+    monkeypatch.setattr(UnifiedLog, "delete_old_segments", fail_once)
+    far_ms = NOW_MS + 20_000
+    starts = odd.log_start_offset, sound.log_start_offset
+    running.until(far_ms)
+    assert odd.log_start_offset > starts[0] and sound.log_start_offset > starts[1]
+    (line,) = lines
+    assert "a fault of kcli in the task kafka-log-retention at t-0" in line and "ZeroDivisionError('odd')" in line
+
+
+def test_a_sweep_with_a_fault_writes_no_checkpoint_and_the_next_one_does(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the offsets would say that the other partitions have none."""
+    running = Running(node, high_watermark_checkpoint_interval_ms=5_000)
+    running.make(0, batches=1)
+    path = Path(running.manager.online_dirs()[0].path) / "replication-offset-checkpoint"
+    before = path.read_text() if path.exists() else None
+    offset_of, lines = running.manager.checkpoints.offset_of, []
+
+    def fail(log: UnifiedLog, kind: object) -> int | None:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr(running.manager, "report", lines.append)
+    monkeypatch.setattr(running.manager.checkpoints, "offset_of", fail)
+    running.until(NOW_MS + 5_500)
+    assert (path.read_text() if path.exists() else None) == before and any("highwatermark-checkpoint" in line for line in lines)
+    monkeypatch.setattr(running.manager.checkpoints, "offset_of", offset_of)
+    running.until(NOW_MS + 10_500)
+    assert "t 0 3" in path.read_text()
+
+
+def test_any_other_task_with_a_fault_runs_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After FAULT_PAUSE_MS, with a line in the log."""
+    running = Running(node)
+    lines: list[str] = []
+    calls: list[int] = []
+
+    def fail(now_ms: int) -> int:
+        calls.append(now_ms)
+        raise ZeroDivisionError("odd")
+
+    log_tasks.Task("kafka-delete-logs", fail, running.timer.schedule, lambda now_ms: None, lines.append).wake(NOW_MS + 5)
+    running.until(NOW_MS + 2 * log_tasks.FAULT_PAUSE_MS)
+    assert calls == [NOW_MS + 5, NOW_MS + 5 + log_tasks.FAULT_PAUSE_MS]
+    assert len(lines) == 2 and "a fault of kcli in the task kafka-delete-logs" in lines[0]

@@ -32,6 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         yield made
     assert made.process.returncode == 0
     assert not made.lines("fault")
+    assert made.log().splitlines()[-1].endswith(" INFO stopped")
 
 
 @pytest.fixture
@@ -58,7 +59,10 @@ def head(key: int, version: int, body: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "socket.request.max.bytes"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it speaks HTTP"),
+        (b"OPTIONS * HTTP/1.1\r\n\r\n", "it speaks HTTP"),
+        (head(17, 1, b"\0\5PLAIN"), "it wants to log in by SASL, and this listener is plain"),
+        (head(36, 0, b"\0\0\0\0"), "it wants to log in by SASL, and this listener is plain"),
         (b"\xff\xff\xff\xff\0\0\0\0", "-1 bytes"),
         (b"\x06\x40\x00\x01", "socket.request.max.bytes"),
         (b"\0\0\0\0", "RequestHeader"),

@@ -64,7 +64,14 @@ class Pending:
 class WholeNode:
     """One node; `lines` is what it said in its log. Flushes and computations are done at once unless `holds_flushes`."""
 
-    def __init__(self, directory: Path, *overrides: str, disk: LogDisk | None = None, max_open_files: int = 256) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *overrides: str,
+        disk: LogDisk | None = None,
+        max_open_files: int = 256,
+        is_awaited: bool = True,
+    ) -> None:
         listeners = "PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093"
         config = load_config(None, [f"log.dirs={directory}", f"listeners={listeners}", *overrides])
         self.now_ms = START_MS
@@ -80,7 +87,8 @@ class WholeNode:
         self._loopbacks: dict[int, int] = {}
         self._next_id = 0
         self._do(self.node.start(self.now_ms))
-        self.until(lambda: self.node.is_ready)
+        if is_awaited:
+            self.until(lambda: self.node.is_ready)
 
     # ---------------------------------------------------------------------------------------------------------- driving
 

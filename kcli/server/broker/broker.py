@@ -15,7 +15,6 @@ It never waits and never asks the time: see kcli.server.events.
 from __future__ import annotations
 
 import errno
-import traceback
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any
@@ -47,12 +46,13 @@ from kcli.server.broker.topic_creation import TopicCreation
 from kcli.server.computations import Computations
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.dynamic_config import DynamicConfig
+from kcli.server.config.listeners import BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import supported_features
 from kcli.server.dice import Dice
 from kcli.server.events import Connection, Effect
 from kcli.server.flushes import FlushCallback, Flushes
-from kcli.server.log_lines import FailureLine, Line
+from kcli.server.log_lines import Line, fault_line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.timing_wheel import Timer
@@ -112,7 +112,7 @@ class Broker:
         self.held_produce_bytes = 0  # of requests that are appended in slices
         self._waiting_fetches: dict[Connection, DelayedFetch] = {}
         self._default_topic_config: LogConfig | None = None
-        self.bound_ports: dict[str, int] = {}  # by listener, where a free port was asked for
+        self.bound = BoundAddresses()
         self.producer_ids = ProducerIds(self)
         self.client_metrics: Any = None
         self.assignments = DirectoryAssignments(self)
@@ -132,10 +132,9 @@ class Broker:
     def describe_registration(self, request: Message) -> None:
         """Fill in what a registration says of this broker: where it is reached, what it can, which log directories it has."""
         listener, feature = (API_KEYS[BROKER_REGISTRATION].request.classes[name] for name in ("Listener", "Feature"))
-        for found in self.config.static.advertised_listeners:
+        for found in map(self.bound.resolve, self.config.static.advertised_listeners):
             protocol = SECURITY_PROTOCOL_IDS[found.security_protocol]
-            port = found.port or self.bound_ports.get(found.name, 0)
-            request.listeners.append(listener(name=found.name, host=found.host, port=port, security_protocol=protocol))
+            request.listeners.append(listener(name=found.name, host=found.host, port=found.port, security_protocol=protocol))
         for name, versions in supported_features().items():
             request.features.append(
                 feature(name=name, min_supported_version=versions.lowest, max_supported_version=versions.highest)
@@ -254,9 +253,7 @@ class Broker:
 
     def fault(self, what: str, error: Exception) -> None:
         """Say in the log that this program has a fault; whoever runs it goes on being served."""
-        where = traceback.extract_tb(error.__traceback__)
-        at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
-        self.tell(FailureLine(f"a fault of kcli in {what}{at}: {error!r}; please report it", error=repr(error), what=what))
+        self.tell(fault_line(what, error))
 
     # ----------------------------------------------------------------------------------------------------- the disk
 

@@ -9,7 +9,9 @@
     PENDING_CONTROLLED_SHUTDOWN   the controller has moved its leaderships    at once and on: want_shut_down = True
     SHUTTING_DOWN                                                             none
 
-A controller that does not answer is asked again. A broker that is stopped waits SHUTDOWN_TIMEOUT_MS for the controller.
+A controller that does not answer, or refuses, is asked again after RETRY_MS, twice as long each time, up to
+broker.heartbeat.interval.ms; a refusal is logged once for each error. A broker that was unregistered while it runs registers
+again (Kafka's goes on sending heartbeats). A broker that is stopped waits SHUTDOWN_TIMEOUT_MS for the controller.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION
 from kcli.protocol.message import Message
-from kcli.server.log_lines import WarningLine
+from kcli.server.log_lines import Line, WarningLine
 from kcli.server.timing_wheel import TimerTask
 
 RETRY_MS = 20
-SHUTDOWN_TIMEOUT_MS = 5_000
+MAX_DOUBLINGS = 20
+# As BrokerServer.shutdown of Kafka, which waits five minutes.
+SHUTDOWN_TIMEOUT_MS = 5 * 60_000
 # So that a change of metadata is seen in the heartbeat after it, without one for each.
 FENCED_HEARTBEAT_MS = 10
 
@@ -62,12 +66,14 @@ class BrokerLifecycle:
         self._task: TimerTask | None = None
         self._is_asking = False
         self._told_refusal = error_codes.NONE
+        self._failed_attempts = 0
+        self._has_run = False
         self._has_news = False  # metadata that the last heartbeat did not tell of
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
 
     def start(self, now_ms: int) -> None:
-        """Register."""
+        """Register, for the first time or again."""
         self.state = BrokerState.STARTING
         request = API_KEYS[BROKER_REGISTRATION].request.new(
             broker_id=self._broker.node_id, cluster_id=self._broker.cluster_id, incarnation_id=self._incarnation_id
@@ -76,17 +82,42 @@ class BrokerLifecycle:
         self._broker.controller.send(BROKER_REGISTRATION, request, self._registered)
 
     def _registered(self, response: Message | None, now_ms: int) -> None:
-        if response is None or response.error_code:
-            code = error_codes.NOT_CONTROLLER if response is None else response.error_code
-            if code not in (error_codes.NOT_CONTROLLER, self._told_refusal):
-                self._told_refusal = code
-                what = f"the controller refuses the registration: {error_codes.NAMES.get(code)}; asking again"
-                self._broker.tell(WarningLine(what, error=error_codes.NAMES.get(code, code)))
-            self._again(RETRY_MS, now_ms, self.start)
+        if self.state is BrokerState.SHUTTING_DOWN:
             return
+        if response is None or response.error_code:
+            self._failed("the registration", response, now_ms, self.start)
+            return
+        self._succeeded()
         self.broker_epoch = response.broker_epoch
         self.state = BrokerState.RECOVERY
+        if self._has_run:
+            self._broker.tell(Line(f"registered again, with broker epoch {self.broker_epoch}", broker_epoch=self.broker_epoch))
         self._beat(now_ms)
+
+    def _failed(self, what: str, response: Message | None, now_ms: int, retry: Callable[[int], None]) -> None:
+        """Log an error of the controller where it is a new one, and ask again later."""
+        code = error_codes.NOT_CONTROLLER if response is None else response.error_code
+        if code not in (error_codes.NOT_CONTROLLER, self._told_refusal):
+            self._told_refusal = code
+            name = error_codes.NAMES.get(code, code)
+            self._broker.tell(WarningLine(f"the controller refuses {what}: {name}; asking again", error=name))
+        delay_ms = min(RETRY_MS << min(self._failed_attempts, MAX_DOUBLINGS), max(RETRY_MS, self._interval_ms))
+        self._failed_attempts += 1
+        self._again(delay_ms, now_ms, retry)
+
+    def _succeeded(self) -> None:
+        self._failed_attempts, self._told_refusal = 0, error_codes.NONE
+
+    def awaited(self) -> str:
+        """Return what the broker waits for before it is unfenced, for a log line."""
+        refused = error_codes.NAMES.get(self._told_refusal, self._told_refusal) if self._told_refusal else ""
+        if self.state is BrokerState.STARTING:
+            if refused:
+                return f"the controller refuses the registration: {refused}"
+            return "the controller has not answered the registration"
+        if refused:
+            return f"the controller refuses the heartbeats: {refused}"
+        return "the controller keeps the broker fenced"
 
     def metadata_changed(self, now_ms: int) -> None:
         """New metadata was applied: a broker that is still fenced says so at once."""
@@ -102,8 +133,15 @@ class BrokerLifecycle:
             self._release(now_ms)
             return
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
-        self._broker.timer.schedule(now_ms + SHUTDOWN_TIMEOUT_MS, self._release)
+        self._broker.timer.schedule(now_ms + SHUTDOWN_TIMEOUT_MS, self._give_up_waiting)
         self._beat(now_ms)
+
+    def _give_up_waiting(self, now_ms: int) -> None:
+        if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            seconds = SHUTDOWN_TIMEOUT_MS // 1000
+            what = f"the controller has not approved the controlled shutdown for {seconds} s: stopping without it"
+            self._broker.tell(WarningLine(what, seconds=seconds))
+            self._release(now_ms)
 
     def _release(self, now_ms: int) -> None:
         if self.state is not BrokerState.SHUTTING_DOWN:
@@ -136,16 +174,33 @@ class BrokerLifecycle:
         self._is_asking = False
         if self.state is BrokerState.SHUTTING_DOWN:
             return
-        if response is None or response.error_code:
-            self._again(RETRY_MS, now_ms, self._beat)
+        is_stale = response is not None and response.error_code == error_codes.STALE_BROKER_EPOCH
+        if is_stale and self._broker.node_id not in self._broker.image.brokers:
+            self._unregistered(now_ms)
             return
+        if response is None or response.error_code:
+            self._failed("the heartbeats", response, now_ms, self._beat)
+            return
+        self._succeeded()
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
             self._release(now_ms)
             return
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
             self.state = BrokerState.RUNNING
-            self._on_running(now_ms)
+            if not self._has_run:
+                self._has_run = True
+                self._on_running(now_ms)
         after_ms = self._interval_ms
         if self.state is not BrokerState.RUNNING:
             after_ms = 0 if self._has_news else FENCED_HEARTBEAT_MS
         self._again(after_ms, now_ms, self._beat)
+
+    def _unregistered(self, now_ms: int) -> None:
+        """Register again: kafka-cluster unregister has removed this broker from the metadata."""
+        if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            self._release(now_ms)
+            return
+        what = f"broker {self._broker.node_id} was unregistered while it runs; registering again"
+        self._broker.tell(WarningLine(what, broker=self._broker.node_id))
+        self.state = BrokerState.STARTING
+        self._again(self._interval_ms, now_ms, self.start)

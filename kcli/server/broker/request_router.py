@@ -25,6 +25,7 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.apis.produce import first_error
 from kcli.server.apis.registry import FORWARDED, SERVED, Handler, load_handler
 from kcli.server.events import CloseConnection, Connection, Effect, FileRegion, NoResponse, SendFile, SendResponse
+from kcli.server.foreign_clients import foreign_protocol_by_api
 
 
 class RequestRouter:
@@ -54,7 +55,7 @@ class RequestRouter:
         try:
             key, version, correlation_id, client_id, position = read_request_header(frame)
             if key not in SERVED:
-                raise MessageError(f"a request {API_KEYS[key].name}, which is not served")
+                raise MessageError(foreign_protocol_by_api(key) or f"a request {API_KEYS[key].name}, which is not served")
             api = API_KEYS[key]
             if version > self.highest_version(key) and key != API_VERSIONS:
                 raise MessageError(f"a request {api.name} of version {version}, which is not stable")

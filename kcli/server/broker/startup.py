@@ -11,6 +11,8 @@ release               the controller lets the broker go, or does not answer in t
 close the logs        the last slice is done: checkpoints, snapshots, the mark of a clean stop; requests of clients are not
                       taken any more. Logs that were not all loaded are left as they are, for the next start
 stop the node
+
+A broker that is not ready NOT_READY_MS after its start logs what it waits for, and again each NOT_READY_MS.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.message import Message
 from kcli.server.broker.lifecycle import BrokerLifecycle
 from kcli.server.broker.metadata_publisher import MetadataPublisher
+from kcli.server.log_lines import WarningLine
 
 # How often the metadata is looked at until it is caught up with.
 CATCH_UP_CHECK_MS = 5
+NOT_READY_MS = 10_000
 
 
 class BrokerStartup:
@@ -38,6 +42,7 @@ class BrokerStartup:
         self._is_loaded = False
         self._is_published = False
         self._is_leaving = False
+        self._begin_ms = 0
         self.publisher = MetadataPublisher(broker)
         broker.publisher = self.publisher
         broker.lifecycle = BrokerLifecycle(
@@ -48,6 +53,27 @@ class BrokerStartup:
         """Follow the metadata."""
         self._node.controller.add_listener(self)
         self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
+        self._begin_ms = now_ms
+        self._broker.timer.schedule(now_ms + NOT_READY_MS, self._report_not_ready)
+
+    def _report_not_ready(self, now_ms: int) -> None:
+        """Log what the start waits for."""
+        if self._node.is_ready or self._is_leaving:
+            return
+        reason, seconds = self._awaited(), (now_ms - self._begin_ms) // 1000
+        self._broker.tell(WarningLine(f"not ready after {seconds} s: {reason}", seconds=seconds, reason=reason))
+        self._broker.timer.schedule(now_ms + NOT_READY_MS, self._report_not_ready)
+
+    def _awaited(self) -> str:
+        if not self._has_caught_up:
+            if self._node.controller.leader_id < 0:
+                return "the metadata quorum has no leader"
+            return f"the metadata log is being read; it is applied up to offset {self._broker.metadata_offset}"
+        if not self._is_loaded:
+            return "the logs are being loaded"
+        if not self._is_published:
+            return "the partitions that the metadata names are being made"
+        return str(self._broker.lifecycle.awaited())
 
     def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
         """Apply what is committed."""

@@ -96,7 +96,7 @@ log.roll.jitter.hours: The same as log.roll.jitter.ms in hours; the finer unit c
 max.connection.creation.rate: How many connections may be made in a second.
 max.connections: How many connections there may be at once; more of them wait.
 max.connections.per.ip: How many connections one address may have at once.
-max.connections.per.ip.overrides: Other bounds than max.connections.per.ip for single addresses, as host:number.
+max.connections.per.ip.overrides: Other bounds than max.connections.per.ip for single addresses or host names, as host:number.
 max.incremental.fetch.session.cache.slots: How many clients may fetch by sessions, which name only the partitions that changed.
 max.request.partition.size.limit: The most partitions in the answer to one DescribeTopicPartitions.
 metadata.log.dir: The directory of the metadata log; without it the first of the log directories.

@@ -17,6 +17,7 @@ unless one host is IPv4 and the other IPv6, no 0.0.0.0 told to clients, a listen
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kcli.format.java_integers import parse_integer
@@ -44,6 +45,21 @@ class Listener(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
+
+
+class BoundAddresses(NamedTuple):
+    """How a node's listeners can be reached once they are bound: their ports by name, and the machine's canonical name."""
+
+    ports: Mapping[str, int] = {}
+    host_name: str = "localhost"
+
+    def resolve(self, listener: Listener) -> Listener:
+        """Complete a listener as Kafka registers it: no empty host (withWildcardHostnamesResolved), no port 0."""
+        return listener._replace(host=listener.host or self.host_name, port=listener.port or self.ports.get(listener.name, 0))
+
+
+# The addresses of a node whose listeners are never bound, as in the simulator.
+NOT_BOUND = BoundAddresses()
 
 
 def parse_security_protocols(key: str, text: str) -> dict[str, str]:

@@ -51,6 +51,7 @@ from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
 from kcli.server.config.dynamic_config import DynamicConfig
+from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.activation import activation_records
 from kcli.server.controller.api_error import RequestInfo
@@ -58,13 +59,15 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.controller.formatting import METADATA_PARTITION
 from kcli.server.controller.metadata_batches import MetadataBatch
-from kcli.server.controller.metadata_log import MetadataLogConfig, SnapshotId
+from kcli.server.controller.metadata_log import MetadataLogConfig, MetadataLogError, SnapshotId
 from kcli.server.controller.quorum_controller import ControllerTimes, Handler, QuorumController
 from kcli.server.controller.raft_client import RaftClient, RaftConfig
 from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTimes
+from kcli.server.controller.startable_quorum import refusal
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
+from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import FailureLine
 from kcli.server.metrics.answer_errors import AnswerErrors
 from kcli.server.timing_wheel import Timer
@@ -151,15 +154,17 @@ class ControllerCore:
         timer: Timer,
         flushes: Flushes,
         tell: Callable[[str], None],
+        bound: BoundAddresses = NOT_BOUND,
     ) -> None:
         self._config = config
+        self._bound = bound
         self._disk = disk
         self._rng = rng
         self._timer = timer
         self._tell = tell
         self.cluster_id = cluster_id
         self.errors = AnswerErrors()
-        self.raft = RaftClient(raft_config(config, directory_ids), disk, files, timer, flushes.flush, tell)
+        self.raft = RaftClient(raft_config(config, directory_ids, bound), disk, files, timer, flushes.flush, tell)
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, tell), lambda: self.raft.next_offset)
         times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
         self.controller = QuorumController(self.raft, self.state, load_handler, timer, times, self._activate, tell)
@@ -186,8 +191,11 @@ class ControllerCore:
         self.raft.listeners.insert(0, _Follower(listener))
 
     def start(self, now_ms: int) -> None:
-        """Open the metadata log and take part in the quorum. Raises as RaftClient.start does."""
+        """Open the metadata log and lead the quorum. Raises as RaftClient.start does, and MetadataLogError if it cannot."""
         self.raft.start(now_ms)
+        reason = refusal(self.raft)
+        if reason is not None:
+            raise MetadataLogError(reason)
 
     def is_caught_up(self) -> bool:
         """True when all that was committed when it started has been told to the listeners."""
@@ -203,7 +211,8 @@ class ControllerCore:
         """Take a request (header and message); `respond` is called once, now or later. Raises MessageError for no request."""
         key, version, correlation_id, _, position = read_request_header(frame)
         if key not in SERVED:
-            raise MessageError(f"a request {API_KEYS[key].name}, which the controller does not serve")
+            unserved = f"a request {API_KEYS[key].name}, which the controller does not serve"
+            raise MessageError(foreign_protocol_by_api(key) or unserved)
         api = API_KEYS[key]
 
         def answer(response: Message) -> None:
@@ -279,14 +288,16 @@ class ControllerCore:
     def _own_registration(self) -> ControllerRegistration:
         """What a ControllerRegistration of this node would say; it need not ask itself."""
         endpoints = {
-            at.name: Endpoint(at.host or "localhost", at.port, at.security_protocol)
-            for at in self._config.advertised_controller_listeners
+            at.name: Endpoint(at.host, at.port, at.security_protocol)
+            for at in map(self._bound.resolve, self._config.advertised_controller_listeners)
         }
         incarnation_id = random_uuid(self._rng.randbytes)
         return ControllerRegistration(self._config.node_id, incarnation_id, False, endpoints, supported_features())
 
 
-def raft_config(config: ServerConfig, directory_ids: Mapping[str, Uuid | None]) -> RaftConfig:
+def raft_config(
+    config: ServerConfig, directory_ids: Mapping[str, Uuid | None], bound: BoundAddresses = NOT_BOUND
+) -> RaftConfig:
     """What the raft client goes by, out of a node's configuration."""
     names = config.controller_listener_names
     listener = names[0] if names else "CONTROLLER"
@@ -295,7 +306,7 @@ def raft_config(config: ServerConfig, directory_ids: Mapping[str, Uuid | None]) 
         node_id=config.node_id,
         directory_id=directory_ids.get(config.metadata_log_dir) or ZERO_UUID,
         directory=f"{config.metadata_log_dir}/{METADATA_PARTITION}",
-        endpoints={at.name: (at.host or "localhost", at.port) for at in config.advertised_controller_listeners},
+        endpoints={at.name: (at.host, at.port) for at in map(bound.resolve, config.advertised_controller_listeners)},
         static_voters=static,
         log=MetadataLogConfig(
             segment_bytes=config.get_int("metadata.log.segment.bytes"),

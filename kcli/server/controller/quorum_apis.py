@@ -44,8 +44,9 @@ def describe_api_versions(version: int, served: Iterable[int], image: MetadataIm
     if is_known and version >= _FEATURES_SINCE:
         first = 0 if version >= _FEATURES_FROM_ZERO_SINCE else 1
         response.supported_features = [
-            classes["SupportedFeatureKey"](name=name, min_version=max(first, levels.lowest), max_version=levels.highest)
+            classes["SupportedFeatureKey"](name=name, min_version=levels.lowest, max_version=levels.highest)
             for name, levels in supported_features().items()
+            if levels.lowest >= first  # KAFKA-17492: an older client may fail to read a range that begins at 0
         ]
         finalized = dict(image.features)
         if image.kraft_version > 0:

@@ -16,7 +16,8 @@
 
 With more voters the same steps wait for peers: a candidate for votes, the high watermark for followers' fetches. Their
 requests (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot) are not served yet, so such a quorum stays without
-a leader here. A disk that fails a flush ends the leadership: what was written may be gone.
+a leader here, and the controller refuses to start (kcli.server.controller.startable_quorum). A disk that fails a flush ends
+the leadership: what was written may be gone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
@@ -43,7 +44,7 @@ from kcli.server.controller.metadata_batches import (
 from kcli.server.controller.metadata_log import MetadataLog, MetadataLogConfig, SnapshotId
 from kcli.server.controller.quorum_state import QuorumState, QuorumStateStore, Role
 from kcli.server.controller.voter_history import BEFORE_THE_LOG, VoterHistory
-from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.log_lines import FailureLine
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import Voter
 
@@ -141,11 +142,15 @@ class RaftClient:
         self.history = VoterHistory(config.static_voters)
         self._read_control_records()
         self._store = QuorumStateStore(self._disk, config.directory)
+        stored_state = self._store.read()
+        if stored_state is not None and stored_state.current_voters:
+            self.history.recorded_voter_ids = stored_state.current_voters
+        self.history.take_recorded_voter(Voter(config.node_id, ZERO_UUID, dict(config.endpoints)))
         own = self.history.voters.get(config.node_id)
         is_voter = own is not None and (self.history.kraft_version == 0 or own.directory_id == config.directory_id)
         is_only_voter = is_voter and len(self.history.voters) == 1
         self.quorum = QuorumState(config.node_id, config.directory_id, is_voter=is_voter, is_only_voter=is_only_voter)
-        self.quorum.restore(self._store.read(), self.log.last_epoch)
+        self.quorum.restore(stored_state, self.log.last_epoch)
         latest = self.log.latest_snapshot
         if latest is not None:
             self._delivered_offset = latest.end_offset
@@ -162,9 +167,6 @@ class RaftClient:
             paths = self._store.write(stored)
             self._is_flushing = False
             self._begin_flush(paths, self._publish_quorum_state)
-        else:
-            ids = ", ".join(map(str, self.history.voters)) or "none is known"
-            self._tell(WarningLine(f"this node alone cannot lead the metadata quorum; its voters: {ids}", voters=ids))
 
     def _read_control_records(self) -> None:
         """Learn the voters from the latest snapshot and from the log."""

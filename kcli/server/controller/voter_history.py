@@ -2,14 +2,15 @@
 
 A KRaft node goes by the last voters that stand in its log, even before they are committed (KIP-853). They come from the
 control records KRaftVersion and Voters of the latest snapshot and of the log behind it. Where there are none, the quorum is
-static: the voters are those of controller.quorum.voters.
+static: the voters are those of controller.quorum.voters, or else this node where quorum-state or the last LeaderChange
+lists it alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, ControlRecord
+from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
 from kcli.state.metadata_values import Voter
 
@@ -36,6 +37,7 @@ class VoterHistory:
         self._static = {voter.voter_id: voter for voter in static_voters}
         self._voters: list[tuple[int, dict[int, Voter]]] = []
         self._kraft_versions: list[tuple[int, int]] = []
+        self.recorded_voter_ids: tuple[int, ...] = ()  # of a static quorum, as quorum-state or the last LeaderChange lists them
 
     @property
     def voters(self) -> dict[int, Voter]:
@@ -68,6 +70,13 @@ class VoterHistory:
             self._kraft_versions.append((offset, record.message.kraft_version))
         elif record.type_id == KRAFT_VOTERS:
             self._voters.append((offset, voters_of(record.message)))
+        elif record.type_id == LEADER_CHANGE:
+            self.recorded_voter_ids = tuple(voter.voter_id for voter in record.message.voters)
+
+    def take_recorded_voter(self, own: Voter) -> None:
+        """Take this node for the voter where no voters are known, but the directory records it as the only one."""
+        if not self.voters and self.recorded_voter_ids == (own.voter_id,):
+            self._static = {own.voter_id: own}
 
     def truncate_to(self, offset: int) -> None:
         """Forget what was written from `offset` on."""

@@ -2,7 +2,8 @@
 
     when                                                     then
     -------------------------------------------------------  ------------------------------------------------------------
-    all connections there may be are there                   nobody is let in until one ends; one line in the log
+    all connections there may be are there                   nobody is let in until one ends; one line in the log, and the
+                                                         next once a tenth of them have ended and none waited
     a host has all that it may have                          its new one is closed, with a line in the log
     more come in a second than may                           the rest waits for its time
     the system has no descriptors or memory for more         a line in the log, and another try after RETRY_S
@@ -42,7 +43,7 @@ class Gate:
         self.count = 0
         self._by_host: dict[str, int] = {}
         self._waiting: list[Callable[[], None]] = []
-        self._is_told = False  # whether max.connections was logged as reached, which is done once in the life of the process
+        self._is_told = False  # that max.connections is reached; see `backlog_is_empty`
         self._second = 0
         self._in_second = 0
 
@@ -62,6 +63,12 @@ class Gate:
             self.tell(WarningLine(what, connections=self.count, key="max.connections"))
         self._waiting.append(when_not)
         return True
+
+    def backlog_is_empty(self) -> None:
+        """No connection waits at a listener: where there is room again, the next time that there is none is reported anew."""
+        most = self.limits.max_connections
+        if self.count <= most - max(1, most // 10):
+            self._is_told = False
 
     def enter(self, host: str) -> bool:
         """Count a connection in -> False, where its host has all that it may have."""
@@ -117,7 +124,10 @@ class Acceptor:
                 return
             try:
                 accepted, address = self._bound.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except BlockingIOError:
+                self._gate.backlog_is_empty()
+                return
+            except (InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno not in _EXHAUSTED:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.primitives import Buffer
 from kcli.server.events import Connection, FileRegion, ReadableFile
+from kcli.server.foreign_clients import foreign_protocol_by_size
 from kcli.server.metrics.broker_metrics import ListenerMetrics
 from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool, WritableBuffer
 
@@ -253,9 +254,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._resume()
 
     def _bad_size(self, size: int) -> str:
-        if size >> 24 == 0x16:
-            return "it speaks TLS, and this listener is plain; give the client security.protocol=PLAINTEXT"
-        return f"it states a request of {size} bytes; socket.request.max.bytes allows {self._server.max_request_bytes}"
+        return foreign_protocol_by_size(size) or (
+            f"it states a request of {size} bytes; socket.request.max.bytes allows {self._server.max_request_bytes}"
+        )
 
     def _needed(self) -> int:
         """The bytes of the request at hand, as it states them, with its size."""

@@ -12,6 +12,8 @@ max_idle_ms               connections.max.idle.ms                               
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -21,7 +23,12 @@ from kcli.server.shell.receive_buffers import DEFAULT_MAX_BYTES
 # Descriptors that are neither clients' nor segments': listeners, locks, checkpoints, what the interpreter has open.
 RESERVED_DESCRIPTORS = 64
 # The keys behind them that may change while the broker runs.
-DYNAMIC_KEYS = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides", "max.connection.creation.rate")
+OVERRIDES = "max.connections.per.ip.overrides"
+DYNAMIC_KEYS = ("max.connections", "max.connections.per.ip", OVERRIDES, "max.connection.creation.rate")
+
+
+class UnknownHostError(ValueError):
+    """A host name that cannot be resolved; the message is one sentence."""
 
 
 class Limits(NamedTuple):
@@ -41,14 +48,14 @@ class Limits(NamedTuple):
 
 
 def limits_of(config: ServerConfig, descriptors: int, max_open_files: int) -> Limits:
-    """The limits that a configuration sets, for a process that may have so many descriptors."""
+    """Return the limits that a configuration sets, for a process that may have so many descriptors. Raises UnknownHostError."""
     queued_bytes = config.get_int("queued.max.request.bytes")
     return Limits(
         max_request_bytes=config.get_int("socket.request.max.bytes"),
         max_receive_bytes=queued_bytes if queued_bytes > 0 else DEFAULT_MAX_BYTES,
         max_connections=min(config.get_int("max.connections"), max(1, descriptors - max_open_files - RESERVED_DESCRIPTORS)),
         max_connections_per_host=config.get_int("max.connections.per.ip"),
-        hosts=parse_overrides(config.get_str("max.connections.per.ip.overrides")),
+        hosts=resolve_overrides(parse_overrides(config.get_str(OVERRIDES))),
         connections_per_second=config.get_int("max.connection.creation.rate"),
         max_idle_ms=config.get_int("connections.max.idle.ms"),
     )
@@ -58,3 +65,24 @@ def parse_overrides(text: str) -> dict[str, int]:
     """ "host:100,127.0.0.1:200" -> by host."""
     entries = (entry.strip().rpartition(":") for entry in text.split(",") if entry.strip())
     return {host.strip("[]"): int(limit) for host, _, limit in entries}
+
+
+def resolve_overrides(overrides: Mapping[str, int]) -> dict[str, int]:
+    """Replace host names by all of their addresses, as connections show them. Raises UnknownHostError, as Kafka refuses it.
+
+    An address that is stated itself comes before one that a name leads to. Names are resolved once, as in Kafka.
+    """
+    stated, resolved = {}, {}
+    for host, limit in overrides.items():
+        try:
+            stated[str(ipaddress.ip_address(host))] = limit
+            continue
+        except ValueError:
+            pass
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UnknownHostError(f"{OVERRIDES}: the host {host} cannot be resolved: {reason}; correct or remove it") from None
+        resolved.update({str(entry[4][0]): limit for entry in found})
+    return resolved | stated

@@ -7,7 +7,7 @@ bind       the addresses are taken, so that one that is in use is told before an
 start      the node loads and registers
 ready      clients are let in, and a line says so
 signal     the first asks the node to leave in order, a second one ends the process where it is; SIGHUP means nothing
-stopped    the process ends with exit code 0
+stopped    the last line says so, and the process ends with exit code 0
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kcli.log.storage_errors import StorageError
-from kcli.server.config.listeners import Listener
+from kcli.server.config.listeners import BoundAddresses, Listener
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.metadata_log import MetadataLogError
 from kcli.server.log_lines import FailureLine, Line, WarningLine
@@ -36,7 +36,7 @@ from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.shell.clock import Clock
 from kcli.server.shell.driver import Driver
-from kcli.server.shell.limits import DYNAMIC_KEYS, limits_of
+from kcli.server.shell.limits import DYNAMIC_KEYS, UnknownHostError, limits_of
 from kcli.server.shell.serving_disk import ServingDisk
 
 # Of the descriptors that the process may have, this share is for segments that are kept open; the rest is for connections.
@@ -45,6 +45,9 @@ MAX_OPEN_SEGMENTS = 4096
 # As that of a command that cannot run; kcli.commands is above this room.
 EXIT_CANNOT_GO_ON = 2
 COLLECT_AFTER_ALLOCATIONS = 20_000
+# How the system refuses an IPv6 socket, or its address, where IPv6 is off.
+IPV6_IS_OFF = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+ANY_IPV4 = "0.0.0.0"
 # Who scrapes is one or a few.
 METRICS_BACKLOG = 16
 # A signal that follows another so soon is the same one.
@@ -69,23 +72,70 @@ def raise_descriptor_limit() -> int:
 
 
 def bind(host: str, port: int, backlog: int, name: str, where: str) -> socket.socket:
-    """Take an address. Raises ServerError with a sentence that calls it `name` and says that it is set in `where`."""
+    """Bind an address; an empty host is every address, that of IPv4 alone where IPv6 is off.
+
+    Raises ServerError with a sentence that calls the address `name` and says that it is set in `where`.
+    """
     family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
     try:
         if host and family == socket.AF_INET:
             host = str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            return _bind(family, host, port, backlog)
+        except OSError as error:
+            if host or error.errno not in IPV6_IS_OFF:
+                raise
+            return _bind(socket.AF_INET, ANY_IPV4, port, backlog)
+    except OSError as error:
+        is_taken = error.errno == errno.EADDRINUSE
+        hint = f"; another process has it: stop that one, or set another port in {where}" if is_taken else ""
+        raise ServerError(f"{name}: {error.strerror or error}{hint}") from error
+
+
+def _bind(family: socket.AddressFamily, host: str, port: int, backlog: int) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if not host:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.bind((host, port))
         bound.listen(backlog)
         bound.setblocking(False)
-    except OSError as error:
-        is_taken = error.errno == errno.EADDRINUSE
-        hint = f"; another process has it: stop that one, or set another port in {where}" if is_taken else ""
-        raise ServerError(f"{name}: {error.strerror or error}{hint}") from error
+    except OSError:
+        bound.close()
+        raise
     return bound
+
+
+def canonical_host_name() -> str:
+    """Return this machine's name as Java's InetAddress.getLocalHost().getCanonicalHostName() does. Raises OSError.
+
+    The address of the host name is looked up, then the name of that address, which counts if it leads back to the address.
+    """
+    found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # Java prefers IPv4
+    address = found[0][4]
+    try:
+        name = socket.getnameinfo(address, socket.NI_NAMEREQD)[0]
+        if str(address[0]) in (str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)):
+            return name
+    except OSError:
+        pass
+    return str(address[0])
+
+
+def bound_addresses(config: ServerConfig, ports: dict[str, int]) -> BoundAddresses:
+    """Return where the listeners can be reached. Raises ServerError where one has no host and this machine no usable name."""
+    nameless = [at for at in (*config.advertised_listeners, *config.advertised_controller_listeners) if not at.host]
+    if not nameless:
+        return BoundAddresses(ports)
+    try:
+        return BoundAddresses(ports, canonical_host_name())
+    except OSError as error:
+        raise ServerError(
+            f"{nameless[0]} has no host, and this machine's name {socket.gethostname()} cannot be resolved "
+            f"({error.strerror or error}), so there is no name to give to clients: set advertised.listeners"
+        ) from error
 
 
 def settle_garbage_collector() -> None:
@@ -120,13 +170,15 @@ class Server:
         metrics_socket = self._bind_metrics()
         ports = {name: int(bound.getsockname()[1]) for name, bound in sockets.items()}
         max_open = min(MAX_OPEN_SEGMENTS, descriptors // FILES_SHARE)
-        self.node = build_node(config, ServingDisk(), random.SystemRandom(), Clock().now_ms(), self.tell, max_open)
+        bound = bound_addresses(config, ports)
+        try:
+            limits = limits_of(config, descriptors, max_open)
+        except UnknownHostError as error:
+            raise ServerError(str(error)) from None
+        self.node = build_node(config, ServingDisk(), random.SystemRandom(), Clock().now_ms(), self.tell, max_open, bound)
+        self.driver = Driver(self.node, self.tell, limits)
         if self.node.broker is not None:
-            self.node.broker.bound_ports = ports
-        self.driver = Driver(self.node, self.tell, limits_of(config, descriptors, max_open))
-        if self.node.broker is not None:
-            gate = self.driver.gate
-            self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: gate.replace(limits_of(now, descriptors, max_open)))
+            self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: self._change_limits(now, descriptors, max_open))
         self.driver.on_change = self._look
         self.driver.on_fault = self._fail
         if metrics_socket is not None and self._idle is not None:
@@ -141,6 +193,13 @@ class Server:
         self._look()
         await self._stopped.wait()
         self.driver.close()
+        self.tell(Line("stopped", node=config.node_id))
+
+    def _change_limits(self, config: ServerConfig, descriptors: int, max_open_files: int) -> None:
+        try:
+            self.driver.gate.replace(limits_of(config, descriptors, max_open_files))
+        except UnknownHostError as error:
+            self.tell(WarningLine(f"{error}; the limits of connections stay as they are", error=str(error)))
 
     def _look(self) -> None:
         """See what the node has become."""

@@ -71,3 +71,28 @@ def test_without_leave_none_comes(tmp_path: Path) -> None:
         name_them(node, ["ordinary"], may_create=may_create)
         node.advance(1000)
         assert node.broker.image.topic("ordinary") is None
+
+
+def test_a_refused_creation_is_logged_once_and_not_repeated_with_each_request(tmp_path: Path) -> None:
+    """The client asks ten times a second: the controller must not be asked each time, and the operator learns why."""
+    node = WholeNode(tmp_path / "data", "default.replication.factor=3")
+    send, sent = node.broker.controller.send, []
+
+    def counting(api_key: int, *rest: object) -> None:
+        if api_key == apis.CREATE_TOPICS:
+            sent.append(node.now_ms)
+        send(api_key, *rest)  # type: ignore[arg-type]
+
+    node.broker.controller.send = counting  # type: ignore[method-assign, assignment]
+    for _ in range(250):
+        answer = name_them(node, ["wide"], may_create=True)["wide"]
+        assert answer.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        node.advance(100)
+    assert len(sent) == 3
+    (line,) = [line for line in node.lines if "cannot be created automatically" in line]
+    assert line.startswith("topic wide cannot") and "INVALID_REPLICATION_FACTOR" in line
+    name_them(node, [f"wide{index}" for index in range(1_200)], may_create=True)
+    node.advance(5_000)
+    assert len(node.broker._topic_creation._refused) == 1_000
+    (line,) = [line for line in node.lines if "cannot be created automatically" in line][1:]
+    assert line.startswith("topic wide0, wide1, wide2, wide3, wide4 and 1195 others cannot")

@@ -336,6 +336,19 @@ def test_the_controller_says_what_it_serves(node: ControllerNode) -> None:
     assert node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER)).error_code == error_codes.MISMATCHED_ENDPOINT_TYPE
 
 
+def test_features_that_begin_at_0_are_left_out_for_older_clients(node: ControllerNode) -> None:
+    """KAFKA-17492, as on a broker's listener: version 3 must not show another range than the real one."""
+    ranges = {
+        version: {
+            feature.name: (feature.min_version, feature.max_version)
+            for feature in node.ask(API_VERSIONS, request(API_VERSIONS), version).supported_features
+        }
+        for version in (3, 4)
+    }
+    assert ranges[3] == {name: levels for name, levels in ranges[4].items() if levels[0] > 0}
+    assert "metadata.version" in ranges[3] and ranges[4]["kraft.version"] == (0, 1)
+
+
 def test_an_idle_log_moves(node: ControllerNode) -> None:
     """A NoOp record each half second without others; none where that is switched off."""
     before = node.core.raft.next_offset

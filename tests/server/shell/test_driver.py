@@ -31,7 +31,7 @@ from kcli.server.events import (
 )
 from kcli.server.shell.acceptor import Gate, plain_host
 from kcli.server.shell.driver import flush_paths
-from kcli.server.shell.limits import Limits, parse_overrides
+from kcli.server.shell.limits import Limits, UnknownHostError, parse_overrides, resolve_overrides
 from tests.conftest import open_descriptors
 from tests.server.shell.sockets import PATIENCE_S, Shell, framed, run, silent
 
@@ -237,6 +237,26 @@ def test_at_the_limit_new_ones_wait_until_one_ends() -> None:
     run(test, Limits(max_connections=2))
 
 
+def test_each_time_that_the_limit_is_reached_is_reported() -> None:
+    """One line for each time, not one for the life of the process: connections come to the limit, go, and come again."""
+
+    async def test(shell: Shell) -> None:
+        for times in (1, 2, 3):
+            clients = [await shell.connect() for _ in range(4)]
+            assert await clients[2].ask(b"x") == b"x"
+            await shell.until(lambda at=times: len(shell.lines) == at)  # type: ignore[misc]
+            for client in clients:
+                client.close()
+            await shell.until(lambda: shell.driver.gate.count == 0)
+            last = await shell.connect()
+            assert await last.ask(b"y") == b"y"
+            last.close()
+            await shell.until(lambda: shell.driver.gate.count == 0)
+        assert all("max.connections" in line for line in shell.lines)
+
+    run(test, Limits(max_connections=3))
+
+
 def test_a_host_has_so_many_and_no_more() -> None:
     async def test(shell: Shell) -> None:
         clients = [await shell.connect() for _ in range(3)]
@@ -248,6 +268,15 @@ def test_a_host_has_so_many_and_no_more() -> None:
         assert await (await shell.connect()).ask(b"y") == b"y"
 
     run(test, Limits(max_connections_per_host=2))
+
+
+def test_a_host_name_stands_for_its_addresses() -> None:
+    """Kafka resolves the names of max.connections.per.ip.overrides; compared as names they never applied."""
+    hosts = resolve_overrides(parse_overrides("localhost:1,[0:0:0:0:0:0:0:2]:3"))
+    assert hosts["127.0.0.1"] == 1 and hosts["::2"] == 3
+    assert resolve_overrides({"127.0.0.1": 5, "localhost": 1})["127.0.0.1"] == 5
+    with pytest.raises(UnknownHostError, match=r"the host no-such-host\.invalid cannot be resolved"):
+        resolve_overrides({"no-such-host.invalid": 1})
 
 
 def test_hosts_have_limits_of_their_own() -> None:

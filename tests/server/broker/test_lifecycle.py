@@ -1,0 +1,104 @@
+"""Protects how a broker keeps its place in the cluster, and how it leaves: patiently, without a storm, and not in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, UNREGISTER_BROKER
+from kcli.server.broker.lifecycle import BrokerState
+from kcli.server.controller.api_error import ApiError
+from kcli.server.controller.controller_core import ControllerCore
+from kcli.server.controller.controller_state import ControllerState
+from tests.server.whole_node import WholeNode, batch
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> WholeNode:
+    return WholeNode(tmp_path / "data")
+
+
+def ignore(monkeypatch: pytest.MonkeyPatch, api_key: int) -> Callable[[], int]:
+    """Have the controller take requests of one API and never answer -> how many came."""
+    receive, ignored = ControllerCore.receive, []
+
+    def without(core: ControllerCore, connection: object, frame: memoryview, *rest: object) -> None:
+        if int.from_bytes(frame[:2], "big") == api_key:
+            ignored.append(api_key)
+        else:
+            receive(core, connection, frame, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ControllerCore, "receive", without)
+    return lambda: len(ignored)
+
+
+def test_a_controlled_shutdown_waits_five_minutes_for_the_controller(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka: a slow controller must be able to move thousands of leaderships; in the end a line says that it did not."""
+    ignore(monkeypatch, BROKER_HEARTBEAT)
+    node._do(node.node.stop(node.now_ms))
+    node.advance(299_000)
+    assert not node.node.is_stopped
+    node.advance(2_000)
+    assert node.node.is_stopped
+    assert [line for line in node.lines if "has not approved the controlled shutdown for 300 s" in line]
+
+
+def test_a_broker_that_is_unregistered_while_it_runs_registers_again(tmp_path: Path) -> None:
+    """It went on with 50 heartbeats a second for ever, in silence, and no client was served until a restart."""
+    node = WholeNode(tmp_path / "data")
+    node.create_topic("t")
+    counted = count_heartbeats(node)
+    first_epoch = node.broker.lifecycle.broker_epoch
+    pending = node.send(UNREGISTER_BROKER, 0, API_KEYS[UNREGISTER_BROKER].request.new(broker_id=1))
+    node.until(lambda: pending.answer is not None and 1 not in node.broker.image.brokers)
+    assert pending.result().error_code == 0
+    node.until(lambda: node.broker.lifecycle.state is BrokerState.RUNNING and 1 in node.broker.image.brokers, 30_000)
+    assert node.broker.lifecycle.broker_epoch > first_epoch
+    assert [line for line in node.lines if "broker 1 was unregistered while it runs; registering again" in line]
+    assert [line for line in node.lines if line.startswith("registered again, with broker epoch ")]
+    node.until(lambda: node.broker.partitions["t", 0].is_leader)
+    answer = node.produce("t", 0, batch(b"x"))
+    assert answer.result().responses[0].partition_responses[0].error_code == 0
+    assert counted() < 100
+    node.stop()
+
+
+def test_refused_heartbeats_back_off_and_are_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as long each time, up to the interval of heartbeats; another error is another line, and all is well afterwards."""
+    node = WholeNode(tmp_path / "data")
+    counted = count_heartbeats(node)
+    check_epoch, codes = ControllerState.check_epoch, [error_codes.STALE_BROKER_EPOCH]
+
+    def refuse(state: ControllerState, broker_id: int, broker_epoch: int) -> object:
+        raise ApiError(codes[-1], "no")
+
+    monkeypatch.setattr(ControllerState, "check_epoch", refuse)
+    node.advance(60_000)
+    assert counted() < 45
+    codes.append(error_codes.CLUSTER_AUTHORIZATION_FAILED)
+    node.advance(10_000)
+    refusals = [line for line in node.lines if "the controller refuses the heartbeats" in line]
+    assert [line.split(": ")[1] for line in refusals] == [
+        "STALE_BROKER_EPOCH; asking again",
+        "CLUSTER_AUTHORIZATION_FAILED; asking again",
+    ]
+    monkeypatch.setattr(ControllerState, "check_epoch", check_epoch)
+    node.advance(10_000)
+    node.create_topic("t")
+    node.stop()
+
+
+def count_heartbeats(node: WholeNode) -> Callable[[], int]:
+    """Count the heartbeats that a broker sends from now on."""
+    send, sent = node.broker.controller.send, []
+
+    def counting(api_key: int, *rest: object) -> None:
+        if api_key == BROKER_HEARTBEAT:
+            sent.append(node.now_ms)
+        send(api_key, *rest)  # type: ignore[arg-type]
+
+    node.broker.controller.send = counting  # type: ignore[method-assign, assignment]
+    return lambda: len(sent)

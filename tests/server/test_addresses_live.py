@@ -1,0 +1,65 @@
+"""Protects what a node says of its own addresses: clients and controllers get a host and a port that they can connect to."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+import pytest
+
+from kcli.protocol.apis import API_KEYS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM
+from kcli.server.shell import server as shell
+from tests.server.live import LiveClient
+from tests.server.serving import address_of, serving
+
+
+def test_a_listener_without_a_host_is_registered_by_name_and_port(tmp_path: Path) -> None:
+    """Kafka registers the canonical host name and the bound port; an empty host or port 0 sends clients nowhere."""
+    name = shell.canonical_host_name()
+    listeners = "listeners=PLAINTEXT://:0,CONTROLLER://:0"
+    with serving(tmp_path, "--override", listeners, "--override", "log.dirs=data") as lines:
+        port = int(address_of(lines).rpartition(":")[2])
+        client = LiveClient(port)
+        (broker,) = client.metadata().brokers
+        assert (broker.host, broker.port) == (name, port)
+        socket.create_connection((broker.host, broker.port), 10).close()
+        classes = API_KEYS[DESCRIBE_QUORUM].request.classes
+        topic = classes["TopicData"](topic_name="__cluster_metadata", partitions=[classes["PartitionData"](partition_index=0)])
+        quorum = client.ask(DESCRIBE_QUORUM, 2, API_KEYS[DESCRIBE_QUORUM].request.new(topics=[topic]))
+        (voter,) = quorum.nodes[0].listeners
+        assert voter.host == name
+        controller = LiveClient(voter.port)
+        asked = API_KEYS[DESCRIBE_CLUSTER].request.new(endpoint_type=2)
+        (node,) = controller.ask(DESCRIBE_CLUSTER, 1, asked).brokers
+        assert (node.host, node.port) == (name, voter.port)
+
+
+def test_every_address_is_that_of_ipv4_where_ipv6_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel without IPv6 refuses the socket; an empty host is then 0.0.0.0."""
+    made = socket.socket
+
+    def without_ipv6(family: int, *rest: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return made(family, *rest)
+
+    monkeypatch.setattr(shell.socket, "socket", without_ipv6)
+    bound = shell.bind("", 0, 1, "PLAINTEXT://:0", "listeners")
+    assert (bound.family, bound.getsockname()[0]) == (socket.AF_INET, "0.0.0.0")
+    bound.close()
+
+
+def test_a_machine_whose_name_means_nothing_must_state_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a name that resolves there is nothing to register: one sentence says what to set."""
+    from kcli.server.config.loading import load_config
+
+    def unresolved(*args: object, **named: object) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(shell.socket, "getaddrinfo", unresolved)
+    config = load_config(None, ["listeners=PLAINTEXT://:9092"])
+    with pytest.raises(shell.ServerError, match=r"PLAINTEXT://:9092 has no host.*set advertised\.listeners"):
+        shell.bound_addresses(config, {})
+    named = load_config(None, ["listeners=PLAINTEXT://:9092", "advertised.listeners=PLAINTEXT://a.example:9092"])
+    assert shell.bound_addresses(named, {"PLAINTEXT": 9092}).ports == {"PLAINTEXT": 9092}

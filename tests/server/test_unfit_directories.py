@@ -1,0 +1,137 @@
+"""Protects the start on directories of other clusters: it serves, or one sentence says what to set. It is never silent."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kcli.commands.app import main as kcli
+from kcli.protocol.apis import BROKER_REGISTRATION
+from kcli.server.controller.metadata_log import MetadataLogError
+from kcli.server.node_builder import NodeError
+from tests.server.whole_node import WholeNode, batch
+
+QUORUM_STATE = "__cluster_metadata-0/quorum-state"
+# Kafka's own example, config/server.properties of 4.3, as far as addresses go.
+KAFKAS_EXAMPLE = (
+    "listeners=PLAINTEXT://:9092,CONTROLLER://:9093",
+    "advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+)
+
+
+def formatted(folder: Path, *options: str) -> Path:
+    """A directory that kcli format made for node 1."""
+    data, file = folder / "data", folder / "server.properties"
+    listeners = "PLAINTEXT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093"
+    file.write_text(f"process.roles=broker,controller\nnode.id=1\nlog.dirs={data}\nlisteners={listeners}\n")
+    assert kcli(["format", "--config", str(file), *options]) == 0
+    return data
+
+
+@pytest.fixture
+def given(shared: Path, tmp_path: Path) -> Path:
+    """A copy of the directory that Kafka wrote for controller.quorum.voters=1@..."""
+    data = tmp_path / "data"
+    shutil.copytree(shared / "kafka-logs" / "data", data)
+    for path in [data, *data.rglob("*")]:
+        path.chmod(path.stat().st_mode | 0o200)
+    return data
+
+
+def test_kafkas_static_directory_is_served_without_naming_its_voter(given: Path) -> None:
+    """The directory records this node as the only voter: that suffices, over restarts and without quorum-state, too."""
+    for _ in range(2):
+        node = WholeNode(given)
+        pending = node.produce("orders", 0, batch(b"x"))
+        assert pending.result().responses[0].partition_responses[0].error_code == 0
+        node.stop()
+    (given / QUORUM_STATE).unlink()
+    WholeNode(given).stop()
+
+
+@pytest.mark.parametrize(
+    ("voters", "sentence"),
+    [
+        ('{"voterId":1},{"voterId":2}', r"has the voters 1, 2; clusters of several nodes are not served yet"),
+        ('{"voterId":2}', r"is node 2, and node\.id is 1"),
+    ],
+)
+def test_a_static_directory_with_other_voters_is_refused(given: Path, voters: str, sentence: str) -> None:
+    """What others have decided may be missing here: this node must not lead alone."""
+    path = given / QUORUM_STATE
+    path.write_text(path.read_text().replace('{"voterId":1}', voters))
+    clean = (given / ".kafka_cleanshutdown").exists()
+    with pytest.raises(MetadataLogError, match=sentence):
+        WholeNode(given)
+    assert (given / ".kafka_cleanshutdown").exists() == clean
+
+
+def test_a_directory_that_names_no_voter_is_refused(tmp_path: Path) -> None:
+    """Formatted for a static quorum or to join one: the sentence says which key names the voter; with it the node serves."""
+    data = formatted(tmp_path, "--no-initial-controllers")
+    with pytest.raises(MetadataLogError, match=r"set controller\.quorum\.voters=1@127\.0\.0\.1:19093, or format"):
+        WholeNode(data)
+    WholeNode(data, "controller.quorum.voters=1@127.0.0.1:19093").stop()
+
+
+def test_a_directory_of_several_voters_is_refused(tmp_path: Path) -> None:
+    """It used to bind its ports, and to answer nobody."""
+    voters = "1@127.0.0.1:19093:AAAAAAAAAAAAAAAAAAAAAQ,2@127.0.0.1:19094:AAAAAAAAAAAAAAAAAAAAAg"
+    data = formatted(tmp_path, "--initial-controllers", voters)
+    with pytest.raises(MetadataLogError, match="has the voters 1, 2; clusters of several nodes are not served yet"):
+        WholeNode(data)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("controller.quorum.bootstrap.servers=127.0.0.1:19093,b.example:9093", "b.example:9093"),
+        ("controller.quorum.bootstrap.servers=127.0.0.1:9999", "127.0.0.1:9999"),
+    ],
+)
+def test_an_empty_directory_of_a_cluster_is_not_made_another_cluster(tmp_path: Path, setting: str, named: str) -> None:
+    """The node was to join; formatted by itself it would begin a second cluster beside the first."""
+    data = tmp_path / "data"
+    with pytest.raises(NodeError, match=rf"{setting.partition('=')[0]} names {named}, which is not this node") as refused:
+        WholeNode(data, setting)
+    assert "kcli format --standalone" in str(refused.value)
+    assert not data.exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("controller.quorum.bootstrap.servers=127.0.0.1:19093",),
+        ("controller.quorum.bootstrap.servers=localhost:19093",),
+        ("controller.quorum.voters=1@anything.example:19093",),
+        (*KAFKAS_EXAMPLE, "controller.quorum.bootstrap.servers=localhost:9093"),
+    ],
+)
+def test_an_empty_directory_is_formatted_where_the_quorum_is_this_node(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    """Kafka's own server.properties names the node itself."""
+    WholeNode(tmp_path / "data", *settings).stop()
+
+
+def test_a_node_that_does_not_become_ready_says_why_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever holds the start up is logged each 10 s; once it is ready, no more."""
+    from kcli.server.controller.controller_core import ControllerCore
+
+    receive = ControllerCore.receive
+
+    def without_registration(core: ControllerCore, connection: object, frame: memoryview, *rest: object) -> None:
+        if int.from_bytes(frame[:2], "big") != BROKER_REGISTRATION:
+            receive(core, connection, frame, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ControllerCore, "receive", without_registration)
+    node = WholeNode(tmp_path / "data", is_awaited=False)
+    node.advance(30_500)
+    found = [line for line in node.lines if line.startswith("not ready")]
+    reason = "the controller has not answered the registration"
+    assert found == [f"not ready after {seconds} s: {reason}" for seconds in (10, 20, 30)]
+    monkeypatch.undo()
+    node.broker.lifecycle.start(node.now_ms)
+    node.until(lambda: node.node.is_ready)
+    node.advance(60_000)
+    assert len([line for line in node.lines if line.startswith("not ready")]) == 3
