@@ -234,7 +234,7 @@ class Resynchroniser:
         expected: int | None = None
         while self._budget.take(PROBE_BYTES):
             header = header_at(self._file, position)
-            if header is None or not can_be_header(header):
+            if not isinstance(header, RecordBatch) or not can_be_header(header):
                 return False
             is_next = expected is None or header.base_offset == expected
             if not is_next or header.size_bytes < least_size(header) or not is_sound(self._file, position):
@@ -325,7 +325,8 @@ class Resynchroniser:
         if start < end:
             # A sound batch that begins within what is passed over may reach beyond it: nothing inside of it counts either.
             for found in self._leading_on(position + 1, start, end, legacy=legacy):
-                is_payload = is_within_record(self._file, position, found, self._budget)
+                # The entry's own records, and those of what begins where it ends by its length.
+                is_payload = any(is_within_record(self._file, at, found, self._budget) for at in (position, start))
                 if not is_payload and not self._is_within_torn(position, found):
                     return Continuation(found, False)
         return Continuation(indexed, False)
