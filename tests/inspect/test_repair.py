@@ -524,3 +524,21 @@ def test_the_last_leader_epoch_is_the_end_where_a_segment_is_gone(segments: Path
     plans, root = repair(segments.parent, segments.name)
     assert plans[segments.name].log_end_offset == 12_000
     assert root.shutdown == NO_LONGER_CLEAN
+
+
+@pytest.mark.parametrize("kind", [None, "index_garbage_last"])
+def test_leader_epochs_that_deleted_records_have_moved_are_kept(segments: Path, kind: str | None) -> None:
+    """The log start offset is lost: verify says that deleted records can be read again, and no repair rewrites the epochs."""
+    for suffix in (".log", ".index", ".timeindex"):
+        (segments / f"{0:020d}{suffix}").unlink()
+    text = "0\n2\n0 9000\n2 12000\n"
+    (segments / "leader-epoch-checkpoint").write_text(text)
+    if kind is not None:
+        damage(segments.parent, segments.name, kind)
+    found = verify(segments.parent).findings
+    (message,) = [one.message for one in found if one.code == "log-start-behind"]
+    assert "starts at offset 9000" in message and "offset 7126, and the records below 9000" in message
+    plans, root = repair(segments.parent, segments.name)
+    assert (segments / "leader-epoch-checkpoint").read_text() == text
+    assert (plans[segments.name].changes == []) == (kind is None)
+    assert root.shutdown == CLEAN

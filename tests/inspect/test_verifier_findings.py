@@ -464,6 +464,11 @@ def a_partition_that_is_gone(root: Path) -> None:
     root_files(root, recovery_point={"t-0": 1, "gone-3": 8})
 
 
+@case("log-start-behind")
+def a_log_start_offset_that_was_lost(root: Path) -> None:
+    one_segment(root, *(batch(offset) for offset in range(5)), epochs=[(0, 3)])
+
+
 # ----------------------------------------------------------------------------------------------------- names, leftovers
 
 
