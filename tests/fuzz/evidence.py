@@ -8,6 +8,8 @@ It is read without kcli, whose judgement is what is tested, and held against wha
                                               batch with a wrong length and a wrong CRC states
     names of segments' files and snapshots    a segment was rolled there, or a snapshot was taken there
     a snapshot's content                      the file is as it was written: its producers' last offsets
+    last entries of .index and .timeindex     both files are as they were written, under their names, without zeros behind the
+                                                entries: the lower one of the two offsets
     leader-epoch-checkpoint                   an entry is one that was written
     high watermark, recovery point, log       the line states an offset that was given out
       start offset
@@ -42,6 +44,8 @@ from typing import NamedTuple
 from tests.fuzz.batches import LogBatch
 from tests.fuzz.directories import CHECKPOINTS, DirectoryModel, PartitionModel
 
+# The files beside a .log whose content is evidence.
+WITH_EVIDENCE = (".snapshot", ".index", ".timeindex")
 _NAME = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)")
 
 
@@ -57,8 +61,8 @@ class Evidence(NamedTuple):
     is_log_start_known: bool
 
 
-def read_evidence(directory: DirectoryModel, partition: PartitionModel, snapshots: dict[str, bytes]) -> Evidence:
-    """Look at a damaged partition; `snapshots` are the contents that its snapshots had before the damage."""
+def read_evidence(directory: DirectoryModel, partition: PartitionModel, written: dict[str, bytes]) -> Evidence:
+    """Look at a damaged partition; `written` are the contents that its snapshots and indexes had before the damage."""
     end = partition.end_offset
     logs = [path.read_bytes() for path in sorted(partition.path.glob("*.log")) if _NAME.fullmatch(path.name)]
     undamaged = tuple(batch for batch in partition.batches if any(batch.data in data for data in logs))
@@ -74,14 +78,15 @@ def read_evidence(directory: DirectoryModel, partition: PartitionModel, snapshot
         offset = int(match[1])
         if match[2] == "snapshot":
             stated.append(offset)
-            if path.name in snapshots:
+            if path.name in written:
                 true.append(offset)
-                if path.read_bytes() == snapshots[path.name]:
-                    true += _snapshot_ends(snapshots[path.name])
+                if path.read_bytes() == written[path.name]:
+                    true += _snapshot_ends(written[path.name])
         elif offset in bases:
             true.append(offset)
         else:
             stated += [offset] if match[2] != "log" or not _is_stray(path, partition) else []
+    true += [reached for base in bases if (reached := _index_end(partition.path / f"{base:020d}", written)) is not None]
     for epoch, offset in _epochs(partition.path / "leader-epoch-checkpoint"):
         stated.append(offset)
         true += [offset] if (epoch, offset) in partition.epochs else []
@@ -197,6 +202,19 @@ def _snapshot_ends(data: bytes) -> list[int]:
         fields = struct.unpack_from(">qhiqiqiq", data, 10 + 46 * index)
         ends += [fields[3] + 1, fields[7] + 1]
     return ends
+
+
+def _index_end(stem: Path, written: dict[str, bytes]) -> int | None:
+    """The offset that a segment reached by both its .index and its .timeindex, where they are as a broker closed them."""
+    ends = []
+    for suffix, entry_bytes in ((".index", 8), (".timeindex", 12)):
+        path = stem.with_suffix(suffix)
+        data = path.read_bytes() if path.is_file() else b""
+        if not data or data != written.get(path.name) or not any(data[-entry_bytes:]):
+            return None
+        (relative_offset,) = struct.unpack_from(">i", data, len(data) - (8 if suffix == ".index" else 4))
+        ends.append(int(stem.name) + int(relative_offset) + 1)
+    return min(ends)
 
 
 def _epochs(path: Path) -> list[tuple[int, int]]:

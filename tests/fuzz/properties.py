@@ -41,7 +41,7 @@ from tests.fuzz import outputs
 from tests.fuzz.batches import FORGED, LogRecord
 from tests.fuzz.damages import BATCH, BLIND, SIDE
 from tests.fuzz.directories import PartitionModel, Scene
-from tests.fuzz.evidence import Evidence, read_evidence
+from tests.fuzz.evidence import WITH_EVIDENCE, Evidence, read_evidence
 from tests.fuzz.outputs import Printed, ShownRecord
 from tests.fuzz.payload_like_log import find_payload_like_log
 
@@ -98,16 +98,18 @@ class Outcome(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What was there before the damage: the contents of the producer snapshots, by partition directory and name."""
+    """What was there before the damage: the contents of producer snapshots and indexes, by partition directory and name."""
 
-    snapshots: dict[str, dict[str, bytes]]
+    files: dict[str, dict[str, bytes]]
 
     @classmethod
     def of(cls, scene: Scene) -> Before:
         """Read it from an undamaged scene."""
         return cls(
             {
-                str(partition.path): {path.name: path.read_bytes() for path in partition.path.glob("*.snapshot")}
+                str(partition.path): {
+                    path.name: path.read_bytes() for path in partition.path.iterdir() if path.suffix in WITH_EVIDENCE
+                }
                 for partition in scene.partitions
             }
         )
@@ -122,7 +124,7 @@ class Checker:
         self.violations: list[Violation] = []
         self.paths = [directory.path for directory in scene.directories]
         self.evidence: dict[str, Evidence] = {
-            str(partition.path): read_evidence(directory, partition, before.snapshots[str(partition.path)])
+            str(partition.path): read_evidence(directory, partition, before.files[str(partition.path)])
             for directory in scene.directories
             for partition in directory.partitions
         }

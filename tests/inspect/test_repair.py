@@ -19,6 +19,7 @@ from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.quarantine import Quarantine
 from tests.conftest import LogSet, every_log_set
 from tests.damage import DAMAGES
+from tests.inspect.verified import verify
 
 SETS = [pytest.param(found, id=found.data.parent.name) for found in every_log_set()]
 MARK = b'{"version":0,"brokerEpoch":7}'
@@ -397,3 +398,147 @@ def test_the_leader_epochs_know_the_log_start(logs: Path) -> None:
     plans, _ = repair(logs, "codec-zstd-0")
     assert plans["codec-zstd-0"].log_start_offset == 150
     assert offsets(logs / "log-start-offset-checkpoint") == {"codec-zstd 0": "150"}
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Path:
+    """many-segments-0 after a clean stop at offset 12050, in a log directory without the checkpoints of the end."""
+    data = next((found.data for found in every_log_set() if (found.data / "many-segments-0").is_dir()), None)
+    if data is None:
+        pytest.skip("neither ../shared nor fixtures/ holds a partition of many segments")
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    directory = logs / "many-segments-0"
+    shutil.copytree(data / "many-segments-0", directory)
+    for path in (directory, *directory.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (logs / ".kafka_cleanshutdown").write_bytes(MARK)
+    shutil.copyfile(data / "meta.properties", logs / "meta.properties")
+    return directory
+
+
+def cut_at_batch(log: Path, end_offset: int) -> None:
+    """Cut a log where the batch that has `end_offset` begins, as if it and the rest had never been written."""
+    with SegmentReader(OsDisk(), str(log)) as reader:
+        batches = [one for one in reader.batches() if isinstance(one, LogBatch)]
+        position = next(one.position for one in batches if one.header.last_offset >= end_offset)
+    with log.open("r+b") as file:
+        file.truncate(position)
+
+
+@pytest.mark.parametrize("left", [(), ("12050.snapshot",), ("12000.snapshot",), ("12000.snapshot", "12050.snapshot")])
+def test_the_indexes_know_the_end_of_a_cut_log(segments: Path, left: tuple[str, ...]) -> None:
+    """The last batch is gone without a trace in the .log: both indexes say that it was there, whatever snapshots there are."""
+    log = segments / f"{7126:020d}.log"
+    cut_at_batch(log, 12049)
+    for path in segments.glob("*.snapshot"):
+        if path.name.lstrip("0") not in left:
+            path.unlink()
+    verified = verify(segments.parent)
+    (found,) = [one for one in verified.findings if one.code == "records-missing"]
+    assert "it once reached 12050 (" in found.message and "7126.index is 12050" in found.message, found.message
+    plans, root = repair(segments.parent, segments.name)
+    plan = plans[segments.name]
+    assert (plan.log_end_offset, [hole.end_offset for hole in plan.holes]) == (12050, [12050])
+    assert root.shutdown == NO_LONGER_CLEAN
+    assert repair(segments.parent, segments.name)[0][segments.name].changes == []
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_one_index_alone_is_no_end(segments: Path, suffix: str) -> None:
+    """It may be corrupt: a flipped bit in its last entry leaves it in order."""
+    for path in segments.glob("*.snapshot"):
+        path.unlink()
+    index = segments / f"{7126:020d}{suffix}"
+    data = bytearray(index.read_bytes())
+    at = len(data) - (8 if suffix == ".index" else 4)
+    data[at + 1] |= 1
+    index.write_bytes(data)
+    plans, _ = repair(segments.parent, segments.name)
+    assert (plans[segments.name].log_end_offset, plans[segments.name].holes) == (12050, [])
+
+
+@pytest.mark.parametrize("suffixes", [(".log", ".index", ".timeindex"), (".index", ".timeindex")])
+@pytest.mark.parametrize(("source", "target"), [(0, 7126), (7126, 9000), (7126, 20_000), (0, 12_050)])
+def test_indexes_of_another_segment_are_no_end(segments: Path, suffixes: tuple[str, ...], source: int, target: int) -> None:
+    """Their offsets count from the name: in a copy under a later name they would be beyond everything that was written."""
+    if target == 7126 and ".log" in suffixes:
+        pytest.skip("the copy replaces the segment")
+    for path in segments.glob("*.snapshot"):
+        path.unlink()
+    for suffix in suffixes:
+        shutil.copyfile(segments / f"{source:020d}{suffix}", segments / f"{target:020d}{suffix}")
+    assert "records-missing" not in {one.code for one in verify(segments).findings}
+    plans, _ = repair(segments.parent, segments.name)
+    assert (plans[segments.name].log_end_offset, plans[segments.name].holes) == (12050, [])
+
+
+@pytest.mark.parametrize("suffixes", [(".log",), (".log", ".index", ".timeindex")])
+def test_a_renamed_segment_with_its_indexes_moves_no_end(segments: Path, suffixes: tuple[str, ...]) -> None:
+    """Its indexes are renamed back with it, or are where they belong."""
+    for suffix in suffixes:
+        (segments / f"{7126:020d}{suffix}").rename(segments / f"{9000:020d}{suffix}")
+    plans, _ = repair(segments.parent, segments.name)
+    assert (plans[segments.name].log_end_offset, plans[segments.name].holes) == (12050, [])
+
+
+def test_a_later_snapshot_proves_the_end(segments: Path) -> None:
+    """Two snapshots beyond the batches: the later one has a batch behind the earlier one, so it is not a copy of it."""
+    cut_at_batch(segments / f"{7126:020d}.log", 11_990)
+    for suffix in (".index", ".timeindex"):
+        (segments / f"{7126:020d}{suffix}").unlink()
+    assert repair(segments.parent, segments.name)[0][segments.name].log_end_offset == 12_050
+
+
+def test_a_copied_snapshot_proves_no_end(segments: Path) -> None:
+    """The copy of a snapshot under a later name has no batch behind the offset of the original."""
+    cut_at_batch(segments / f"{7126:020d}.log", 11_990)
+    for suffix in (".index", ".timeindex"):
+        (segments / f"{7126:020d}{suffix}").unlink()
+    (segments / f"{12_050:020d}.snapshot").unlink()
+    shutil.copyfile(segments / f"{12_000:020d}.snapshot", segments / f"{50_000:020d}.snapshot")
+    (segments / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    assert repair(segments.parent, segments.name)[0][segments.name].log_end_offset == 12_000
+
+
+@pytest.mark.parametrize("gone", [[7126], [0, 7126]])
+def test_a_deleted_last_segment_is_known_by_its_indexes(segments: Path, gone: list[int]) -> None:
+    """Only the .log is gone, after a clean stop: its records are named as lost, and their offsets are not given out again."""
+    for base_offset in gone:
+        (segments / f"{base_offset:020d}.log").unlink()
+    for path in segments.glob("*.snapshot"):
+        path.unlink()
+    codes = {one.code for one in verify(segments.parent).findings}
+    assert "records-missing" in codes and "clean-shutdown-untrue" in codes
+    plans, root = repair(segments.parent, segments.name)
+    plan = plans[segments.name]
+    assert plan.log_end_offset == 12_050
+    assert [(hole.first_offset, hole.end_offset) for hole in plan.holes] == [(gone[0], 12_050)]
+    assert root.shutdown == NO_LONGER_CLEAN
+
+
+def test_the_last_leader_epoch_is_the_end_where_a_segment_is_gone(segments: Path) -> None:
+    """After a clean stop: the index that continues the batches shows that the end is not what it was at the stop."""
+    for path in (*segments.glob("*.snapshot"), segments / f"{7126:020d}.log", segments / f"{7126:020d}.timeindex"):
+        path.unlink()
+    plans, root = repair(segments.parent, segments.name)
+    assert plans[segments.name].log_end_offset == 12_000
+    assert root.shutdown == NO_LONGER_CLEAN
+
+
+@pytest.mark.parametrize("kind", [None, "index_garbage_last"])
+def test_leader_epochs_that_deleted_records_have_moved_are_kept(segments: Path, kind: str | None) -> None:
+    """The log start offset is lost: verify says that deleted records can be read again, and no repair rewrites the epochs."""
+    for suffix in (".log", ".index", ".timeindex"):
+        (segments / f"{0:020d}{suffix}").unlink()
+    text = "0\n2\n0 9000\n2 12000\n"
+    (segments / "leader-epoch-checkpoint").write_text(text)
+    if kind is not None:
+        damage(segments.parent, segments.name, kind)
+    found = verify(segments.parent).findings
+    (message,) = [one.message for one in found if one.code == "log-start-behind"]
+    assert "starts at offset 9000" in message and "offset 7126, and the records below 9000" in message
+    plans, root = repair(segments.parent, segments.name)
+    assert (segments / "leader-epoch-checkpoint").read_text() == text
+    assert (plans[segments.name].changes == []) == (kind is None)
+    assert root.shutdown == CLEAN

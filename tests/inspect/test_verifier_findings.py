@@ -464,6 +464,11 @@ def a_partition_that_is_gone(root: Path) -> None:
     root_files(root, recovery_point={"t-0": 1, "gone-3": 8})
 
 
+@case("log-start-behind")
+def a_log_start_offset_that_was_lost(root: Path) -> None:
+    one_segment(root, *(batch(offset) for offset in range(5)), epochs=[(0, 3)])
+
+
 # ----------------------------------------------------------------------------------------------------- names, leftovers
 
 
@@ -715,3 +720,32 @@ def test_a_control_batch_of_raft_is_at_home_in_the_metadata_log_only(tmp_path: P
     records = encode_records([Record(0, 0, bytes([0, 0, 0, 1]), bytes(6))])
     one_segment(tmp_path, batch(0)._replace(attributes=CONTROL_FLAG, records=records))
     assert codes(verify(tmp_path)) == {"control-record"}
+
+
+def test_a_missing_partition_is_counted_once_and_its_offsets_are_named(tmp_path: Path) -> None:
+    """Two checkpoints name it: one finding says which offsets were in it, and one partition is missing."""
+    one_segment(tmp_path, batch(0))
+    root_files(tmp_path, recovery_point={"t-0": 1, "gone-3": 402}, replication={"t-0": 1, "gone-3": 400})
+    found = verify(tmp_path).findings
+    messages = {one.file.rpartition("/")[2]: one.message for one in found if one.code == "partition-missing"}
+    assert messages == {
+        "recovery-point-offset-checkpoint": "the file names gone-3, which has no directory here; it held offsets up to 401 "
+        "(the recovery point is 402, the high watermark is 400)",
+    }
+    (untrue,) = [one.message for one in found if one.code == "clean-shutdown-untrue"]
+    assert untrue.endswith("records are missing in 1 partition"), untrue
+
+
+def test_a_partition_in_another_log_directory_of_the_broker_is_not_missing(tmp_path: Path) -> None:
+    """It was moved there; a directory of another broker has a replica of its own."""
+    for name, there in (("a", "t-0"), ("b", "moved-3")):
+        (tmp_path / name).mkdir()
+        partition(tmp_path / name, there, [batch(0)])
+        offsets = {"t-0": 1, "moved-3": 1} if name == "a" else {there: 1}
+        root_files(tmp_path / name, directory_id=f"AAAAAAAAAAAAAAAAAAAAA{name.upper()}", recovery_point=offsets)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    assert "partition-missing" in codes(verify(paths[0]))
+    assert not {"partition-missing", "clean-shutdown-untrue"} & set(codes(verify(*paths)))
+    meta = paths[1] / "meta.properties"
+    meta.write_text(meta.read_text().replace("node.id=1", "node.id=2"))
+    assert "partition-missing" in codes(verify(*paths))

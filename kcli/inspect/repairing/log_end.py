@@ -21,7 +21,7 @@ from kcli.inspect.repairing.salvage import SegmentSalvage
 from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.log.disk import Disk
-from kcli.log.log_directory import read_partition
+from kcli.log.log_directory import Segment, read_partition
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import OtherReplicas
@@ -51,6 +51,10 @@ def known_ends(disk: Disk, directory: str, options: PartitionOptions) -> list[in
     return [end for end in (options.recovery_point, options.high_watermark, *snapshots) if end is not None]
 
 
+def _without_indexes(segment: Segment) -> Segment:
+    return segment._replace(offset_index=None, time_index=None, transaction_index=None)
+
+
 def find_log_end(
     disk: Disk,
     before: PartitionResult,
@@ -72,6 +76,7 @@ def find_log_end(
     sizes = {segment.base_offset: disk.size(segment.log) for segment in partition.segments}
     empty = [base for base in unproven if sizes.get(base) == 0]
     partition = partition._replace(
+        segments=[_without_indexes(one) if one.base_offset in gone_names else one for one in partition.segments],
         snapshots=[file for file in partition.snapshots if file.base_offset not in gone_names],
         others=[file for file in partition.others if file.base_offset not in gone_names],
     )

@@ -30,6 +30,7 @@ from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
+from kcli.inspect.verification.epochs import start_is_moved
 from kcli.log.batch_search import SearchBudget, find_batch, stated_next_offset
 from kcli.log.batch_walk import first_offset, read_marker
 from kcli.log.disk import Disk
@@ -381,8 +382,12 @@ def rebuild_epochs(planned: PlannedDisk, directory: str, runs: Sequence[EpochRun
         except FormatError as error:
             why = error.message
         else:
+            # Offsets below the first entry are not asked where deleted records have moved it.
+            ranges = [(run.epoch, run.first_offset, run.last_offset) for run in runs]
+            moved = entries[0].start_offset if start_is_moved(entries, ranges) else 0
+            asked = [(epoch, max(first, moved), last) for epoch, first, last in ranges if last >= moved]
             if cache.entries == entries and all(
-                cache.epoch_for_offset(run.first_offset) == run.epoch == cache.epoch_for_offset(run.last_offset) for run in runs
+                cache.epoch_for_offset(first) == epoch == cache.epoch_for_offset(last) for epoch, first, last in asked
             ):
                 return
             why = "the batches have other leader epochs"

@@ -14,7 +14,7 @@ partitions                                 on one broker each only once (but for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, REMOTE_INDEX_CACHE_DIRECTORY, DirectoryState, FileKind, FileState
@@ -136,8 +136,13 @@ def _read_topics(disk: Disk, path: str) -> ClusterTopics | None:
         return None  # the metadata log's own verification says why
 
 
-def check_log_directory(disk: Disk, directory: LogDirectory, root: Root, findings: FindingList) -> None:
-    """Check the files and names of a log directory; its partitions are verified on their own."""
+def check_log_directory(
+    disk: Disk, directory: LogDirectory, root: Root, findings: FindingList, *, elsewhere: Set[tuple[str, int]] = frozenset()
+) -> None:
+    """Check the files and names of a log directory; its partitions are verified on their own.
+
+    `elsewhere` are the partitions (topic, number) in other log directories of the same broker.
+    """
     if root.is_live:
         findings.add("directory-live", directory.path, "a running broker holds .lock in the log directory")
     elif any(directory.file(kind) is not None for kind in _OF_LOG_DIRECTORY):  # and not partitions copied to a place
@@ -161,7 +166,7 @@ def check_log_directory(disk: Disk, directory: LogDirectory, root: Root, finding
         _check_file(disk, file, findings, is_live=root.is_live)
     _check_states(directory, findings)
     if not root.is_live:
-        _check_missing_partitions(directory, root, findings)
+        _check_missing_partitions(directory, root, findings, elsewhere)
 
 
 def _has_high_watermark(partition: PartitionDirectory) -> bool:
@@ -190,16 +195,26 @@ def _check_states(directory: LogDirectory, findings: FindingList) -> None:
             findings.add("leftover-deleted", partition.path, "the partition is marked to be deleted")
 
 
-def _check_missing_partitions(directory: LogDirectory, root: Root, findings: FindingList) -> None:
+def _check_missing_partitions(
+    directory: LogDirectory, root: Root, findings: FindingList, elsewhere: Set[tuple[str, int]]
+) -> None:
     here = {(partition.topic, partition.partition) for partition in directory.partitions}
     here.update(_named(path) for path, _ in directory.unreadable)
-    for kind, offsets in (
-        (FileKind.RECOVERY_POINT_CHECKPOINT, root.checkpoints.recovery_points),
-        (FileKind.REPLICATION_CHECKPOINT, root.checkpoints.high_watermarks),
-    ):
-        for topic, partition in sorted(offsets.keys() - here):
-            path = join_path(directory.path, kind.value)
-            findings.add("partition-missing", path, f"the file names {topic}-{partition}, which has no directory here")
+    of_kinds = (
+        (FileKind.RECOVERY_POINT_CHECKPOINT, "recovery point", root.checkpoints.recovery_points),
+        (FileKind.REPLICATION_CHECKPOINT, "high watermark", root.checkpoints.high_watermarks),
+    )
+    for key in sorted({*root.checkpoints.recovery_points, *root.checkpoints.high_watermarks} - here - elsewhere):
+        stated = [(kind, what, offsets[key]) for kind, what, offsets in of_kinds if key in offsets]
+        topic, partition = key
+        message = f"the file names {topic}-{partition}, which has no directory here"
+        end_offset = max(offset for _, _, offset in stated)
+        if end_offset > 0:
+            why = ", ".join(f"the {what} is {offset}" for _, what, offset in stated)
+            message += f"; it held offsets up to {end_offset - 1} ({why})"
+        if root.topics is not None:
+            message += f"; the metadata log {'has' if topic in root.topics.ids else 'does not have'} the topic"
+        findings.add("partition-missing", join_path(directory.path, stated[0][0].value), message)
 
 
 def _named(path: str) -> tuple[str, int]:

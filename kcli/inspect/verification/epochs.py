@@ -7,12 +7,16 @@
       a batch's offset             (formats 0 and 1) are not asked
     no file                      no batch has an epoch
 
+The first entry of a sound file may start inside of its epoch's batches: a broker moves it when records are deleted. Where the
+checkpointed log start offset is below it, the checkpoint has lost the offset: the file is right, and the batches below are not
+asked either.
+
 An epoch in which nothing was written has no batch; the last entry of a sound log may start at the log's very end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from kcli.format import limits
@@ -62,9 +66,26 @@ def check_leader_epochs(
         if entry.start_offset > log_end_offset and not is_live:
             message = f"epoch {entry.epoch} starts at offset {entry.start_offset}; the log ends at {log_end_offset}"
             findings.add("leader-epoch-beyond-end", path, message, offset=entry.start_offset)
-    if entries and not is_start_known:
+    is_moved = start_is_moved(entries, [(run.epoch, run.first_offset, run.last_offset) for _, run in known])
+    if is_moved and is_start_known and log_start_offset < entries[0].start_offset and not is_live:
+        start = entries[0].start_offset
+        message = f"the first leader epoch starts at offset {start}, where the log probably started; a broker starts it at "
+        message += f"offset {log_start_offset}, and the records below {start} can be read again"
+        findings.add("log-start-behind", path, message, offset=log_start_offset)
+    if entries and (is_moved or not is_start_known):
         log_start_offset = max(log_start_offset, entries[0].start_offset)
     _compare(entries, known, path, log_start_offset, findings, is_live=is_live)
+
+
+def start_is_moved(entries: Sequence[EpochStart], runs: Iterable[tuple[int, int, int]]) -> bool:
+    """Return True if the first of `entries` starts inside of the batches of its epoch: the records before it were deleted.
+
+    `runs` are the batches' epochs as (epoch, first offset, last offset).
+    """
+    if not entries:
+        return False
+    start = entries[0].start_offset
+    return any(epoch == entries[0].epoch and first < start <= last for epoch, first, last in runs)
 
 
 def _read(disk: Disk, path: str, findings: FindingList) -> tuple[EpochStart, ...] | None:

@@ -5,7 +5,8 @@
     the high watermark, the recovery point            their offset                            unless the directory was stopped
     the last start in leader-epoch-checkpoint         its offset                                cleanly and the log's end is
                                                                                                 sound
-    a producer snapshot that can be read              the offset in its name                  where no segment is left
+    a producer snapshot that can be read              the offset in its name                  where no segment is left, or two
+                                                                                                snapshots differ (see below)
     the header of a damaged batch at the log's end    the offset behind it                    yes, where the header's count
                                                                                                 and its last offset agree
     a sound batch out of order that continues the     the offset behind it                    yes
@@ -13,6 +14,8 @@
     an empty segment                                  the offset in its name                  yes: a log is rolled where it ends
     a segment that has bytes and no sound batch, an   the offset in its name                  no
       index whose .log is missing
+    the last entry of an .index or a .timeindex       the offset behind it                    no
+      (kcli.inspect.verification.index_ends)
     the log start offset                              its offset                              no, and it decides nothing: a
                                                                                                 wrong one deletes the log
 
@@ -21,6 +24,18 @@ stop log and checkpoints agree: one that does not agree is wrong, unless a secon
 whatever the mark says, if the recovery point is below the batches: a broker sets it to the log's end. Offsets below the
 evident end were given out to producers and may have been read. A broker that gives them out again hides new records from
 consumers that have passed them, so what is missing below it is named as lost, and a repair lets the log end there.
+
+A source that does not count by itself counts where a source of another file reaches as far or further: one index may be
+corrupt, and one file may have been copied to a wrong name. So the log reached the largest offset on which two files agree, and
+the second largest where all of them differ.
+
+Of two producer snapshots beyond the batches the later one decides, if it has a batch behind the offset of the earlier one. A
+broker writes a snapshot when it rolls a segment and when it stops, at the log's end of that moment, and removes those beyond
+the end when it truncates a log. So both offsets were the log's end once, unless one file is a copy under a wrong name: but a
+copy of the earlier snapshot, or of one before it, has no batch behind it. Without such a batch the earlier one decides.
+
+An index whose .log is missing and whose name is where the batches end is a lost segment: then the log's end is not sound,
+clean stop or not.
 
 The cleaner's checkpoint is not evidence: it says where to go on, and Kafka drops it where it is ahead of the log.
 
@@ -37,8 +52,9 @@ from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
 from kcli.format.file_names import DirectoryState, FileKind, FileState
 from kcli.format.primitives import INT32_MAX, FormatError
-from kcli.format.producer_snapshot import check_producer_snapshot
+from kcli.format.producer_snapshot import check_producer_snapshot, iter_producer_entries
 from kcli.inspect.verification.facts import PartitionOptions
+from kcli.inspect.verification.index_ends import find_index_ends, index_name
 from kcli.log.disk import Disk
 from kcli.log.log_directory import FoundFile, PartitionDirectory, read_partition
 
@@ -52,6 +68,7 @@ class Claim(NamedTuple):
     what: str
     is_strong: bool = False
     decides: bool = True  # False: it confirms another claim, and no log ends where it alone says so
+    file: str = ""  # what it comes from, where that is a file that has other claims: two of one file do not confirm each other
 
 
 class Evidence(NamedTuple):
@@ -86,7 +103,8 @@ def collect_claims(
     batches.
     """
     was_clean = options.is_clean is True and (options.recovery_point is None or options.recovery_point >= batch_end)
-    is_strong = not was_clean or is_end_damaged or not partition.segments
+    orphans = {file.base_offset: file.path for file in reversed(_orphans(partition))}
+    is_strong = not was_clean or is_end_damaged or not partition.segments or batch_end in orphans
     claims = [
         Claim(offset, what, strong, decides)
         for offset, what, strong, decides in (
@@ -98,28 +116,42 @@ def collect_claims(
         )
         if offset is not None
     ]
-    for file in partition.snapshots:
-        if _is_readable(disk, file.path):
-            claims.append(Claim(file.base_offset, f"the offset of {file.name}", not partition.segments))
+    claims += _snapshot_claims(disk, partition, batch_end)
     epochs = read_epochs(disk, partition)
     if epochs:
         claims.append(Claim(epochs[-1].start_offset, "the start of the last leader epoch", is_strong))
-    orphans = {file.base_offset for file in _orphans(partition)}
     for offset in sorted({*orphans, *unproven_names}):
-        claims.append(Claim(offset, "the offset in a segment's name"))
+        claims.append(Claim(offset, "the offset in a segment's name", file=orphans.get(offset, "")))
+    for end in find_index_ends(disk, partition, batch_end):
+        claims.append(Claim(end.offset, index_name(end), file=end.path))
     for offset in empty_names:
         claims.append(Claim(offset, "the offset in the name of an empty segment", True))
     return claims
 
 
+def _snapshot_claims(disk: Disk, partition: PartitionDirectory, batch_end: int) -> list[Claim]:
+    """What the producer snapshots say; one beyond `batch_end` counts by itself if it is surely later than one before it."""
+    claims: list[Claim] = []
+    before: FoundFile | None = None
+    for file in partition.snapshots:
+        end_offset = _producers_end(disk, file.path)
+        if end_offset is None:
+            continue
+        is_later = before is not None and before.base_offset < end_offset <= file.base_offset
+        claims.append(Claim(file.base_offset, f"the offset of {file.name}", is_later or not partition.segments))
+        before = file if file.base_offset > batch_end else None
+    return claims
+
+
 def evident_end(claims: Iterable[Claim], log_end_offset: int) -> Evidence:
-    """Find how far a log whose batches end at `log_end_offset` reached: the largest offset of a strong claim, or of two."""
+    """Find how far a log whose batches end at `log_end_offset` reached: the largest of a strong claim, or of two files."""
     # Offsets of a segment are within 31 bits above its name: a log that lost one segment cannot have gone further.
     most = log_end_offset + INT32_MAX
     claims = (claim for claim in claims if log_end_offset < claim.offset <= most)
     beyond = sorted(claims, key=lambda claim: (-claim.offset, claim.decides))
     for index, claim in enumerate(beyond):
-        if claim.decides and (claim.is_strong or index > 0):
+        is_confirmed = any(not claim.file or other.file != claim.file for other in beyond[:index])
+        if claim.decides and (claim.is_strong or is_confirmed):
             return Evidence(claim.offset, tuple(one for one in beyond if one.offset >= claim.offset))
     return Evidence(log_end_offset)
 
@@ -159,12 +191,14 @@ def _orphans(partition: PartitionDirectory) -> list[FoundFile]:
     return [file for file in partition.others if file.is_current and file.kind in _INDEX_KINDS]
 
 
-def _is_readable(disk: Disk, path: str) -> bool:
+def _producers_end(disk: Disk, path: str) -> int | None:
+    """Return the offset behind the last batch that a producer snapshot states (0: none), None where it cannot be read."""
     try:
-        check_producer_snapshot(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES))
+        data = disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)
+        entries = iter_producer_entries(data, check_producer_snapshot(data))
     except (OSError, FormatError):
-        return False
-    return True
+        return None
+    return max((entry.last_offset + 1 for entry in entries), default=0)
 
 
 def read_epochs(disk: Disk, partition: PartitionDirectory) -> Sequence[EpochStart]:

@@ -226,7 +226,7 @@ ROWS = (
         WARNING,
         "A checkpoint names a partition that has no directory here.",
         "It creates an empty replica and fetches the records from another broker, if there is one.",
-        "Left for you: put the directory back if it was moved by mistake. Nothing needs to be done if the partition is gone.",
+        "Left for you: put the directory back, or let the broker fetch the records. Nothing is lost if the topic was deleted.",
     ),
     # ------------------------------------------------------------------------------------------------ names, leftovers
     (

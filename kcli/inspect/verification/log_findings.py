@@ -196,6 +196,13 @@ ROWS = (
         "It rebuilds the file from the batches.",
     ),
     (
+        "log-start-behind",
+        INFO,
+        "The log starts before the first leader epoch: the log start offset was lost from its checkpoint.",
+        "It starts the log at its first segment. Records that were deleted can be read again.",
+        "Nothing: it keeps the file. To delete the records again, use kafka-delete-records.sh.",
+    ),
+    (
         "leader-epoch-missing",
         WARNING,
         "leader-epoch-checkpoint is missing, and the batches have leader epochs.",

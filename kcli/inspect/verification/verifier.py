@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kcli.format.file_names import FileKind
+from kcli.format.file_names import DirectoryState, FileKind
 from kcli.inspect.quantities import format_count
 from kcli.inspect.verification.directories import Root, check_across, check_log_directory, check_topic_id, read_root
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
@@ -209,7 +209,14 @@ class Verifier:
         roots = [self._roots[directory.path] for directory in self._directories]
         with_metadata_log = [root.owner for root in roots if root.topics is not None]
         for directory, root in zip(self._directories, roots, strict=True):
-            check_log_directory(self._disk, directory, root, self._findings)
+            elsewhere = {
+                (partition.topic, partition.partition)
+                for other, other_root in zip(self._directories, roots, strict=True)
+                if other is not directory and not root.owner.is_other_node(other_root.owner)
+                for partition in other.partitions
+                if partition.state is DirectoryState.CURRENT
+            }
+            check_log_directory(self._disk, directory, root, self._findings, elsewhere=elsewhere)
             # Each node has a copy of the metadata log of its own, and another cluster has other topics of the same names.
             serving = metadata_owners(root.owner, with_metadata_log)
             topics = self._roots[serving[0].directory].topics if serving else None
