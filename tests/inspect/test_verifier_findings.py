@@ -60,6 +60,13 @@ def an_index_of_lies(root: Path) -> None:
     log.with_suffix(".index").write_bytes(OffsetIndex.of(0, entries).encode())
 
 
+@case("file-unknown")
+def a_segment_and_a_log_of_text_in_the_root(root: Path) -> None:
+    one_segment(root, batch(0))
+    (root / f"{ZERO}.log").write_bytes(batch(0).encode())
+    (root / "server.log").write_bytes(b"INFO started")
+
+
 # ------------------------------------------------------------------------------------------------------------ batches
 
 

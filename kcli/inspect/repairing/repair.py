@@ -42,6 +42,7 @@ from kcli.log.log_directory import (
     LogDirectory,
     PartitionDirectory,
     Target,
+    is_partition_directory,
     join_path,
     parent_path,
     read_log_directory,
@@ -362,9 +363,10 @@ def repair_targets(disk: Disk, targets: Iterable[Target]) -> list[tuple[str, lis
             partition = target.partition
             if partition is None:
                 assert target.file is not None
-                partition = read_partition(disk, parent_path(target.file.path))
-                if not partition.segments and not partition.is_named:
+                beside = parent_path(target.file.path)
+                if not is_partition_directory(disk, beside):
                     continue  # a file of the log directory itself
+                partition = read_partition(disk, beside)
             partitions = [partition]
             into = found.setdefault(parent_path(partition.path), {})
         for partition in partitions:

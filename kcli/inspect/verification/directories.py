@@ -26,6 +26,7 @@ from kcli.log.clean_stops import is_as_stopped
 from kcli.log.disk import Disk
 from kcli.log.log_dir_owner import Owner, owner_of, topic_id_conflict
 from kcli.log.log_directory import (
+    PARTITION_KINDS,
     Checkpoints,
     FoundFile,
     LogDirectory,
@@ -47,6 +48,7 @@ _OF_LOG_DIRECTORY = (
     FileKind.REPLICATION_CHECKPOINT,
     FileKind.CLEANER_CHECKPOINT,
 )
+_NOT_KAFKAS = "not a file that Kafka writes"
 _KRAFT_VERSION = 1  # of meta.properties
 _NO_META_PROPERTIES = (
     "there is no meta.properties in the log directory: cluster.id is in that of another log directory of the cluster, node.id "
@@ -178,6 +180,10 @@ def _check_file(disk: Disk, file: FoundFile, findings: FindingList, *, is_live: 
     elif file.kind is FileKind.UNCLEANABLE_PARTITIONS and file.is_current:
         if not is_live or disk.exists(file.path):
             check_small_file(disk, file.path, file.kind, findings)
+    elif file.kind in PARTITION_KINDS:
+        sentence = file.parsed.sentence() if file.parsed.is_regular else _NOT_KAFKAS
+        message = f"{sentence}; it is in the root of a log directory, where a broker reads no file of a partition"
+        findings.add("file-unknown", file.path, message)
     elif file.kind is FileKind.UNKNOWN or not file.is_current:
         findings.add("file-unknown", file.path, f"{file.parsed.sentence()} in the root of a log directory")
 
