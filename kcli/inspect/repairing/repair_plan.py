@@ -63,9 +63,9 @@ MOST_REFUSALS = 4096
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 _NO_BATCH = "no batch of the log has them"
 _METADATA_CUT = (
-    "the log of the cluster's metadata is cut at the first bad batch: with a hole the metadata would be wrong. What the lost "
-    "records say of topics, settings and brokers is unknown afterwards. Another controller has them; if there is none, restore "
-    "the directory from a backup first: a broker sets partitions of unknown topics aside"
+    "the log of the cluster's metadata is cut at the first bad batch: with a hole the metadata would be wrong. Another "
+    "controller has the lost records; if there is none, restore the directory from a backup first",
+    "partitions of topics that only the lost records name are topic-unknown after the repair, and a broker sets them aside",
 )
 
 
@@ -191,7 +191,7 @@ class _Planner:
         start, end = loaded.log_start_offset, loaded.log_end_offset
         cut = any(self._was_cut(base_offset, changes) for base_offset in loaded.cut_segments)
         if (cut or self.holes) and self.like_kafka and not self.settings.like_kafka:
-            self.remarks.append(Remark(self.directory, _METADATA_CUT))
+            self.remarks += [Remark(self.directory, message) for message in _METADATA_CUT]
         after = self._verify(self.planned, self._options_afterwards(end))
         missing = [*before.missing, *after.missing]
         if self.like_kafka:

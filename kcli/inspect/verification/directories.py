@@ -8,7 +8,8 @@ meta.properties                            there; with a directory id of its own
 checkpoints                                readable; every partition that they name has a directory; that of the high
                                            watermarks is there
 names                                      each directory is a partition's, each file one of Kafka's
-partition.metadata                         there in a KRaft cluster, with the topic id of the metadata log beside it
+partition.metadata                         there in a KRaft cluster, with the topic id of the metadata log beside it, which
+                                           has the partition and places a replica of it on the node
 partitions                                 on one broker each only once (but for a replica that moves: -future)
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, REMOTE_INDEX_CACHE_DIRECTORY, DirectoryState, FileKind, FileState
 from kcli.format.metadata_files import MetaProperties
+from kcli.inspect.quantities import format_count
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
@@ -124,12 +126,13 @@ def read_root(
     is_clean = disk.is_regular(clean_path)  # a directory is judged by its name
     if is_clean:
         check_small_file(disk, clean_path, FileKind.CLEAN_SHUTDOWN, findings)
-    topics = _read_topics(disk, path) if with_topics else None
+    topics = read_topics(disk, path) if with_topics else None
     was_stopped_cleanly = is_clean or is_as_stopped(disk, quarantine or default_folder(path), path)
     return Root(path, asks_lock and is_live(disk, path), is_clean, was_stopped_cleanly, checkpoints, meta, topics)
 
 
-def _read_topics(disk: Disk, path: str) -> ClusterTopics | None:
+def read_topics(disk: Disk, path: str) -> ClusterTopics | None:
+    """Read what the metadata log in a log directory says of topics, None where there is none or it cannot be read."""
     from kcli.inspect.description.cluster_topics import read_cluster_topics
 
     try:
@@ -220,14 +223,17 @@ def check_topic_id(
     if partition.state not in (DirectoryState.CURRENT, DirectoryState.FUTURE):
         return
     path = partition.file(FileKind.PARTITION_METADATA)
+    is_known_to = topics is not None and not root.is_live and partition.topic != METADATA_TOPIC
     if path is None:
         is_kraft = root.meta is not None and root.meta.version >= _KRAFT_VERSION
         if is_kraft and not root.is_live and not partition.is_metadata_log:
             message = "there is no partition.metadata in the partition's directory"
             findings.add("partition-metadata-missing", partition.path, message)
+        if topics is not None and is_known_to and partition.topic in topics.ids:
+            _check_placement(partition, root, topics, partition.path, findings)
         return
     metadata = check_small_file(disk, path, FileKind.PARTITION_METADATA, findings)
-    if metadata is None or topics is None or root.is_live or partition.topic == METADATA_TOPIC:
+    if metadata is None or topics is None or not is_known_to:
         return
     expected = topics.ids.get(partition.topic)
     if expected is None:
@@ -235,6 +241,31 @@ def check_topic_id(
     elif expected != metadata.topic_id:
         message = topic_id_conflict(partition.topic, path, metadata.topic_id, topics.path, expected)
         findings.add("topic-id-mismatch", path, message)
+    else:
+        _check_placement(partition, root, topics, path, findings)
+
+
+def _check_placement(
+    partition: PartitionDirectory, root: Root, topics: ClusterTopics, path: str, findings: FindingList
+) -> None:
+    """Check that the metadata log has the partition of a topic that it has, and places a replica on the node.
+
+    Kafka sets others aside as stray (LogManager.isStrayReplica). It does not ask for the directory of the node: it reports to
+    the controller where it found the replica.
+    """
+    name = f"{partition.topic}-{partition.partition}"
+    registration = topics.partitions.get((partition.topic, partition.partition))
+    if registration is None:
+        count = sum(topic == partition.topic for topic, _ in topics.partitions)
+        if count:  # else its records are lost: every topic has one at least
+            message = f"the metadata log has no {name}, only {format_count(count, 'other partition')} of {partition.topic}"
+            findings.add("topic-unknown", path, message)
+        return
+    node_id = root.meta.node_id if root.meta is not None else None
+    if node_id is not None and node_id not in registration.replicas:
+        nodes = ", ".join(map(str, registration.replicas))
+        message = f"the metadata log does not place {name} on node {node_id}: its replicas are on {nodes}"
+        findings.add("topic-unknown", path, message)
 
 
 def check_across(directories: Sequence[LogDirectory], roots: Sequence[Root], findings: FindingList) -> None:
