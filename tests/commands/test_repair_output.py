@@ -131,7 +131,7 @@ def test_what_is_left_says_what_to_do_once(logs: Path, capfd: pytest.CaptureFixt
     lines = capfd.readouterr().out.splitlines()
     assert sum("left for you" in line and "directory-name" in line for line in lines) == 2
     said = [line for line in lines if line.startswith("what to do about ")]
-    assert said[-1] == f"what to do about directory-name: {KINDS['directory-name'].repair_does}"
+    assert said[-1] == f"what to do about directory-name: {KINDS['directory-name'].to_do}"
     assert len(said) == len({line.split(":")[0] for line in said})
 
 

@@ -200,15 +200,23 @@ def _check_states(directory: LogDirectory, findings: FindingList) -> None:
 
 
 def _check_missing_partitions(directory: LogDirectory, root: Root, findings: FindingList) -> None:
-    here = {(partition.topic, partition.partition) for partition in directory.partitions}
-    here.update(_named(path) for path, _ in directory.unreadable)
+    missing = missing_partitions(directory, root)
     for kind, offsets in (
         (FileKind.RECOVERY_POINT_CHECKPOINT, root.checkpoints.recovery_points),
         (FileKind.REPLICATION_CHECKPOINT, root.checkpoints.high_watermarks),
     ):
-        for topic, partition in sorted(offsets.keys() - here):
-            path = join_path(directory.path, kind.value)
-            findings.add("partition-missing", path, f"the file names {topic}-{partition}, which has no directory here")
+        for topic, partition in missing:
+            if (topic, partition) in offsets:
+                path = join_path(directory.path, kind.value)
+                findings.add("partition-missing", path, f"the file names {topic}-{partition}, which has no directory here")
+
+
+def missing_partitions(directory: LogDirectory, root: Root) -> list[tuple[str, int]]:
+    """Return the partitions that a checkpoint of the log directory names and that have no directory in it, sorted."""
+    here = {(partition.topic, partition.partition) for partition in directory.partitions}
+    here.update(_named(path) for path, _ in directory.unreadable)
+    named = root.checkpoints.recovery_points.keys() | root.checkpoints.high_watermarks.keys()
+    return sorted(named - here)
 
 
 def _named(path: str) -> tuple[str, int]:
