@@ -79,7 +79,7 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
     found = repair_targets(disk, targets)
     if not any(partitions for _, partitions in found):
         raise CannotRun("there is no partition to repair: name a log directory, a partition's directory or a file in one")
-    report = JsonReport() if output == "json" else TextReport(colour=use_colour())
+    report = JsonReport() if output == "json" else TextReport(colour=use_colour(), is_applied=args.apply)
     run = _RepairRun(disk, args, report)
     run.print(report.begin())
     for target in targets:

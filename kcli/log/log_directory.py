@@ -3,7 +3,8 @@
     directory                     recognised by                                      becomes
     ----------------------------  -------------------------------------------------  --------------------------------
     a log directory               meta.properties, a checkpoint, or directories       LogDirectory
-                                    with names of partitions in it
+                                    with names of partitions in it, whatever files
+                                    of a partition are in its root
     `<topic>-<partition>`         segment files in it, or its name                    PartitionDirectory
     `__cluster_metadata-0`        its name                                            PartitionDirectory, is_metadata_log
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from kcli.format.uncleanable_partitions import UncleanablePartition
 
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.PRODUCER_SNAPSHOT)
-_PARTITION_KINDS = frozenset(
+PARTITION_KINDS = frozenset(
     (
         *_SEGMENT_KINDS,
         FileKind.METADATA_SNAPSHOT,
@@ -47,7 +48,17 @@ _PARTITION_KINDS = frozenset(
 )
 # What is wrong with a directory that `is_file_name`.
 DIRECTORY_NOT_FILE = "a directory, and Kafka has a file of this name: move it away"
-_ROOT_KINDS = frozenset(FileKind) - _PARTITION_KINDS - {FileKind.UNKNOWN}
+_ROOT_KINDS = frozenset(FileKind) - PARTITION_KINDS - {FileKind.UNKNOWN}
+# Root files that are not in a partition's directory by accident.
+_IDENTITY_KINDS = frozenset(
+    (
+        FileKind.META_PROPERTIES,
+        FileKind.RECOVERY_POINT_CHECKPOINT,
+        FileKind.LOG_START_OFFSET_CHECKPOINT,
+        FileKind.REPLICATION_CHECKPOINT,
+        FileKind.CLEANER_CHECKPOINT,
+    )
+)
 
 
 class FoundFile(NamedTuple):
@@ -306,18 +317,50 @@ def is_live(disk: Disk, log_directory: str) -> bool:
 
 
 def is_partition_directory(disk: Disk, path: str) -> bool:
-    """True where a directory holds a partition: a segment's files or a partition's own, or nothing but a partition's name."""
+    """True for the directory of a partition: it has a partition's files or name, and no sign of a log directory outweighs them.
+
+    A directory inside of a log directory that is named as a partition always is one.
+    """
     names = disk.list_directory(path)
     kinds = {parse_file_name(name).kind for name in names}
-    if kinds & _PARTITION_KINDS:
+    is_named = _directory_name(base_name(path))[3]
+    if is_named and _is_in_log_directory(disk, path):
         return True
-    return not _has_log_directory_signs(disk, path, names, kinds) and _directory_name(base_name(path))[3]
+    if not kinds & PARTITION_KINDS:
+        return is_named and not _has_log_directory_signs(disk, path, names, kinds)
+    signs = kinds & _ROOT_KINDS
+    if is_named and FileKind.LOG in kinds:
+        signs &= _IDENTITY_KINDS
+    return not signs and not any(_holds_partition(disk, join_path(path, name)) for name in names)
 
 
 def is_log_directory(disk: Disk, path: str) -> bool:
-    """True where a directory has a log directory's own files, or directories named as partitions are."""
+    """True for a log directory: it has a log directory's own files, or directories named as partitions are.
+
+    What else is in its root is no matter: Kafka ignores files there.
+    """
+    if is_partition_directory(disk, path):
+        return False
     names = disk.list_directory(path)
     return _has_log_directory_signs(disk, path, names, {parse_file_name(name).kind for name in names})
+
+
+def _is_in_log_directory(disk: Disk, path: str) -> bool:
+    """Return True if the directory around a path has the files that a broker identifies a log directory by."""
+    try:
+        return any(parse_file_name(name).kind in _IDENTITY_KINDS for name in disk.list_directory(parent_path(path)))
+    except OSError:
+        return False
+
+
+def _holds_partition(disk: Disk, path: str) -> bool:
+    """Return True for a directory that is named as a partition and has a partition's files."""
+    if not _directory_name(base_name(path))[3] or not disk.is_directory(path):
+        return False
+    try:
+        return any(parse_file_name(name).kind in PARTITION_KINDS for name in disk.list_directory(path))
+    except OSError:
+        return False
 
 
 def _has_log_directory_signs(disk: Disk, path: str, names: list[str], kinds: set[FileKind]) -> bool:

@@ -154,6 +154,10 @@ class LogBatch:
         return open_windows(self, scanner, lenient=lenient, skip_large=skip_large, large_bytes=large_bytes)
 
 
+def _zeros(count: int) -> str:
+    return "the last byte is zero" if count == 1 else f"the last {count} bytes are zeros"
+
+
 class SegmentReader:
     """Reads one `.log` or `.checkpoint` file. `end` bounds what is looked at, in bytes (None: the size when asked).
 
@@ -314,12 +318,12 @@ class SegmentReader:
             if left < min(end - position, HEADER_BYTES):
                 return TRUNCATED, "the file shrank while it was read"
             if not any(self._buffer[index : index + left]):
-                return ZEROS, f"the last {end - position} bytes are zeros"
+                return ZEROS, _zeros(end - position)
             return TRUNCATED, f"{left} bytes are too few for a batch"
         size = int.from_bytes(self._buffer[index + 8 : index + 12], "big", signed=True)
         if size < MIN_ENTRY_SIZE:
             if size == 0 and zeros_follow(self.file, position, end):
-                return ZEROS, f"the last {end - position} bytes are zeros"
+                return ZEROS, _zeros(end - position)
             return BAD_SIZE, f"the batch states a size of {size} bytes, less than the least possible {MIN_ENTRY_SIZE}"
         if size > end - position - LOG_OVERHEAD_BYTES:
             return (

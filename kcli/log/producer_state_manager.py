@@ -351,6 +351,12 @@ class ProducerStateManager:
         ordered = hash_map_order(self.producers, self._most_producers)
         return [self.producers[producer_id].to_snapshot() for producer_id in ordered]
 
+    def _describe_snapshot(self) -> str:
+        count = len(self.producers)
+        if not count:
+            return f"an empty producer snapshot at offset {self.map_end_offset}"
+        return f"the state of {count} {'producer' if count == 1 else 'producers'} up to offset {self.map_end_offset}"
+
     def take_snapshot(self, *, flushed: bool = True) -> str | None:
         """Write the state as the snapshot of its end offset -> its path; None where it has not moved since the last one.
 
@@ -360,7 +366,7 @@ class ProducerStateManager:
             return None
         name = segment_file_name(self.map_end_offset, FileKind.PRODUCER_SNAPSHOT)
         path = join_path(self._directory, name)
-        self._explain(path, f"the state of the {len(self.producers)} producers up to offset {self.map_end_offset}")
+        self._explain(path, self._describe_snapshot())
         data = encode_producer_snapshot(self.snapshot_entries())
         if flushed:
             self._disk.write_file(path, data)

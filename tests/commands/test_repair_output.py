@@ -131,7 +131,7 @@ def test_what_is_left_says_what_to_do_once(logs: Path, capfd: pytest.CaptureFixt
     lines = capfd.readouterr().out.splitlines()
     assert sum("left for you" in line and "directory-name" in line for line in lines) == 2
     said = [line for line in lines if line.startswith("what to do about ")]
-    assert said[-1] == f"what to do about directory-name: {KINDS['directory-name'].repair_does}"
+    assert said[-1] == f"what to do about directory-name: {KINDS['directory-name'].to_do}"
     assert len(said) == len({line.split(":")[0] for line in said})
 
 
@@ -333,3 +333,19 @@ def test_no_permission_is_a_problem_of_one_partition(logs: Path, capfd: pytest.C
     finally:
         (logs / "codec-zstd-0").chmod(0o755)
     assert "problem" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("stray", [f"{0:020d}.log", "server.log", "leader-epoch-checkpoint", "quorum-state"])
+def test_a_stray_file_in_the_root_is_left_where_it_is(logs: Path, stray: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The directory is repaired as a log directory: verify finds the damage, and nothing is written into its root."""
+    (logs / stray).write_bytes(b"of no partition")
+    before = {path.name for path in logs.iterdir()} | {".lock"}
+    assert main(["verify", str(logs)]) == 1
+    printed = capfd.readouterr().out
+    assert "batch-" in printed and f"{logs / stray}: info file-unknown: " in printed
+    assert run("--apply", str(logs)) == 3
+    assert main(["verify", str(logs)]) == 3
+    assert {path.name for path in logs.iterdir()} <= before
+    assert (logs / stray).read_bytes() == b"of no partition"
+    assert {path.name for path in logs.parent.iterdir()} == {"logs", "logs.quarantine"}
+    assert run(str(logs / stray)) == 2  # no partition has it

@@ -155,3 +155,108 @@ def test_a_reader_that_goes_away_is_no_error(logs: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() in (0, 1)
     process.stderr.close()
+
+
+def two_directories(tmp_path: Path) -> tuple[Path, Path]:
+    """A sound log directory, and one with a damaged batch."""
+    roots = (tmp_path / "a", tmp_path / "b")
+    for number, root in enumerate(roots):
+        partition(root, f"t-{number}", [batch(0), batch(1)])
+        root_files(root)
+    log = roots[1] / "t-1" / f"{0:020d}.log"
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    return roots
+
+
+def test_the_next_command_names_what_is_damaged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """And not the first of the directories that were given."""
+    sound, damaged = two_directories(tmp_path)
+    assert main(["verify", str(sound), str(damaged)]) == 1
+    assert f"next: kcli verify --repair {damaged} shows" in capfd.readouterr().out
+    assert main(["verify", str(sound / "t-0"), str(damaged / "t-1")]) == 1
+    assert f"next: kcli verify --repair {damaged / 't-1'} shows" in capfd.readouterr().out
+
+
+def test_what_is_left_is_said_as_a_sentence_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A directory in the place of a .log: verify and repair name the same way out, and nothing that does not apply."""
+    root = tmp_path / "a"
+    path = partition(root, "t-0", [batch(0)])
+    root_files(root)
+    (path / f"{5:020d}.log").mkdir()
+    assert main(["verify", str(root)]) == 1
+    printed = capfd.readouterr().out
+    to_do = next(line for line in printed.splitlines() if line.startswith("what to do about file-unreadable: "))
+    assert "index" not in to_do and "move away a directory that has the name of a file" in to_do
+    assert "Left for you: " not in printed
+
+
+def test_the_mark_names_the_partitions_that_it_is_wrong_about(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """At most three; one that two checkpoints name counts once. A plan says what will be, not what is."""
+    root = tmp_path / "a"
+    partition(root, "t-0", [batch(0)])
+    gone = {f"gone-{number}": 1 for number in range(4)}
+    root_files(root, recovery_point=gone, replication=gone)
+    assert main(["verify", str(root)]) == 1
+    assert "records are missing in gone-0, gone-1, gone-2 and 1 more\n" in capfd.readouterr().out
+    assert main(["verify", "--repair", str(root)]) == 1
+    assert f"{root}: will no longer count as cleanly shut down" in capfd.readouterr().out
+    assert main(["verify", "--repair", "--apply", str(root)]) == 1
+    assert f"{root}: no longer counts as cleanly shut down" in capfd.readouterr().out
+
+
+def test_no_count_of_bytes_is_negative(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A damaged batch may state more bytes than it has: the next sound one then begins inside of what it claims."""
+    root = tmp_path / "a"
+    path = partition(root, "t-0", [batch(offset) for offset in range(20)])
+    root_files(root)
+    log = path / f"{0:020d}.log"
+    size = len(batch(0).encode())
+    data = bytearray(log.read_bytes())
+    data[size + 8 : size + 12] = (size - 12 + 3 * size - 7).to_bytes(4, "big")
+    data[2 * size - 1] ^= 1
+    log.write_bytes(data)
+    assert main(["verify", str(root)]) == 1
+    printed = capfd.readouterr().out
+    assert "; -" not in printed
+    assert f"the next sound batch begins at byte {2 * size}, inside of what the damaged batch claims" in printed
+
+
+def test_one_zero_is_not_bytes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """And what is said of a broker is true of one zero too."""
+    root = tmp_path / "a"
+    partition(root, "t-0", [batch(0), bytes(1)])
+    root_files(root)
+    assert main(["verify", str(root)]) == 1
+    printed = capfd.readouterr().out
+    assert "log-zero-tail: the last byte is zero\n" in printed
+    assert "it appends after up to 16 zeros" in printed
+
+
+def test_the_mark_of_a_clean_stop_in_a_partition_is_out_of_place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "a"
+    path = partition(root, "t-0", [batch(0)])
+    root_files(root)
+    (path / ".kafka_cleanshutdown").write_bytes(b"")
+    assert main(["verify", str(root)]) == 0
+    assert ".kafka_cleanshutdown belongs in a log directory, not in a partition's directory\n" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "is_named"), [(f"{5:020d}.log.bak", True), (f"{0:020d}.log.bak", False), ("5.log.bak", False)]
+)
+def test_a_copy_of_a_lost_segment_is_pointed_at(
+    tmp_path: Path, name: str, is_named: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The plan names it, and takes nothing: what is in it is not known."""
+    root = tmp_path / "a"
+    path = partition(root, "t-0", [batch(0, 5)], [batch(10, 5)])
+    root_files(root)
+    (path / name).write_bytes(batch(5, 5).encode())
+    assert main(["verify", "--repair", str(root)]) == 3
+    printed = capfd.readouterr().out
+    hint = f"note {name}: it looks like the missing segment: rename it to {5:020d}.log and run kcli verify again\n"
+    assert (hint in printed) is is_named
+    assert main(["verify", "--repair", "--apply", str(root)]) == 3
+    assert (path / name).read_bytes() == batch(5, 5).encode()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.commands.app import main
 from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.repairing.repair import NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
 from kcli.inspect.repairing.repair_plan import PartitionPlan
@@ -22,12 +23,12 @@ END = 30
 NODE_ID = 1  # that of root_files
 
 
-def metadata_log(root: Path, replicas: list[int], isr: list[int], elr: list[int] | None = None) -> None:
-    """Write one that knows the topic `t` with one partition."""
+def metadata_log(root: Path, replicas: list[int], isr: list[int], elr: list[int] | None = None, *, topic: str = "t") -> None:
+    """Write one that knows the topic `t`, or another one, with one partition."""
     topic_id = Uuid.parse(TOPIC_ID)
     placement = {"replicas": replicas, "isr": isr, "leader": isr[0], "eligible_leader_replicas": elr or []}
     records = [
-        new_record("TopicRecord", name="t", topic_id=topic_id),
+        new_record("TopicRecord", name=topic, topic_id=topic_id),
         new_record("PartitionRecord", partition_id=0, topic_id=topic_id, **placement),
     ]
     directory = root / "__cluster_metadata-0"
@@ -93,8 +94,8 @@ def test_without_another_replica_no_offset_is_given_out_twice(
     assert plan.log_end_offset == END
     assert (path / f"{END:020}.log").read_bytes() == b""
     (change,) = [change for change in plan.changes if change.path.endswith(f"{END:020}.log")]
-    assert change.why.startswith("an offset is not given out twice: the high watermark is 30")
-    assert change.why.endswith(said or "is 30")
+    assert change.why.startswith("an empty segment starts at 30, because the log once reached it (the high watermark is 30")
+    assert change.why.endswith(said or "is 30)")
 
 
 def test_an_empty_segment_behind_lost_records_goes(tmp_path: Path) -> None:
@@ -117,3 +118,59 @@ def test_deleted_records_are_not_fetched(tmp_path: Path) -> None:
     assert (plan.log_start_offset, plan.log_end_offset) == (25, 25)
     assert (path / f"{25:020}.log").read_bytes() == b""
     assert repair(tmp_path)[0].changes == []
+
+
+@pytest.mark.parametrize("has_metadata", [True, False])
+@pytest.mark.parametrize(("name", "replicas"), [("t-7", [1]), ("t-0", [2, 3])])
+def test_a_partition_that_is_not_placed_here_is_found(
+    tmp_path: Path, name: str, replicas: list[int], has_metadata: bool
+) -> None:
+    """A broker sets it aside as stray: LogManager.isStrayReplica asks for the partition and for the node's replica."""
+    path = partition(tmp_path, name, [batch(0)])
+    root_files(tmp_path)
+    metadata_log(tmp_path, replicas, replicas[:1])
+    if not has_metadata:
+        (path / "partition.metadata").unlink()
+    report = verify(tmp_path)
+    assert "topic-unknown" in codes(report)
+    message = next(finding.message for finding in report.findings if finding.code == "topic-unknown")
+    assert (
+        message
+        == {
+            "t-7": "the metadata log has no t-7, only 1 other partition of t",
+            "t-0": "the metadata log does not place t-0 on node 1: its replicas are on 2, 3",
+        }[name]
+    )
+    plan = LogDirectoryRepair(OsDisk(), str(tmp_path)).plan(read_partition(OsDisk(), str(path)))
+    assert [finding.code for finding in plan.left] == ["topic-unknown"]
+
+
+def test_a_placed_partition_is_sound(tmp_path: Path) -> None:
+    """Kafka does not ask in which directory of the node it is."""
+    partition(tmp_path, "t-0", [batch(0)])
+    root_files(tmp_path, directory_id="AAAAAAAAAAAAAAAAAAAABA")
+    metadata_log(tmp_path, [1, 2], [1])
+    assert "topic-unknown" not in codes(verify(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["t-0", "A-0"])  # behind and before __cluster_metadata-0
+def test_what_a_cut_metadata_log_no_longer_has_is_left(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The repair reports the topics that `kcli verify` then finds unknown, and ends with its exit code."""
+    partition(tmp_path / "logs", name, [batch(0)])
+    root_files(tmp_path / "logs")
+    metadata_log(tmp_path / "logs", [1], [1], topic=name[:-2])
+    log = tmp_path / "logs" / "__cluster_metadata-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    first = int.from_bytes(data[8:12], "big") + 12
+    data = data + data  # a sound batch behind a copy with a flipped bit: read, and cut by the repair
+    data[first - 3] ^= 0x10
+    data[first : first + 8] = (2).to_bytes(8, "big")
+    log.write_bytes(data)
+    assert main(["verify", "--repair", str(tmp_path / "logs")]) == 1
+    assert "are topic-unknown after the repair" in capfd.readouterr().out
+    assert main(["verify", "--repair", "--apply", str(tmp_path / "logs")]) == 1
+    printed = capfd.readouterr().out
+    assert "left for you" in printed
+    assert "topic-unknown" in printed
+    assert main(["verify", str(tmp_path / "logs")]) == 1
+    assert "topic-unknown" in capfd.readouterr().out

@@ -60,6 +60,13 @@ def an_index_of_lies(root: Path) -> None:
     log.with_suffix(".index").write_bytes(OffsetIndex.of(0, entries).encode())
 
 
+@case("file-unknown")
+def a_segment_and_a_log_of_text_in_the_root(root: Path) -> None:
+    one_segment(root, batch(0))
+    (root / f"{ZERO}.log").write_bytes(batch(0).encode())
+    (root / "server.log").write_bytes(b"INFO started")
+
+
 # ------------------------------------------------------------------------------------------------------------ batches
 
 
@@ -733,7 +740,7 @@ def test_a_missing_partition_is_counted_once_and_its_offsets_are_named(tmp_path:
         "(the recovery point is 402, the high watermark is 400)",
     }
     (untrue,) = [one.message for one in found if one.code == "clean-shutdown-untrue"]
-    assert untrue.endswith("records are missing in 1 partition"), untrue
+    assert untrue.endswith("records are missing in gone-3"), untrue
 
 
 def test_a_partition_in_another_log_directory_of_the_broker_is_not_missing(tmp_path: Path) -> None:

@@ -97,6 +97,35 @@ def test_paths_become_what_they_are(tmp_path: Path) -> None:
     ]
 
 
+STRAY = [f"{0:020d}.log", "server.log", "kafka-gc.log", "leader-epoch-checkpoint", "quorum-state", "partition.metadata"]
+
+
+@pytest.mark.parametrize("stray", STRAY)
+@pytest.mark.parametrize("sign", ["meta.properties", "recovery-point-offset-checkpoint", ".lock", ".kafka_cleanshutdown", None])
+@pytest.mark.parametrize("name", ["data", "kafka-logs-0"])
+def test_a_stray_file_makes_no_partition_of_a_log_directory(tmp_path: Path, name: str, sign: str | None, stray: str) -> None:
+    """A broker ignores files in the root of a log directory; a repair of it "as a partition" would write segments there."""
+    log_dir = tmp_path / name
+    partition = make_partition(log_dir / "t-0", [f"{0:020d}.log"])
+    (log_dir / stray).write_bytes(b"")
+    if sign is not None:
+        (log_dir / sign).write_bytes(b"")
+    targets, problems = resolve_paths(DISK, [str(log_dir), str(partition)])
+    assert problems == []
+    assert [kind(target) for target in targets] == ["log directory", "partition"]
+
+
+@pytest.mark.parametrize("stray", [".lock", ".kafka_cleanshutdown", "backup-1/00000000000000000000.log"])
+def test_a_partition_with_a_stray_file_stays_a_partition(tmp_path: Path, stray: str) -> None:
+    """Whatever is in a directory that is named as a partition and is inside of a log directory."""
+    partition = make_partition(tmp_path / "t-0", [f"{0:020d}.log"])
+    (partition / stray).parent.mkdir(exist_ok=True)
+    (partition / stray).write_bytes(b"")
+    (tmp_path / "meta.properties").write_bytes(b"")
+    targets, _ = resolve_paths(DISK, [str(partition)])
+    assert [kind(target) for target in targets] == ["partition"]
+
+
 def kind(target: Target) -> str:
     return "log directory" if target.log_directory else "partition" if target.partition else "file"
 

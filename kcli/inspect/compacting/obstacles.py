@@ -40,8 +40,11 @@ def sentence(obstacles: Sequence[Obstacle]) -> str:
         (only,) = obstacles
         return f"{only.clause}; {only.remedy}" if only.remedy else only.clause
     # Of the reasons that come together, an open transaction is the only one that no option removes.
-    needed = [one.option or "the end of the transaction" for one in obstacles]
-    return f"{', and '.join(one.clause for one in obstacles)}; it takes {' and '.join(needed)}"
+    options = [one.option for one in obstacles if one.option]
+    steps = [f"give {' and '.join(options)}"] if options else []
+    if len(options) < len(obstacles):
+        steps.append("let the transaction end")
+    return f"{', and '.join(one.clause for one in obstacles)}; to clean it, {' and '.join(steps)}"
 
 
 def find_obstacles(log: UnifiedLog, job: PartitionJob, checkpoint: int | None) -> tuple[Obstacle, ...]:

@@ -186,8 +186,7 @@ def _not_compacted(config: LogConfig, *, is_named: bool) -> tuple[LeftOutReason,
         return LeftOutReason.NOT_COMPACTED, f"cleanup.policy is {policy}"
     return (
         LeftOutReason.NOT_COMPACTED,
-        f"its topic is not compacted (cleanup.policy is {policy}): cleaning would remove every record but the last of its key; "
-        f"{WAIVER} does so all the same",
+        f"its topic is not compacted (cleanup.policy is {policy}): cleaning would remove every record but the last of its key",
     )
 
 

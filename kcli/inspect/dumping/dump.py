@@ -37,6 +37,7 @@ from kcli.inspect.instants import format_instant
 from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.log_directory import (
     DIRECTORY_NOT_FILE,
+    PARTITION_KINDS,
     FoundFile,
     LogDirectory,
     PartitionDirectory,
@@ -170,7 +171,8 @@ class Dump:
             self.problem(path, message)
         if not self._only_logs:
             for file in directory.files:
-                self._file(file)
+                if file.kind not in PARTITION_KINDS:  # a broker ignores these in the root
+                    self._file(file)
             for name in directory.other_directories:
                 self._loose_files(join_path(directory.path, name))
         for partition in directory.partitions:

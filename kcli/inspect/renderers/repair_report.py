@@ -36,6 +36,7 @@ _SHUTDOWN = {
     UNCLEAN: "does not count as cleanly shut down, as before: a broker recovers it at its start",
     NO_LONGER_CLEAN: "no longer counts as cleanly shut down, since records are missing",
 }
+_WILL_NOT_BE_CLEAN = "will no longer count as cleanly shut down, since records are missing"
 
 
 class Summary(NamedTuple):
@@ -50,9 +51,10 @@ class Summary(NamedTuple):
 
 
 class TextReport:
-    """The report for people; `colour` where the terminal shows them."""
+    """The report for people; `colour` where the terminal shows them, `is_applied` where the changes are made."""
 
-    def __init__(self, *, colour: bool = False) -> None:
+    def __init__(self, *, colour: bool = False, is_applied: bool = False) -> None:
+        self._is_applied = is_applied
         self._palette = Palette(colour)
         self._left_codes: set[str] = set()
 
@@ -95,7 +97,10 @@ class TextReport:
 
     def root(self, plan: RootPlan, quarantine: str) -> Iterator[str]:
         """The files of the log directory itself, and how it counts afterwards; `quarantine` is where things were kept."""
-        yield f"{self._palette.bold}{escape(plan.directory)}{self._palette.plain}: {_SHUTDOWN[plan.shutdown]}"
+        shutdown = _SHUTDOWN[plan.shutdown]
+        if plan.shutdown == NO_LONGER_CLEAN and not self._is_applied:
+            shutdown = _WILL_NOT_BE_CLEAN
+        yield f"{self._palette.bold}{escape(plan.directory)}{self._palette.plain}: {shutdown}"
         if any("not start" in finding.broker_does for finding in plan.left):
             yield "  but a broker does not start on it until you have done what is left for you"
         yield from self._lines(plan.changes, [], plan.remarks, plan.left)
@@ -116,7 +121,7 @@ class TextReport:
         for code, kind in KINDS.items():
             # What to do about lost offsets is said below, once.
             if code in self._left_codes and not (summary.holes and code in HOLES):
-                yield f"{palette.dim}what to do about {code}: {kind.repair_does}{palette.plain}"
+                yield f"{palette.dim}what to do about {code}: {kind.to_do}{palette.plain}"
         counts = f"{format_count(summary.changes, 'change')} in {format_count(summary.partitions, 'partition')}"
         if summary.holes:
             counts += f", {format_count(summary.holes, 'range')} of offsets lost"

@@ -18,7 +18,7 @@ from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape, shorten
 from kcli.inspect.verification.facts import PartitionResult
-from kcli.inspect.verification.finding_kinds import ERROR, INFO, KINDS, SEVERITIES, WARNING
+from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, KINDS, SEVERITIES, WARNING
 from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.verifier import VerifyReport
 from kcli.log.log_directory import PathProblem
@@ -45,7 +45,7 @@ def text_lines(report: VerifyReport, *, colour: bool = False) -> Iterator[str]:
             yield f"{palette.dim}a Kafka broker at start, about {code}: {kind.broker_does}{palette.plain}"
     for code, kind in KINDS.items():
         if code in codes and "left for you" in kind.repair_does.lower():
-            yield f"{palette.dim}what to do about {code}: {kind.repair_does}{palette.plain}"
+            yield f"{palette.dim}what to do about {code}: {kind.to_do}{palette.plain}"
     yield from _text_summary(report)
 
 
@@ -68,9 +68,20 @@ def _text_summary(report: VerifyReport) -> Iterator[str]:
     verdict = "sound" if report.is_sound else "sound, but offsets are missing" if report.is_undamaged else "not sound"
     yield f"{verdict}: {', '.join(counts)}" if counts else verdict
     if not report.is_undamaged:
-        path = report.directories[0].path if report.directories else partitions[0].path if partitions else ""
-        if path and not any(directory.is_live for directory in report.directories):
-            yield f"next: kcli verify --repair {escape(path)} shows what a repair would do, and changes nothing"
+        paths = " ".join(escape(path) for path in _damaged(report))
+        if paths:
+            yield f"next: kcli verify --repair {paths} shows what a repair would do, and changes nothing"
+
+
+def _damaged(report: VerifyReport) -> Iterator[str]:
+    """Yield the log directories, and the partitions that were given alone, in which a repair may have something to do."""
+    files = [one.file for one in report.findings if one.severity != INFO and one.code not in HOLES]
+    roots = [directory.path.rstrip("/") for directory in report.directories]
+    alone = [one.path for one in report.partitions if not any(one.path.startswith(f"{root}/") for root in roots)]
+    live = {directory.path for directory in report.directories if directory.is_live}
+    for path in dict.fromkeys([*(directory.path for directory in report.directories), *alone]):
+        if path not in live and any(f"{file}/".startswith(f"{path.rstrip('/')}/") for file in files):
+            yield path
 
 
 def _words() -> Iterator[tuple[str, str]]:

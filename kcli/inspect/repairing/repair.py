@@ -32,7 +32,7 @@ from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import FormatError
 from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
-from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root
+from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root, read_topics
 from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.log.clean_stops import checkpoint_digests
 from kcli.log.disk import Disk
@@ -42,6 +42,7 @@ from kcli.log.log_directory import (
     LogDirectory,
     PartitionDirectory,
     Target,
+    is_partition_directory,
     join_path,
     parent_path,
     read_log_directory,
@@ -111,6 +112,7 @@ class LogDirectoryRepair:
         self.is_whole = is_whole
         self.take_inner = take_inner
         self.root = read_root(disk, log_directory, FindingList(), quarantine=quarantine)
+        self._topics_afterwards = self.root.topics
         self._is_kraft = self.root.topics is not None or self._has_kraft_properties()
         self._ends: dict[tuple[str, int], int] = {}
         self._starts: dict[tuple[str, int], int] = {}
@@ -183,7 +185,7 @@ class LogDirectoryRepair:
 
     def _check_topic_id(self, partition: PartitionDirectory, disk: Disk, findings: FindingList) -> None:
         now = read_partition(disk, partition.path)
-        check_topic_id(disk, now, self.root._replace(is_live=False), self.root.topics, findings)
+        check_topic_id(disk, now, self.root._replace(is_live=False), self._topics_afterwards, findings)
 
     def plan_root(self) -> RootPlan:
         """Plan what becomes of the directory's own files, after its partitions were planned. Raises OSError."""
@@ -279,6 +281,9 @@ class LogDirectoryRepair:
             self._take_mark(quarantine)
             quarantine.announce(plan.changes)
             apply_changes(self.disk, plan.changes, quarantine)
+            if partition.is_metadata_log:
+                # What is left is judged by the log as it is now; what is restored comes from all that could be read before.
+                self._topics_afterwards = read_topics(self.disk, self.directory)
         return plan
 
     def note_failure(self) -> None:
@@ -351,7 +356,7 @@ def left_across(disk: Disk, directories: Sequence[LogDirectory]) -> list[Finding
 def repair_targets(disk: Disk, targets: Iterable[Target]) -> list[tuple[str, list[PartitionDirectory]]]:
     """What paths to repair mean -> for each log directory its partitions to repair; a file stands for its partition.
 
-    Directories about to be deleted are left out. Raises OSError.
+    Directories about to be deleted are left out. The metadata log is first: the others are checked against it. Raises OSError.
     """
     found: dict[str, dict[str, PartitionDirectory]] = {}
     for target in targets:
@@ -362,12 +367,16 @@ def repair_targets(disk: Disk, targets: Iterable[Target]) -> list[tuple[str, lis
             partition = target.partition
             if partition is None:
                 assert target.file is not None
-                partition = read_partition(disk, parent_path(target.file.path))
-                if not partition.segments and not partition.is_named:
+                beside = parent_path(target.file.path)
+                if not is_partition_directory(disk, beside):
                     continue  # a file of the log directory itself
+                partition = read_partition(disk, beside)
             partitions = [partition]
             into = found.setdefault(parent_path(partition.path), {})
         for partition in partitions:
             if partition.state is not DirectoryState.DELETE:
                 into[partition.path] = partition
-    return [(directory, list(partitions.values())) for directory, partitions in found.items()]
+    return [
+        (directory, sorted(partitions.values(), key=lambda partition: not partition.is_metadata_log))
+        for directory, partitions in found.items()
+    ]

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, parse_file_name, segment_file_name
+from kcli.format.file_names import METADATA_TOPIC, OFFSET_DIGITS, FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
 from kcli.inspect.quantities import format_offsets
@@ -63,9 +63,9 @@ MOST_REFUSALS = 4096
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 _NO_BATCH = "no batch of the log has them"
 _METADATA_CUT = (
-    "the log of the cluster's metadata is cut at the first bad batch: with a hole the metadata would be wrong. What the lost "
-    "records say of topics, settings and brokers is unknown afterwards. Another controller has them; if there is none, restore "
-    "the directory from a backup first: a broker sets partitions of unknown topics aside"
+    "the log of the cluster's metadata is cut at the first bad batch: with a hole the metadata would be wrong. Another "
+    "controller has the lost records; if there is none, restore the directory from a backup first",
+    "partitions of topics that only the lost records name are topic-unknown after the repair, and a broker sets them aside",
 )
 
 
@@ -167,6 +167,7 @@ class _Planner:
     def _unchanged(self, before: PartitionResult) -> PartitionPlan:
         """The plan for a partition in which nothing is damaged, though offsets may be missing."""
         self._restore_topic_id()
+        self._name_candidates(before)
         for first_offset, end_offset in before.missing:
             self.holes.add(first_offset, end_offset, _NO_BATCH)
         return PartitionPlan(
@@ -185,13 +186,14 @@ class _Planner:
 
     def _finished(self, loaded: LoadedLog, before: PartitionResult) -> PartitionPlan:
         self._explain_snapshots(loaded)
+        self._name_candidates(before)
         changes = self.planned.changes()
         if not self.settings.like_kafka:
             changes = [change for change in changes if not _is_new_empty_epoch_file(change)]
         start, end = loaded.log_start_offset, loaded.log_end_offset
         cut = any(self._was_cut(base_offset, changes) for base_offset in loaded.cut_segments)
         if (cut or self.holes) and self.like_kafka and not self.settings.like_kafka:
-            self.remarks.append(Remark(self.directory, _METADATA_CUT))
+            self.remarks += [Remark(self.directory, message) for message in _METADATA_CUT]
         after = self._verify(self.planned, self._options_afterwards(end))
         missing = [*before.missing, *after.missing]
         if self.like_kafka:
@@ -238,6 +240,19 @@ class _Planner:
             cleaner_offset=None if (options.cleaner_offset or 0) > end_offset else options.cleaner_offset,
             log_start_offset=None if self.drops_log_start else options.log_start_offset,
         )
+
+    def _name_candidates(self, before: PartitionResult) -> None:
+        """Point at files that look like copies of a segment whose records are missing; they are not taken by themselves."""
+        bases = set(self._bases())
+        for name in self._names():
+            stem, dot, _ = name.partition(".log.")
+            base_offset = int(stem) if dot and len(stem) == OFFSET_DIGITS and stem.isdecimal() else None
+            if base_offset is None or base_offset in bases or parse_file_name(name).kind is not FileKind.UNKNOWN:
+                continue
+            if base_offset >= before.end_offset or any(first <= base_offset < end for first, end in before.missing):
+                log = segment_file_name(base_offset, FileKind.LOG)
+                message = f"it looks like the missing segment: rename it to {log} and run kcli verify again"
+                self.remarks.append(Remark(join_path(self.directory, name), message))
 
     def _name_displaced(self) -> None:
         """Name the offsets of sound batches that go and that no other batch has."""
@@ -436,7 +451,9 @@ class _Planner:
             message = f"the log ends at offset {end_offset}, and the broker fetches {missing} from the leader{replicas}"
             self.remarks.append(Remark(self.directory, message))
         if end_offset > batch_end and not self.planned.exists(path):
-            why = "the log starts there" if log_end.is_fetched else f"an offset is not given out twice: {evidence.sentence()}"
+            why = f"an empty segment starts at {end_offset}, because the log once reached it ({evidence.sentence()})"
+            if log_end.is_fetched:
+                why = "the log starts there"
             self.planned.explain(path, f"{why}{replicas}")
             self.planned.put(path, ())
         if evidence.end_offset > batch_end:

@@ -8,7 +8,8 @@ meta.properties                            there; with a directory id of its own
 checkpoints                                readable; every partition that they name has a directory; that of the high
                                            watermarks is there
 names                                      each directory is a partition's, each file one of Kafka's
-partition.metadata                         there in a KRaft cluster, with the topic id of the metadata log beside it
+partition.metadata                         there in a KRaft cluster, with the topic id of the metadata log beside it, which
+                                           has the partition and places a replica of it on the node
 partitions                                 on one broker each only once (but for a replica that moves: -future)
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, REMOTE_INDEX_CACHE_DIRECTORY, DirectoryState, FileKind, FileState
 from kcli.format.metadata_files import MetaProperties
+from kcli.inspect.quantities import format_count
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
@@ -26,6 +28,7 @@ from kcli.log.clean_stops import is_as_stopped
 from kcli.log.disk import Disk
 from kcli.log.log_dir_owner import Owner, owner_of, topic_id_conflict
 from kcli.log.log_directory import (
+    PARTITION_KINDS,
     Checkpoints,
     FoundFile,
     LogDirectory,
@@ -47,6 +50,7 @@ _OF_LOG_DIRECTORY = (
     FileKind.REPLICATION_CHECKPOINT,
     FileKind.CLEANER_CHECKPOINT,
 )
+_NOT_KAFKAS = "not a file that Kafka writes"
 _KRAFT_VERSION = 1  # of meta.properties
 _NO_META_PROPERTIES = (
     "there is no meta.properties in the log directory: cluster.id is in that of another log directory of the cluster, node.id "
@@ -122,12 +126,13 @@ def read_root(
     is_clean = disk.is_regular(clean_path)  # a directory is judged by its name
     if is_clean:
         check_small_file(disk, clean_path, FileKind.CLEAN_SHUTDOWN, findings)
-    topics = _read_topics(disk, path) if with_topics else None
+    topics = read_topics(disk, path) if with_topics else None
     was_stopped_cleanly = is_clean or is_as_stopped(disk, quarantine or default_folder(path), path)
     return Root(path, asks_lock and is_live(disk, path), is_clean, was_stopped_cleanly, checkpoints, meta, topics)
 
 
-def _read_topics(disk: Disk, path: str) -> ClusterTopics | None:
+def read_topics(disk: Disk, path: str) -> ClusterTopics | None:
+    """Read what the metadata log in a log directory says of topics, None where there is none or it cannot be read."""
     from kcli.inspect.description.cluster_topics import read_cluster_topics
 
     try:
@@ -183,6 +188,10 @@ def _check_file(disk: Disk, file: FoundFile, findings: FindingList, *, is_live: 
     elif file.kind is FileKind.UNCLEANABLE_PARTITIONS and file.is_current:
         if not is_live or disk.exists(file.path):
             check_small_file(disk, file.path, file.kind, findings)
+    elif file.kind in PARTITION_KINDS:
+        sentence = file.parsed.sentence() if file.parsed.is_regular else _NOT_KAFKAS
+        message = f"{sentence}; it is in the root of a log directory, where a broker reads no file of a partition"
+        findings.add("file-unknown", file.path, message)
     elif file.kind is FileKind.UNKNOWN or not file.is_current:
         findings.add("file-unknown", file.path, f"{file.parsed.sentence()} in the root of a log directory")
 
@@ -198,13 +207,11 @@ def _check_states(directory: LogDirectory, findings: FindingList) -> None:
 def _check_missing_partitions(
     directory: LogDirectory, root: Root, findings: FindingList, elsewhere: Set[tuple[str, int]]
 ) -> None:
-    here = {(partition.topic, partition.partition) for partition in directory.partitions}
-    here.update(_named(path) for path, _ in directory.unreadable)
     of_kinds = (
         (FileKind.RECOVERY_POINT_CHECKPOINT, "recovery point", root.checkpoints.recovery_points),
         (FileKind.REPLICATION_CHECKPOINT, "high watermark", root.checkpoints.high_watermarks),
     )
-    for key in sorted({*root.checkpoints.recovery_points, *root.checkpoints.high_watermarks} - here - elsewhere):
+    for key in missing_partitions(directory, root, elsewhere):
         stated = [(kind, what, offsets[key]) for kind, what, offsets in of_kinds if key in offsets]
         topic, partition = key
         message = f"the file names {topic}-{partition}, which has no directory here"
@@ -215,6 +222,16 @@ def _check_missing_partitions(
         if root.topics is not None:
             message += f"; the metadata log {'has' if topic in root.topics.ids else 'does not have'} the topic"
         findings.add("partition-missing", join_path(directory.path, stated[0][0].value), message)
+
+
+def missing_partitions(
+    directory: LogDirectory, root: Root, elsewhere: Set[tuple[str, int]] = frozenset()
+) -> list[tuple[str, int]]:
+    """Return the partitions that a checkpoint of the log directory names and that are neither in it nor `elsewhere`, sorted."""
+    here = {(partition.topic, partition.partition) for partition in directory.partitions}
+    here.update(_named(path) for path, _ in directory.unreadable)
+    named = root.checkpoints.recovery_points.keys() | root.checkpoints.high_watermarks.keys()
+    return sorted(named - here - elsewhere)
 
 
 def _named(path: str) -> tuple[str, int]:
@@ -229,14 +246,17 @@ def check_topic_id(
     if partition.state not in (DirectoryState.CURRENT, DirectoryState.FUTURE):
         return
     path = partition.file(FileKind.PARTITION_METADATA)
+    is_known_to = topics is not None and not root.is_live and partition.topic != METADATA_TOPIC
     if path is None:
         is_kraft = root.meta is not None and root.meta.version >= _KRAFT_VERSION
         if is_kraft and not root.is_live and not partition.is_metadata_log:
             message = "there is no partition.metadata in the partition's directory"
             findings.add("partition-metadata-missing", partition.path, message)
+        if topics is not None and is_known_to and partition.topic in topics.ids:
+            _check_placement(partition, root, topics, partition.path, findings)
         return
     metadata = check_small_file(disk, path, FileKind.PARTITION_METADATA, findings)
-    if metadata is None or topics is None or root.is_live or partition.topic == METADATA_TOPIC:
+    if metadata is None or topics is None or not is_known_to:
         return
     expected = topics.ids.get(partition.topic)
     if expected is None:
@@ -244,6 +264,31 @@ def check_topic_id(
     elif expected != metadata.topic_id:
         message = topic_id_conflict(partition.topic, path, metadata.topic_id, topics.path, expected)
         findings.add("topic-id-mismatch", path, message)
+    else:
+        _check_placement(partition, root, topics, path, findings)
+
+
+def _check_placement(
+    partition: PartitionDirectory, root: Root, topics: ClusterTopics, path: str, findings: FindingList
+) -> None:
+    """Check that the metadata log has the partition of a topic that it has, and places a replica on the node.
+
+    Kafka sets others aside as stray (LogManager.isStrayReplica). It does not ask for the directory of the node: it reports to
+    the controller where it found the replica.
+    """
+    name = f"{partition.topic}-{partition.partition}"
+    registration = topics.partitions.get((partition.topic, partition.partition))
+    if registration is None:
+        count = sum(topic == partition.topic for topic, _ in topics.partitions)
+        if count:  # else its records are lost: every topic has one at least
+            message = f"the metadata log has no {name}, only {format_count(count, 'other partition')} of {partition.topic}"
+            findings.add("topic-unknown", path, message)
+        return
+    node_id = root.meta.node_id if root.meta is not None else None
+    if node_id is not None and node_id not in registration.replicas:
+        nodes = ", ".join(map(str, registration.replicas))
+        message = f"the metadata log does not place {name} on node {node_id}: its replicas are on {nodes}"
+        findings.add("topic-unknown", path, message)
 
 
 def check_across(directories: Sequence[LogDirectory], roots: Sequence[Root], findings: FindingList) -> None:

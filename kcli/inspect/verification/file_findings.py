@@ -21,10 +21,10 @@ ROWS = (
     (
         "file-unreadable",
         ERROR,
-        "A file or directory cannot be read: there is no permission, or the disk fails.",
+        "A file or directory cannot be read: there is no permission, the disk fails, or a directory has the name of a file.",
         _OFFLINE,
-        "It rebuilds an index that is not a file. Any other file is left for you: correct the permissions or replace the disk, "
-        "then repair.",
+        "It rebuilds an index that is a pipe or a device. The rest is left for you: correct the permissions, replace the disk, "
+        "or move away a directory that has the name of a file, then repair.",
     ),
     (
         "file-shrank",

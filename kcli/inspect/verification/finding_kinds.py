@@ -35,6 +35,12 @@ class FindingKind(NamedTuple):
     broker_does: str
     repair_does: str
 
+    @property
+    def to_do(self) -> str:
+        """What is left for people, as sentences of their own: what `repair_does` says after "left for you:"."""
+        _, found, after = self.repair_does.partition("eft for you: ")
+        return after[:1].upper() + after[1:] if found else self.repair_does
+
 
 # code -> FindingKind, in the order of the tables.
 KINDS: dict[str, FindingKind] = {row[0]: FindingKind(*row) for row in (*log_findings.ROWS, *file_findings.ROWS)}

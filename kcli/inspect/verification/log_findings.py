@@ -31,7 +31,8 @@ ROWS = (
         "log-zero-tail",
         ERROR,
         "A segment ends with zeros: the space was preallocated, or the data never reached the disk.",
-        "After a clean stop it does not start if there are 17 zeros or more. After a crash it cuts them off.",
+        "After a clean stop it appends after up to 16 zeros, and does not start if there are more. After a crash it cuts them "
+        "off.",
         "It cuts the zeros off. If the log once had batches there, it names the lost offsets.",
     ),
     (

@@ -42,6 +42,8 @@ def check_names(partition: PartitionDirectory, findings: FindingList, *, is_live
             _check_segment_file(file, findings, is_live=is_live)
         elif file.kind is FileKind.METADATA_SNAPSHOT:
             findings.add("file-unknown", file.path, "the name of a KRaft snapshot has 20 digits, a dash and 10 digits")
+        elif file.kind is not FileKind.UNKNOWN and file.kind not in _OF_PARTITION:
+            findings.add("file-unknown", file.path, f"{file.name} belongs in a log directory, not in a partition's directory")
         elif file.kind not in _OF_PARTITION:
             findings.add("file-unknown", file.path, f"{file.parsed.sentence()} in a partition's directory")
     for name in partition.directories:

@@ -26,7 +26,7 @@ from kcli.format.batch_scan import LEGACY, LOOK, UNOPENED
 from kcli.format.compression import inflate
 from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG, RecordBatch
-from kcli.inspect.quantities import format_offsets
+from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
 from kcli.inspect.verification.findings import FindingList
@@ -43,6 +43,14 @@ if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
 _DAMAGE_CODES = {ZEROS: "log-zero-tail", BAD_MAGIC: "batch-magic"}
+
+
+def _lost_bytes(damage: Damage) -> str:
+    """Return a clause on how the log goes on. A damaged batch may state bytes that belong to the next sound one."""
+    lost = damage.end_position - damage.position
+    if lost <= 0:
+        return f"; the next sound batch begins at byte {damage.end_position}, inside of what the damaged batch claims"
+    return f"; {format_count(lost, 'byte')} up to the next sound batch {'is' if lost == 1 else 'are'} lost"
 
 
 class SegmentVerifier:
@@ -117,7 +125,7 @@ class SegmentVerifier:
             code = "log-torn-tail"
         message = damage.message
         if not at_end:
-            message += f"; {damage.end_position - damage.position} bytes up to the next sound batch are lost"
+            message += _lost_bytes(damage)
         self._add_damage(code, damage.position, damage.end_position, message, damage.header)
 
     def _add_damage(

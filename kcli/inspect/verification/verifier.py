@@ -18,7 +18,14 @@ from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.inspect.quantities import format_count
-from kcli.inspect.verification.directories import Root, check_across, check_log_directory, check_topic_id, read_root
+from kcli.inspect.verification.directories import (
+    Root,
+    check_across,
+    check_log_directory,
+    check_topic_id,
+    missing_partitions,
+    read_root,
+)
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
 from kcli.inspect.verification.findings import Finding, FindingList
@@ -33,6 +40,7 @@ from kcli.log.log_directory import (
     PartitionDirectory,
     Segment,
     Target,
+    base_name,
     join_path,
     log_bytes,
     parent_path,
@@ -41,6 +49,9 @@ from kcli.log.log_directory import (
 from kcli.log.quarantine import default_folder
 
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+
+
+_MOST_NAMES = 3
 
 
 class DirectoryResult(NamedTuple):
@@ -133,13 +144,12 @@ class Verifier:
         path = join_path(root.path, FileKind.CLEAN_SHUTDOWN.value)
         paths = {partition.path for partition in directory.partitions}
         incomplete = [result for result in results if result.path in paths and result.missing]
-        cut = sum(any(finding.code == "records-missing" for finding in result.findings) for result in incomplete)
-        cut += sum(
-            finding.code == "partition-missing" and parent_path(finding.file) == root.path.rstrip("/")
-            for finding in self._findings.findings
-        )
+        cut = [base_name(result.path) for result in incomplete if any(one.code == "records-missing" for one in result.findings)]
+        missing = missing_partitions(directory, root, self._elsewhere(directory, root))
+        cut += [f"{topic}-{number}" for topic, number in missing]
         if cut:
-            message = f"the file vouches that no record is missing; records are missing in {format_count(cut, 'partition')}"
+            names = ", ".join(cut[:_MOST_NAMES]) + (f" and {len(cut) - _MOST_NAMES} more" if len(cut) > _MOST_NAMES else "")
+            message = f"the file vouches that no record is missing; records are missing in {names}"
             self._findings.add("clean-shutdown-untrue", path, message)
         elif incomplete:
             message = f"offsets are missing inside of {format_count(len(incomplete), 'log')}, lost before the stop or after it"
@@ -205,17 +215,21 @@ class Verifier:
         if job not in self._jobs:
             self._jobs.append(job)
 
+    def _elsewhere(self, directory: LogDirectory, root: Root) -> set[tuple[str, int]]:
+        """The partitions that the other log directories of the same node have."""
+        return {
+            (partition.topic, partition.partition)
+            for other in self._directories
+            if other is not directory and not root.owner.is_other_node(self._roots[other.path].owner)
+            for partition in other.partitions
+            if partition.state is DirectoryState.CURRENT
+        }
+
     def _check_directories(self) -> None:
         roots = [self._roots[directory.path] for directory in self._directories]
         with_metadata_log = [root.owner for root in roots if root.topics is not None]
         for directory, root in zip(self._directories, roots, strict=True):
-            elsewhere = {
-                (partition.topic, partition.partition)
-                for other, other_root in zip(self._directories, roots, strict=True)
-                if other is not directory and not root.owner.is_other_node(other_root.owner)
-                for partition in other.partitions
-                if partition.state is DirectoryState.CURRENT
-            }
+            elsewhere = self._elsewhere(directory, root)
             check_log_directory(self._disk, directory, root, self._findings, elsewhere=elsewhere)
             # Each node has a copy of the metadata log of its own, and another cluster has other topics of the same names.
             serving = metadata_owners(root.owner, with_metadata_log)
