@@ -147,6 +147,8 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     if path := values.pop("path", None):
         values["paths"] = (*path, *values.get("paths", ()))
     options = ReadOptions(**values)
+    if not given:
+        raise OptionError(_NO_OPTIONS)
     _check_together(options)
     return options
 
@@ -339,5 +341,9 @@ _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 _OPTIONS = {name.lower(): entry for name, entry in _TABLE.items()}
 _NAMES = {name.lower(): name for name in _TABLE}
 _ALIASES = {"isolation.level": "kafka.isolation.level", "isolationlevel": "kafka.isolation.level", "location": "path"}
+_NO_OPTIONS = (
+    'no path: say .load("DIR") or .option("paths", "DIR1,DIR2"); Spark keeps no options of a CREATE TABLE for a source '
+    "in Python: use CREATE TEMPORARY VIEW"
+)
 # What Spark passes along with a table of CREATE TABLE: its reserved properties, and each option once more behind "option.".
 _OF_SPARK = {"owner", "provider", "comment", "external", "is_managed_location", "collation", "table_type"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -335,22 +336,22 @@ def error_of(act: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
-def test_tables_of_sql(spark: Any, tmp_path: Path) -> None:
-    """CREATE TABLE passes properties of Spark's own to a source; a name without quotes, a location and options all work."""
+def test_views_of_sql(spark: Any, tmp_path: Path) -> None:
+    """A name without quotes, paths and options in SQL. Spark keeps no options of a table, and the error says what to use."""
     log = PartitionBuilder(tmp_path / "logs" / "t-0")
     log.append([(b"k", b"v")] * 3)
     log.flush()
-    statements = {
-        "by_path": f"create table by_path using kafkalog options (path '{tmp_path}/logs', subscribe 't')",
-        "by_location": f"create table by_location using `kafka-log` location '{tmp_path}/logs'",
-        "by_columns": f"create table by_columns (offset bigint) using kafkalog options (path '{tmp_path}/logs')",
-    }
-    for table, statement in statements.items():
-        spark.sql(statement)
+    for format_name in ("kafkalog", "`kafka-log`"):
+        spark.sql(f"create temporary view t using {format_name} options (path '{tmp_path}/logs', subscribe 't')")
         try:
-            assert spark.sql(f"select max(offset) from {table}").collect()[0][0] == 2
+            assert spark.sql("select max(offset) from t").collect()[0][0] == 2
         finally:
-            spark.sql(f"drop table {table}")
+            spark.sql("drop view t")
+    spark.sql(f"create table t using kafkalog options (path '{tmp_path}/logs', subscribe 't')")
+    try:
+        assert "use CREATE TEMPORARY VIEW" in error_of(lambda: spark.sql("select max(offset) from t").collect())
+    finally:
+        spark.sql("drop table t")
     assert (tmp_path / "logs" / "t-0" / f"{0:020}.log").exists()
 
 
@@ -383,3 +384,29 @@ def test_the_format_is_read_only(spark: Any, tmp_path: Path) -> None:
     stream = spark.readStream.format("kafka-log").load(str(tmp_path / "logs")).writeStream.format("kafka-log")
     stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).option("path", str(tmp_path / "out"))
     assert "kafka-log is read-only" in error_of(lambda: stream.start().awaitTermination(60))
+
+
+def test_the_query_of_committed_offsets_in_the_docs(spark: Any) -> None:
+    """The query that docs/to-parquet.md shows gives what describe says of each group: by partition, committed commits only."""
+    logs = FIXTURES / "kafka-logs" / "data"
+    text = (ROOT / "docs" / "to-parquet.md").read_text(encoding="utf-8")
+    code = text[text.index('reader = spark.read.format("kafka-log").option("table", "internal_records")') :]
+    view, query = code[: code.index("```")].split('spark.sql("""')
+    exec(view, {"spark": spark, "logs": str(logs)})
+    rows = spark.sql(query[: query.index('"""')]).collect()
+    ran = subprocess.run(
+        [sys.executable, "-m", "kcli", "describe", "--output", "json", str(logs)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    groups = [line for line in map(json.loads, ran.stdout.splitlines()) if line["type"] == "group"]
+    described = {
+        (group["groupId"], entry["topic"], entry["partition"], entry["committedOffset"])
+        for group in groups
+        for entry in group["offsets"]
+        if entry.get("committedOffset") is not None
+    }
+    assert {(row["group"], row["topic"], row["partition"], row["committed"]) for row in rows} == described and described
