@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -61,6 +62,10 @@ class Pending:
         return self.answer  # type: ignore[no-any-return]
 
 
+# A start has an incarnation id of its own: with one from before, a controller takes the broker for one that is stopping.
+_STARTS = itertools.count(7)
+
+
 class WholeNode:
     """One node; `lines` is what it said in its log. Flushes and computations are done at once unless `holds_flushes`."""
 
@@ -76,7 +81,9 @@ class WholeNode:
         config = load_config(None, [f"log.dirs={directory}", f"listeners={listeners}", *overrides])
         self.now_ms = START_MS
         self.lines: list[str] = []
-        self.node = build_node(config, disk or OsDisk(), random.Random(7), self.now_ms, self.lines.append, max_open_files)
+        self.node = build_node(
+            config, disk or OsDisk(), random.Random(next(_STARTS)), self.now_ms, self.lines.append, max_open_files
+        )
         assert self.node.broker is not None
         self.broker = self.node.broker
         self.holds_flushes = False
