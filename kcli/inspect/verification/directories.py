@@ -211,7 +211,7 @@ def _check_missing_partitions(
         (FileKind.RECOVERY_POINT_CHECKPOINT, "recovery point", root.checkpoints.recovery_points),
         (FileKind.REPLICATION_CHECKPOINT, "high watermark", root.checkpoints.high_watermarks),
     )
-    for key in missing_partitions(directory, root, elsewhere):
+    for key in missing_partitions(directory, root):
         stated = [(kind, what, offsets[key]) for kind, what, offsets in of_kinds if key in offsets]
         topic, partition = key
         message = f"the file names {topic}-{partition}, which has no directory here"
@@ -221,17 +221,17 @@ def _check_missing_partitions(
             message += f"; it held offsets up to {end_offset - 1} ({why})"
         if root.topics is not None:
             message += f"; the metadata log {'has' if topic in root.topics.ids else 'does not have'} the topic"
+        if key in elsewhere:
+            message += "; another log directory of the node has the partition: if it was moved there, nothing is missing"
         findings.add("partition-missing", join_path(directory.path, stated[0][0].value), message)
 
 
-def missing_partitions(
-    directory: LogDirectory, root: Root, elsewhere: Set[tuple[str, int]] = frozenset()
-) -> list[tuple[str, int]]:
-    """Return the partitions that a checkpoint of the log directory names and that are neither in it nor `elsewhere`, sorted."""
+def missing_partitions(directory: LogDirectory, root: Root) -> list[tuple[str, int]]:
+    """Return the partitions that a checkpoint of the log directory names and that are not in it, sorted."""
     here = {(partition.topic, partition.partition) for partition in directory.partitions}
     here.update(_named(path) for path, _ in directory.unreadable)
     named = root.checkpoints.recovery_points.keys() | root.checkpoints.high_watermarks.keys()
-    return sorted(named - here - elsewhere)
+    return sorted(named - here)
 
 
 def _named(path: str) -> tuple[str, int]:

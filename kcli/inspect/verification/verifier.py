@@ -145,7 +145,7 @@ class Verifier:
         paths = {partition.path for partition in directory.partitions}
         incomplete = [result for result in results if result.path in paths and result.missing]
         cut = [base_name(result.path) for result in incomplete if any(one.code == "records-missing" for one in result.findings)]
-        missing = missing_partitions(directory, root, self._elsewhere(directory, root))
+        missing = missing_partitions(directory, root)
         cut += [f"{topic}-{number}" for topic, number in missing]
         if cut:
             names = ", ".join(cut[:_MOST_NAMES]) + (f" and {len(cut) - _MOST_NAMES} more" if len(cut) > _MOST_NAMES else "")
