@@ -43,12 +43,20 @@ def check_output(out: str, mode: str, inputs: Iterable[str]) -> None:
 
     Raises OutputError, OSError as the file system does.
     """
-    for path in (out.rstrip("/") + suffix for suffix in _WRITTEN):
+    read = [(given, _identity(given), _ancestors(given)) for given in inputs]
+    for path in ((out.rstrip("/") or out) + suffix for suffix in _WRITTEN):
         local = local_path(path)
         if local is None:
             continue
-        for given in inputs:
-            relation = _relation(local, given)
+        written, above = _identity(local), _ancestors(local)
+        for given, identity, ancestors in read:
+            relation = None
+            if identity is not None and written == identity:
+                relation = "is"
+            elif identity in above:
+                relation = "lies in"
+            elif written in ancestors:
+                relation = "contains"
             if relation is not None:
                 raise OutputError(
                     f"the output {path} {relation} the input {given}: Kafka's files would be changed or deleted; "
@@ -85,19 +93,8 @@ def kafka_file(directory: str) -> str | None:
     return None
 
 
-def _relation(out: str, given: str) -> str | None:
-    """How an output meets an input: "is", "lies in", "contains", or None. Directories are compared by device and inode."""
-    written, read = _identity(out), _identity(given)
-    if read is not None and written == read:
-        return "is"
-    if read in _ancestors(out):
-        return "lies in"
-    if written in _ancestors(given):
-        return "contains"
-    return None
-
-
 def _identity(path: str) -> tuple[int, int] | None:
+    """The device and inode of what is at a path, by which directories are compared; None where nothing is there."""
     try:
         found = Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):

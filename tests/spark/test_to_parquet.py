@@ -113,6 +113,7 @@ def digests(root: Path) -> dict[Path, str]:
         ("logs", "link/new", "lies in the input"),
         ("link", "logs/new", "lies in the input"),
         ("logs", ".", "contains the input"),
+        ("logs", "/", "contains the input"),
         ("logs/events-0", "logs", "contains the input"),
         ("logs/events-0", "logs/new", "lies in the input"),
         ("logs/events-0/00000000000000000000.log", "logs/events-0/new", "lies in the input"),
