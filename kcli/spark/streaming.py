@@ -105,7 +105,10 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> StreamOffset | None:
         """How far the logs reach, for the query's progress."""
-        partitions = plan_anew(lambda: find_partitions(self._disk, self.options))
+        return plan_anew(self._reached)
+
+    def _reached(self) -> StreamOffset:
+        partitions = find_partitions(self._disk, self.options)
         return to_json(self._latest(partitions), topic_ids(partitions))
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[LogSplit]:
