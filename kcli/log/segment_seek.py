@@ -90,17 +90,14 @@ def is_end_of_batch(reader: SegmentReader, offset: int, position: int) -> bool:
 def holds_entry(reader: SegmentReader, index: OffsetIndex, slot: int) -> bool:
     """True where a batch begins at the position of the entry in `slot` that the entry may point at; see the module."""
     offset, position = index.entry(slot)
-    try:
-        header = reader.header_at(position)
-    except CorruptRecordError:
-        return False
-    if header.last_offset == offset:
+    if is_end_of_batch(reader, offset, position):
         return True
-    offset_before = index.entry(slot - 1).offset if slot else index.base_offset - 1
-    if not offset_before < header.base_offset <= header.last_offset < offset:
-        return False
     batch = reader.batch_at(position)
-    return isinstance(batch, LogBatch) and batch.is_valid
+    if not isinstance(batch, LogBatch):
+        return False
+    header = batch.header
+    offset_before = index.entry(slot - 1).offset if slot else index.base_offset - 1
+    return offset_before < header.base_offset <= header.last_offset < offset and batch.is_valid
 
 
 class SegmentEnd(NamedTuple):
@@ -128,9 +125,8 @@ class SegmentSeeker:
         size = disk.size(segment.log)
         self._end = size if end_position is None else min(size, end_position)
         self.index = load_offset_index(disk, segment)
-        if self.index is not None:
-            # A broker may have added entries since.
-            used = bisect_left(self.index.positions, self._end)
+        if self.index is not None and (used := bisect_left(self.index.positions, self._end)) < len(self.index):
+            # A broker has added entries since.
             self.index = OffsetIndex(self.index.base_offset, self.index.relative_offsets[:used], self.index.positions[:used])
         self.reader = SegmentReader(disk, segment.log, end=self._end)
 
