@@ -66,7 +66,7 @@ ROWS = (
     (
         "index-zero-tail",
         WARNING,
-        "An .index file still has its preallocated size although it is no longer in use.",
+        "An .index file still has its preallocated size although its segment is no longer active.",
         _PREALLOCATED,
         _REBUILDS,
     ),
@@ -103,7 +103,7 @@ ROWS = (
     (
         "timeindex-zero-tail",
         WARNING,
-        "A .timeindex file still has its preallocated size although it is no longer in use.",
+        "A .timeindex file still has its preallocated size although its segment is no longer active.",
         _PREALLOCATED,
         _REBUILDS,
     ),
