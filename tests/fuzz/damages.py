@@ -20,7 +20,7 @@ from __future__ import annotations
 import random
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -321,14 +321,20 @@ def renamed_segment(scene: Scene, rng: random.Random) -> str:
     return f"{log.parent.name}: {log.name} renamed to {new}"
 
 
+def remove_files(logs: Sequence[Path], suffixes: Sequence[str]) -> None:
+    """Remove the files of segments that have one of the suffixes."""
+    for log in logs:
+        for suffix in suffixes:
+            log.with_suffix(suffix).unlink(missing_ok=True)
+
+
 @kind(LOG, 4)
 def deleted_segment(scene: Scene, rng: random.Random) -> str:
     """A segment is gone: the .log alone, with its indexes, or with its indexes and its snapshot."""
     _, logs = logs_of(scene, rng)
     log = rng.choice(logs)
     gone = rng.choice(((".log",), SEGMENT_SUFFIXES, (*SEGMENT_SUFFIXES, ".snapshot")))
-    for suffix in gone:
-        log.with_suffix(suffix).unlink(missing_ok=True)
+    remove_files([log], gone)
     return f"{log.parent.name}: {log.name} deleted ({' '.join(gone)})"
 
 
@@ -337,9 +343,7 @@ def all_segments_deleted(scene: Scene, rng: random.Random) -> str:
     """Every segment of a partition is gone; snapshots, leader epochs and checkpoints are there."""
     partition, logs = logs_of(scene, rng)
     suffixes = (".log",) if rng.random() < 0.5 else SEGMENT_SUFFIXES
-    for log in logs:
-        for suffix in suffixes:
-            log.with_suffix(suffix).unlink(missing_ok=True)
+    remove_files(logs, suffixes)
     return f"{partition.name}: all {' '.join(suffixes)} deleted"
 
 

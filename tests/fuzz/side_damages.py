@@ -6,11 +6,20 @@ import random
 import shutil
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.damage import DAMAGES
 from tests.damage.layout import NotApplicableError
 from tests.fuzz.damages import KINDS, LOG, SIDE, Kind, kind
 from tests.fuzz.directories import CHECKPOINTS, MARK, DirectoryModel, PartitionModel, Scene
+
+
+def replace(path: Path, content: bytes | None) -> None:
+    """Give a file other content, or remove it (None)."""
+    if content is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_bytes(content)
 
 
 @kind(SIDE, 14)
@@ -21,10 +30,7 @@ def checkpoint_lost_or_unreadable(scene: Scene, rng: random.Random) -> str:
     if not path.exists():
         raise NotApplicableError("there is no such file")
     content = rng.choice((None, b"", rng.randbytes(40), b"0\n7\norders 0 5\n", b"0\n1\norders zero 5\n", b"9\n0\n"))
-    if content is None:
-        path.unlink()
-    else:
-        path.write_bytes(content)
+    replace(path, content)
     return f"{directory.path.name}/{path.name}: {'gone' if content is None else content[:30]!r}"
 
 
@@ -74,10 +80,7 @@ def topic_id_of_another(scene: Scene, rng: random.Random) -> str:
     partition = rng.choice(scene.partitions)
     content = rng.choice((b"version: 0\ntopic_id: kcliKcliKcliKcliKcliKg", None, b""))
     path = partition.path / "partition.metadata"
-    if content is None:
-        path.unlink(missing_ok=True)
-    else:
-        path.write_bytes(content)
+    replace(path, content)
     return f"{partition.name}: partition.metadata is {content!r}"
 
 
