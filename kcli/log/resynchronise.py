@@ -130,22 +130,12 @@ class Resynchroniser:
         fits = header.size_bytes >= least_size(header) and stated <= self._end
         continues = fits and self._continues(header, stated, legacy=legacy)
         leads_on = fits and self._chain_end(stated, by_index=not continues) is None
-        ends = self._likely_ends(header)
-        if fits:
-            ends.add(stated)
+        proven = self._near_end_of_crc(header, [stated] if fits else [])
         followers: list[int] = []  # where headers with exactly the next offset are
-        ends.update(self._next_offsets(header, position + least_size(header), stated if fits else position))
-        if self._end - position < NEAR_END_BYTES:
-            ends.add(self._end)
-        proven = self._end_of_crc(header, ends)
         if proven is None and not (continues and leads_on):
             # A length that is wrong in any way: the batches that it lies over, or those behind it, say where it ends.
-            indexed = self._indexed_behind(position)
-            farthest = position + FARTHEST_END_BYTES
-            start, end = position + least_size(header), min(farthest, self._end if indexed is None else indexed + 1)
-            others = {*self._sound_batches(start, end, legacy=legacy), *([self._end] if self._end <= farthest else [])}
-            followers = list(self._next_offsets(header, start, end))
-            proven = self._end_of_crc(header, others.union(followers) - ends)
+            followers = list(self._next_offsets(header, *self._extent(header)))
+            proven = self._far_end_of_crc(header, followers, legacy=legacy)
         if proven is not None:
             return Continuation(proven, True)
         followers = [at for at in followers if at != stated and self._chain_end(at) is None]
@@ -155,10 +145,12 @@ class Resynchroniser:
             passed = next((at for at in followers if at > stated and self._passes(stated, at)), None)
             if passed is not None:
                 return Continuation(passed, False)
-        # Another place with the next offset from which the log leads on: the stated length is not to be trusted.
-        is_doubtful = fits and bool(followers)
+        # Another place with the next offset from which the log leads on: the stated length is not to be trusted, unless that
+        # place is inside of the batch at the stated end, whose CRC is right for another length than it states.
+        whole = self._whole_end(stated, legacy=legacy) if continues and followers else None
+        is_doubtful = fits and any(whole is None or not stated < at < whole for at in followers)
         # A header with the next offset whose own length is impossible is judged when the walk comes to it.
-        is_end = continues and self._chain_end(stated, may_be_torn=True, may_be_short=True) in (None, stated)
+        is_end = continues and self._may_end_log(stated)
         if not is_doubtful and (leads_on or is_end or (continues and self._breaks_at_next(stated))):
             return Continuation(stated, False)
         can_be_batch = self._can_be_batch(header, legacy=legacy)
@@ -226,6 +218,15 @@ class Resynchroniser:
         is_short = left < OFFSET_BYTES and not may_be_short
         return None if may_be_torn and not is_short and self._is_torn(end, expected) else end
 
+    def _may_end_log(self, position: int) -> bool:
+        """True where no header is behind the one at a byte, or the headers lead to the end or to one of impossible length."""
+        chain_end = self._chain_end(position, may_be_torn=True, may_be_short=True)
+        if chain_end is None or chain_end == position:
+            return True
+        expected = self._chains.end_of(position).expected
+        header = plausible_header(self._file, chain_end)
+        return header is not None and header.base_offset == expected
+
     def _breaks_at_next(self, position: int) -> bool:
         """True where sound batches follow each other from a byte on, up to the header of a damaged one with the next offset.
 
@@ -251,6 +252,40 @@ class Resynchroniser:
         return torn is not None and torn.base_offset == expected and torn.end_position > self._end
 
     # ------------------------------------------------------------------------------------------------- the CRC's word
+
+    def _near_end_of_crc(self, header: RecordBatch | LegacyBatch, stated: Sequence[int]) -> int | None:
+        """The end that the entry's CRC proves among those that cost little: near the stated one, and the file's end if near."""
+        ends = self._likely_ends(header).union(stated)
+        start = header.position + least_size(header)
+        ends.update(self._next_offsets(header, start, stated[0] if stated else header.position))
+        if self._end - header.position < NEAR_END_BYTES:
+            ends.add(self._end)
+        return self._end_of_crc(header, ends)
+
+    def _far_end_of_crc(self, header: RecordBatch | LegacyBatch, followers: Sequence[int], *, legacy: bool) -> int | None:
+        """The end that the entry's CRC proves among all sound batches, the headers with the next offset and the file's end."""
+        ends = {*self._sound_batches(*self._extent(header), legacy=legacy), *followers}
+        if self._end <= header.position + FARTHEST_END_BYTES:
+            ends.add(self._end)
+        return self._end_of_crc(header, ends)
+
+    def _extent(self, header: RecordBatch | LegacyBatch) -> tuple[int, int]:
+        """The bytes [start, end) in which what follows an entry may begin, whatever its length says."""
+        indexed = self._indexed_behind(header.position)
+        farthest = min(header.position + FARTHEST_END_BYTES, self._end if indexed is None else indexed + 1)
+        return header.position + least_size(header), farthest
+
+    def _whole_end(self, position: int, *, legacy: bool) -> int | None:
+        """Return the end that the CRC of the header at a byte proves, whatever length it states; None where it proves none."""
+        header = header_at(self._file, position)
+        if header is None:
+            return None
+        stated = position + header.size_bytes
+        fits = header.size_bytes >= least_size(header) and stated <= self._end
+        near = self._near_end_of_crc(header, [stated] if fits else [])
+        if near is not None:
+            return near
+        return self._far_end_of_crc(header, list(self._next_offsets(header, *self._extent(header))), legacy=legacy)
 
     def _likely_ends(self, header: RecordBatch | LegacyBatch) -> set[int]:
         """The bytes behind the entry if one bit of its length is flipped, as far as a header is there or the file ends."""

@@ -5,6 +5,9 @@ the damaged batch                      what else there is
 a value or a header's value is a       the batch is the last of the log, or another one follows; the payload has the
   sound batch, with offsets of its      batch's own offsets, the next ones or any others; a value is followed by the
   own                                  number of headers, one zero byte
+has a wrong CRC                        the next batch has an impossible length, its payload ends with the file
+has a wrong CRC, and its length leads  the next batch of the log, with the same offset as the payload
+  to a batch within its payload
 """
 
 from __future__ import annotations
@@ -81,3 +84,53 @@ def test_no_payload_comes_out_as_a_batch(tmp_path: Path, damage: str, is_last: b
     with SegmentReader(OsDisk(), str(path)) as reader:
         found = [one.position for one in reader.batches() if isinstance(one, LogBatch) and one.is_valid]
     assert set(found) <= {0, len(before + outer)} and found[0] == 0
+
+
+def compressed(base_offset: int, body: bytes) -> bytearray:
+    """A batch of one record whose records no reader without a codec can look into."""
+    new = NewRecordBatch(
+        base_offset=base_offset,
+        last_offset_delta=0,
+        base_timestamp=0,
+        max_timestamp=4,
+        record_count=1,
+        records=body,
+        attributes=2,
+        partition_leader_epoch=0,
+    )
+    return bytearray(new.encode())
+
+
+def read_batches(path: Path, data: bytes) -> list[tuple[int, bool]]:
+    """Write a segment and read it -> (byte, is sound) of each of its batches and damaged places."""
+    path.write_bytes(data)
+    with SegmentReader(OsDisk(), str(path)) as reader:
+        return [(one.position, isinstance(one, LogBatch) and one.is_valid) for one in reader.batches()]
+
+
+@pytest.mark.parametrize("damaged_before", [1, 2, 3])
+@pytest.mark.parametrize("length", [0, 11, 70])
+def test_a_wrong_length_behind_damaged_batches_hides_payload_at_the_end(
+    tmp_path: Path, damaged_before: int, length: int
+) -> None:
+    """The CRC of the last batch is right up to the file's end; a payload in it is not the batch that has its offset."""
+    damaged = [compressed(5 + at, b"any") for at in range(damaged_before)]
+    for one in damaged:
+        one[17] ^= 1  # of the CRC
+    next_offset = 5 + damaged_before
+    last = compressed(next_offset, b"stored " + bytes(compressed(next_offset, FORGED)))
+    last[8:12] = length.to_bytes(4, "big")
+    before = batch(0, b"v", b"v")
+    found = read_batches(tmp_path / f"{0:020}.log", before + b"".join(damaged) + last)
+    assert [position for position, is_sound in found if is_sound] == [0]
+
+
+def test_a_wrong_length_that_leads_to_payload_with_the_next_offset_is_not_believed(tmp_path: Path) -> None:
+    """A sound batch at the stated end is no proof where another one with the same offset is behind it."""
+    before, inner, behind = batch(0, b"v", b"v"), bytes(compressed(6, FORGED)), bytes(compressed(6, b"own"))
+    outer = compressed(5, b"stored " + inner + b" rest")
+    outer[8:12] = (len(outer) - len(inner) - len(b" rest") - 12).to_bytes(4, "big")
+    outer[17] ^= 1
+    found = read_batches(tmp_path / f"{0:020}.log", before + outer + behind)
+    inner_position = len(before) + outer.find(inner)
+    assert (inner_position, True) not in found
