@@ -104,6 +104,18 @@ def test_of_two_copies_of_a_segment_each_goes_once(tmp_path: Path) -> None:
     assert (segments(tmp_path), holes(plan), plan.left, shutdown) == ({0: [0, 8]}, [], [], CLEAN)
 
 
+def test_the_indexes_of_a_torn_copy_are_no_evidence(tmp_path: Path) -> None:
+    """Its first batch is torn and begins below the name: the offsets in its indexes count from a wrong name."""
+    path = partition(tmp_path, "t-0", [batch(0, 6)], [batch(6, 8), batch(14, 5)])
+    root_files(tmp_path, clean=False)
+    (path / f"{6:020d}.log").write_bytes(batch(6, 8).encode()[:-7])
+    for suffix in (".log", ".index", ".timeindex"):
+        (path / f"{516:020d}{suffix}").write_bytes((path / f"{6:020d}{suffix}").read_bytes())
+    plan, _ = repair(tmp_path)
+    assert plan.log_end_offset is not None
+    assert plan.log_end_offset <= 516
+
+
 def test_a_batch_that_contradicts_its_segments_name_counts_for_the_end(tmp_path: Path) -> None:
     """It goes, for its offset or the name is wrong. Its offsets were given out all the same."""
     partition(tmp_path, "t-0", [batch(0, 3)])

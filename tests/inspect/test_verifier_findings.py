@@ -476,6 +476,11 @@ def a_log_start_offset_that_was_lost(root: Path) -> None:
     one_segment(root, *(batch(offset) for offset in range(5)), epochs=[(0, 3)])
 
 
+@case("log-start-behind")
+def a_log_start_offset_inside_of_the_only_batch_of_its_segment(root: Path) -> None:
+    one_segment(root, batch(0, 5), epochs=[(0, 3)])
+
+
 # ----------------------------------------------------------------------------------------------------- names, leftovers
 
 

@@ -66,7 +66,10 @@ def check_leader_epochs(
         if entry.start_offset > log_end_offset and not is_live:
             message = f"epoch {entry.epoch} starts at offset {entry.start_offset}; the log ends at {log_end_offset}"
             findings.add("leader-epoch-beyond-end", path, message, offset=entry.start_offset)
-    is_moved = start_is_moved(entries, [(run.epoch, run.first_offset, run.last_offset) for _, run in known])
+    # A run states the base offset of its last batch; that batch ends where the next run begins, or with the log.
+    ends = [*(run.first_offset for _, run in known[1:]), log_end_offset]
+    ranges = [(run.epoch, run.first_offset, end - 1) for (_, run), end in zip(known, ends, strict=False)]
+    is_moved = start_is_moved(entries, ranges)
     if is_moved and is_start_known and log_start_offset < entries[0].start_offset and not is_live:
         start = entries[0].start_offset
         message = f"the first leader epoch starts at offset {start}, where the log probably started; a broker starts it at "
