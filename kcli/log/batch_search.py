@@ -177,6 +177,21 @@ def plausible_header(file: DiskFile, position: int) -> RecordBatch | None:
     return header if isinstance(header, RecordBatch) and can_be_header(header) else None
 
 
+def begins_below(file: DiskFile, base_offset: int) -> bool:
+    """Return True if the first batches of a .log, torn or not, are below its name, `base_offset`: it is not of that name.
+
+    The CRC does not cover the base offset: the second batch has to confirm the first, or, if there is none, more than
+    one bit of the offset has to be wrong. Raises OSError.
+    """
+    first = header_at(file, 0)
+    if first is None or not can_be_header(first) or first.base_offset >= base_offset:
+        return False
+    second = header_at(file, first.size_bytes) if first.size_bytes > 0 else None
+    if second is None or not can_be_header(second):
+        return (first.base_offset ^ base_offset).bit_count() > 1
+    return second.base_offset < base_offset
+
+
 def stated_next_offset(header: RecordBatch, expected: int) -> int | None:
     """The offset behind a damaged batch that should begin at `expected`, or None where last offset and count do not agree."""
     if header.base_offset != expected or header.record_count != header.last_offset_delta + 1:

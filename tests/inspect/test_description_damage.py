@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,37 @@ def test_an_offset_that_cannot_be_does_not_become_the_end() -> None:
     description = with_bytes(log, bytes(data), DATA / "orders-1")
     assert by_partition(description.report["partitions"])["orders-1"]["logEndOffset"] == 100
     assert any("do not count" in message for message in messages(description, log))
+
+
+def test_a_copy_of_a_segment_under_a_later_name_does_not_count(tmp_path: Path) -> None:
+    """Neither its name as the log's end, to which every group would have a lag, nor its records."""
+    shutil.copytree(DATA, tmp_path / "data")
+    log = tmp_path / "data" / "orders-0" / f"{0:020}.log"
+    copy = log.with_name(f"{500:020}.log")
+    for suffix in (".log", ".index", ".timeindex"):
+        shutil.copy(log.with_suffix(suffix), copy.with_suffix(suffix))
+    description = described(tmp_path / "data")
+    row = by_partition(description.report["partitions"])["orders-0"]
+    assert (row["logEndOffset"], row["records"], row["segments"]) == (150, 150, 1)
+    assert [message for message in messages(description, copy) if "is a copy or was renamed" in message]
+    whole = described(DATA)
+    lags = {row["groupId"]: row["totalLag"] for row in description.report["groups"]}
+    assert lags == {row["groupId"]: row["totalLag"] for row in whole.report["groups"]}
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_one_wrong_offset_does_not_make_a_segment_a_copy(tmp_path: Path, is_last: bool) -> None:
+    """The CRC does not cover the base offset: the batch behind it confirms that the name is wrong, or a second bit."""
+    builder = PartitionBuilder(tmp_path / "orders-0", first_offset=16)
+    for _ in range(1 if is_last else 2):
+        builder.append([(b"k", b"v")] * 3)
+    builder.flush()
+    log = tmp_path / "orders-0" / f"{16:020}.log"
+    data = bytearray(log.read_bytes())
+    data[7] ^= 16
+    description = with_bytes(log, bytes(data), tmp_path / "orders-0")
+    row = description.report["partitions"][0]
+    assert (row["segments"], row["logEndOffset"]) == (1, 16 if is_last else 22)
 
 
 def test_a_damaged_snapshot_leaves_the_log_from_the_start() -> None:

@@ -36,11 +36,12 @@ from kcli.inspect.description.segment_survey import (
     unreadable_segment,
 )
 from kcli.inspect.description.sources import Replica, Sources, read_small
+from kcli.log.batch_search import begins_below
 from kcli.log.batch_walk import read_marker
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import Segment
-from kcli.log.log_reader import ZEROS, Damage, LogBatch
+from kcli.log.log_reader import ZEROS, Damage, LogBatch, SegmentReader
 from kcli.log.producer_state_manager import ProducerAppendInfo, ProducerStateEntry
 from kcli.log.record_windows import RecordScanner
 from kcli.log.segment_seek import SegmentSeeker
@@ -111,15 +112,36 @@ class PartitionLog:
         """Whether the partition is of another topic than the one of its name (foreign_partitions)."""
         return self.directory.path in self._logs.sources.foreign
 
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """The segments that count: without those whose batches are below their names, which are copies under other names."""
+        return [segment for segment in self.directory.segments if not self._is_copy(segment)]
+
+    def _is_copy(self, segment: Segment) -> bool:
+        if not segment.base_offset:
+            return False
+        try:
+            with SegmentReader(self._disk, segment.log) as reader:
+                is_copy = begins_below(reader.file, segment.base_offset)
+        except OSError:
+            return False  # its survey reports the reason
+        if is_copy:
+            self._remarks.problem(
+                segment.log,
+                f"the batches begin below the offset {segment.base_offset} in the name: the segment is a copy or was renamed, "
+                "and does not count; kcli verify --repair shows what to do",
+            )
+        return is_copy
+
     # ------------------------------------------------------------------------------------------------------ offsets
 
     @property
     def start_offset(self) -> int | None:
         """The first offset that a consumer may read."""
-        if not self.directory.segments:
+        if not self.segments:
             return None
         checkpointed = self.replica.source.checkpoints.log_start_offsets.get(self._key, 0)
-        return max(checkpointed, self.directory.segments[0].base_offset)
+        return max(checkpointed, self.segments[0].base_offset)
 
     @property
     def high_watermark(self) -> int | None:
@@ -147,9 +169,9 @@ class PartitionLog:
     @cached_property
     def end_offset(self) -> int | None:
         """The offset behind the last batch."""
-        if not self.directory.segments:
+        if not self.segments:
             return None
-        segment = self.directory.segments[-1]
+        segment = self.segments[-1]
         try:
             return self._read_end(segment)
         except OSError as error:
@@ -215,7 +237,7 @@ class PartitionLog:
     def segment_sizes(self) -> list[int]:
         """The bytes of each `.log`, as the file system tells them."""
         sizes = []
-        for segment in self.directory.segments:
+        for segment in self.segments:
             try:
                 sizes.append(self._disk.size(segment.log))
             except OSError as error:
@@ -236,12 +258,12 @@ class PartitionLog:
     @cached_property
     def sized_segments(self) -> list[SizedSegment]:
         """The segments with the bytes of their `.log`."""
-        sizes = zip(self.directory.segments, self.segment_sizes, strict=True)
+        sizes = zip(self.segments, self.segment_sizes, strict=True)
         return [SizedSegment(segment.base_offset, size, segment) for segment, size in sizes]
 
     def survey(self, slot: int, budget: HeaderBudget) -> SegmentSurvey:
         """What segment number `slot` holds; one that cannot be read is a problem."""
-        segments = self.directory.segments
+        segments = self.segments
         segment, is_last = segments[slot], slot + 1 == len(segments)
         end_offset = (self.end_offset or segment.base_offset) if is_last else segments[slot + 1].base_offset
         try:
@@ -297,7 +319,7 @@ class PartitionLog:
 
     def _behind(self, offset: int) -> Iterator[tuple[RecordBatch, SegmentSeeker, RecordScanner]]:
         """The headers from `offset` on, in all segments; one that cannot be read is a problem."""
-        segments = self.directory.segments
+        segments = self.segments
         first = max((slot for slot, segment in enumerate(segments) if segment.base_offset <= offset), default=0)
         scanner = RecordScanner(16)
         for segment in segments[first:]:
@@ -328,7 +350,7 @@ class PartitionLog:
             else:
                 entries = (ProducerStateEntry.from_snapshot(entry) for entry in snapshot.entries)
                 return {entry.producer_id: entry for entry in entries}, file.base_offset
-        return {}, self.directory.segments[0].base_offset
+        return {}, self.segments[0].base_offset
 
     def _headers_behind(self, seeker: SegmentSeeker, offset: int) -> Iterator[RecordBatch]:
         """The headers of format 2 from `offset` on; behind damage those of batches whose CRC is right."""

@@ -46,7 +46,7 @@ class Surveyed:
     def _survey(self, limit: int | None) -> None:
         """Survey all segments, the smallest first: what they leave of their shares goes to the larger ones."""
         found: dict[tuple[str, int], SegmentSurvey] = {}
-        places = [(log, slot) for log in self.logs for slot in range(len(log.directory.segments))]
+        places = [(log, slot) for log in self.logs for slot in range(len(log.segments))]
         budget = HeaderBudget(limit, len(places))
         for log, slot in sorted(places, key=lambda place: place[0].segment_sizes[place[1]]):
             found[log.directory.path, slot] = log.survey(slot, budget)
@@ -100,7 +100,7 @@ def _topic_row(name: str, logs: list[PartitionLog], topic: Topic | None, surveye
         "replicationFactor": None if first is None else len(first[1].replicas),
         "partitionsHere": len({log.directory.partition for log in logs}),
         "replicasHere": len(logs),
-        "segments": sum(len(log.directory.segments) for log in logs),
+        "segments": sum(len(log.segments) for log in logs),
         "sizeInBytes": sum(log.size_bytes for log in logs),
         **_survey_members(surveyed.of_partitions(logs)),
     }
@@ -129,7 +129,7 @@ def _partition_row(log: PartitionLog, surveys: list[SegmentSurvey], image: Metad
         "cleanedOffset": log.cleaned_offset,
         "lastLeaderEpoch": epochs[-1].epoch if epochs else None,
         "openTransactions": None if log.producers is None else len(log.open_transactions),
-        "segments": len(log.directory.segments),
+        "segments": len(log.segments),
         "sizeInBytes": log.size_bytes,
         **_survey_members(surveys),
     }
@@ -172,7 +172,7 @@ def segment_rows(surveyed: Surveyed) -> list[Row]:
 
 def _matched(log: PartitionLog, surveys: list[SegmentSurvey]) -> Iterable[tuple[Any, SegmentSurvey]]:
     by_base = {survey.base_offset: survey for survey in surveys}
-    for segment in log.directory.segments:
+    for segment in log.segments:
         if segment.base_offset in by_base:
             yield segment, by_base[segment.base_offset]
 

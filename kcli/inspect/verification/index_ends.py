@@ -24,7 +24,7 @@ from kcli.format import limits
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
 from kcli.format.primitives import CorruptRecordError
-from kcli.log.batch_search import can_be_header, header_at
+from kcli.log.batch_search import begins_below
 from kcli.log.disk import Disk
 from kcli.log.log_directory import FoundFile, PartitionDirectory, base_name
 from kcli.log.log_reader import SegmentReader
@@ -109,11 +109,10 @@ def _time_index_end(disk: Disk, path: str, base_offset: int) -> list[IndexEnd]:
 
 
 def _begins_below(disk: Disk, log: str, base_offset: int) -> bool:
-    """Return True if the first batch of a .log, torn or not, is below its name: the segment had another name."""
+    """Return True if the segment had another name."""
     try:
         with SegmentReader(disk, log) as reader:
-            header = header_at(reader.file, 0)
-            return header is not None and can_be_header(header) and header.base_offset < base_offset
+            return begins_below(reader.file, base_offset)
     except OSError:
         return False
 
