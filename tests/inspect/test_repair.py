@@ -155,6 +155,17 @@ def test_a_checkpoint_that_nothing_confirms_is_put_right(logs: Path, like_kafka:
     assert "the cleaner starts again from the beginning" in whys["cleaner-offset-checkpoint"]
 
 
+@pytest.mark.parametrize("like_kafka", [False, True])
+def test_a_high_watermark_that_nothing_confirms_commits_no_record(logs: Path, like_kafka: bool) -> None:
+    """Lowered to the end it would make every record a committed one, which a later compaction trusts; Kafka lowers it so."""
+    end = offsets(logs / "recovery-point-offset-checkpoint")["codec-zstd 0"]
+    (logs / "replication-offset-checkpoint").write_text(f"0\n1\ncodec-zstd 0 {9999}\n")
+    _, root = repair(logs, "codec-zstd-0", like_kafka=like_kafka)
+    assert offsets(logs / "replication-offset-checkpoint") == {"codec-zstd 0": end if like_kafka else "0"}
+    (why,) = [change.why for change in root.changes if change.path.endswith("replication-offset-checkpoint")]
+    assert why is not None and f"codec-zstd-0: 9999 is beyond the log end {end}" in why
+
+
 def test_like_kafka_names_what_kafka_drops(logs: Path) -> None:
     """All behind the first bad batch, which Kafka drops without a word."""
     end = int(offsets(logs / "recovery-point-offset-checkpoint")["codec-zstd 0"])

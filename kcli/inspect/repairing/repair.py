@@ -116,6 +116,7 @@ class LogDirectoryRepair:
         self._is_kraft = self.root.topics is not None or self._has_kraft_properties()
         self._ends: dict[tuple[str, int], int] = {}
         self._starts: dict[tuple[str, int], int] = {}
+        self._cut: set[tuple[str, int]] = set()  # the partitions whose log ends before offsets that are lost
         self._loses_records = False
         self._has_failed = False
         self._mark: bytes | None = None  # what stood in .kafka_cleanshutdown when it was set aside
@@ -180,6 +181,8 @@ class LogDirectoryRepair:
         if partition.state is DirectoryState.CURRENT:
             self._ends[key] = plan.log_end_offset
             self._starts[key] = plan.log_start_offset
+            if any(hole.end_offset is None or hole.end_offset > plan.log_end_offset for hole in plan.holes):
+                self._cut.add(key)
         self._loses_records |= plan.loses_records
         return plan
 
@@ -261,7 +264,15 @@ class LogDirectoryRepair:
                 continue
             whys.append(f"{entry.topic}-{entry.partition}: {entry.offset} is beyond the log end {end_offset}")
             start_offset = self._starts[entry.topic, entry.partition]
-            if kind in _LOWERED:
+            if (
+                kind is FileKind.REPLICATION_CHECKPOINT
+                and not self.like_kafka
+                and (entry.topic, entry.partition) not in self._cut
+            ):
+                # Nothing confirms this high watermark, so it does not show which records are committed.
+                kept.append(entry._replace(offset=start_offset))
+                whys[-1] += " and nothing shows that the log reached it (no record counts as committed until a broker has run)"
+            elif kind in _LOWERED:
                 kept.append(entry._replace(offset=end_offset))
             elif kind is FileKind.LOG_START_OFFSET_CHECKPOINT and start_offset > 0:
                 kept.append(entry._replace(offset=start_offset))

@@ -198,7 +198,8 @@ ROWS = (
         WARNING,
         "The high watermark is after the end of the log.",
         "It lowers the high watermark to the end of the log.",
-        "It lowers the high watermark. If the log once reached it, it keeps that end and names the lost offsets.",
+        "It sets the high watermark to the log start offset: no record counts as committed until a broker has run. If the log "
+        "once reached it, it keeps that end and names the lost offsets.",
     ),
     (
         "high-watermark-missing",
