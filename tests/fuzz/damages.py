@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from tests.damage.layout import NotApplicableError
 from tests.fuzz.batches import LogBatch
-from tests.fuzz.directories import PartitionModel, Scene
+from tests.fuzz.directories import CHECKPOINTS, PartitionModel, Scene
 
 BATCH, BLIND, LOG, SIDE = "batch", "blind", "log", "side"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
@@ -164,7 +164,7 @@ def flip_base_offset(scene: Scene, rng: random.Random) -> str:
     Not of a partition's last batch: an offset further on may be true there, as far as the log itself can say.
     """
     place = _draw_place(scene, rng)
-    if place.batch.base_offset == max(batch.base_offset for batch in place.partition.batches):
+    if place.batch.base_offset == max(one.batch.base_offset for one in places(place.partition)):
         raise NotApplicableError("nothing follows the batch that would show its offset to be wrong")
     return _flip_in(place, 0, 8, rng)
 
@@ -261,6 +261,22 @@ def torn_tail(scene: Scene, rng: random.Random) -> str:
 def torn_old_segment(scene: Scene, rng: random.Random) -> str:
     """A segment ends within one of its batches."""
     return _tear(_draw_place(scene, rng), rng)
+
+
+@kind(LOG, 2)
+def cut_between_batches(scene: Scene, rng: random.Random) -> str:
+    """A segment ends where one of its batches does; often nothing else says how far the log reached."""
+    place = _draw_place(scene, rng)
+    before = [one for one in place.partition.batches if one.base_offset < place.batch.base_offset]
+    if before and before[-1].base_offset not in {one.batch.base_offset for one in places(place.partition)}:
+        raise NotApplicableError("the batch before it is damaged, and nothing would follow it")
+    with place.log.open("r+b") as file:
+        file.truncate(place.position)
+    gone = list(CHECKPOINTS.values()) if rng.random() < 0.5 else []
+    for directory in scene.directories if gone else []:
+        for name in gone:
+            (directory.path / name).unlink(missing_ok=True)
+    return f"{_where(place)}: the file is cut before it{', all checkpoints are gone' if gone else ''}"
 
 
 def _tear(place: Place, rng: random.Random) -> str:

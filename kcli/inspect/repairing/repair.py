@@ -204,7 +204,12 @@ class LogDirectoryRepair:
                 self._bound_offsets(planned, kind, effect)
         mark = self._root(FileKind.CLEAN_SHUTDOWN)
         is_there = planned.is_regular(mark)
-        changes, left = planned.changes(), self._left(planned)
+        judged = planned
+        if self._mark is not None and not is_there:
+            # The mark shows that this is a log directory, also while it is set aside.
+            judged = PlannedDisk(planned)
+            judged.write_file(mark, self._mark)
+        changes, left = planned.changes(), self._left(judged)
         lost_partition = any(finding.code == "partition-missing" for finding in left)
         if not is_there and self._mark is None:
             shutdown = UNCLEAN

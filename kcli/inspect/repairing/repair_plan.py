@@ -206,6 +206,9 @@ class _Planner:
         else:
             self._name_displaced()
             why, kept = _NO_BATCH, batch_ranges(self.planned, self.directory)
+            # A batch with a wrong offset, which is correct now, made offsets missing that the log never reached.
+            reached = max([end, *(hole.end_offset for hole in self.holes.in_order() if hole.end_offset is not None)])
+            missing = [(first, min(last, reached)) for first, last in missing if first < reached]
         for first_offset, end_offset in without(missing, kept):
             self.holes.add(first_offset, end_offset, why)
         loses_records = cut or bool(self.holes) or self.takes_inner

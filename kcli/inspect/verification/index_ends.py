@@ -26,7 +26,7 @@ from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, Offs
 from kcli.format.primitives import CorruptRecordError
 from kcli.log.batch_search import begins_below
 from kcli.log.disk import Disk
-from kcli.log.log_directory import FoundFile, PartitionDirectory, base_name
+from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, base_name
 from kcli.log.log_reader import SegmentReader
 
 # How many entries of an .index are held against the .log, from the last one on that is within it.
@@ -43,20 +43,26 @@ class IndexEnd(NamedTuple):
 def find_index_ends(disk: Disk, partition: PartitionDirectory, batch_end: int) -> list[IndexEnd]:
     """Return what the indexes show that reach beyond `batch_end`, the offset behind the last batch."""
     first = max((one.base_offset for one in partition.segments if one.base_offset <= batch_end), default=0)
+    found = [end for one in partition.segments if one.base_offset >= first for end in segment_index_ends(disk, one)]
+    return [end for end in (*found, *ends_without_log(disk, partition)) if end.offset > batch_end]
+
+
+def segment_index_ends(disk: Disk, segment: Segment) -> list[IndexEnd]:
+    """Return what the indexes of one segment show, whether its batches reach as far or not."""
+    if _begins_below(disk, segment.log, segment.base_offset):
+        return []
     found: list[IndexEnd] = []
-    for segment in partition.segments:
-        if segment.base_offset < first or _begins_below(disk, segment.log, segment.base_offset):
-            continue
-        if segment.offset_index is not None:
-            index = _read_offset_index(disk, segment.offset_index, segment.base_offset)
-            if index is not None and _suits_log(disk, segment.log, index):
-                found.append(IndexEnd(segment.offset_index, index.last_offset + 1))
-        if segment.time_index is not None:
-            found += _time_index_end(disk, segment.time_index, segment.base_offset)
-    return [end for end in (*found, *_ends_without_log(disk, partition)) if end.offset > batch_end]
+    if segment.offset_index is not None:
+        index = _read_offset_index(disk, segment.offset_index, segment.base_offset)
+        if index is not None and _suits_log(disk, segment.log, index):
+            found.append(IndexEnd(segment.offset_index, index.last_offset + 1))
+    if segment.time_index is not None:
+        found += _time_index_end(disk, segment.time_index, segment.base_offset)
+    return found
 
 
-def _ends_without_log(disk: Disk, partition: PartitionDirectory) -> Iterator[IndexEnd]:
+def ends_without_log(disk: Disk, partition: PartitionDirectory) -> Iterator[IndexEnd]:
+    """Yield what the indexes show whose .log is missing, and was not being removed by a broker."""
     going = {file.base_offset for file in partition.others if file.state is not FileState.CURRENT}
     orphans = [file for file in partition.others if file.is_current and file.base_offset >= 0 and file.base_offset not in going]
     time_indexes = [file for file in orphans if file.kind is FileKind.TIME_INDEX]

@@ -22,13 +22,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from kcli.format.file_names import DirectoryState, FileKind, FileState
+from kcli.format.file_names import DirectoryState, FileKind, FileState, parse_file_name
+from kcli.format.primitives import INT64_MAX
 from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.epochs import check_leader_epochs
 from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, evident_start
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, EpochRun, PartitionOptions, PartitionResult, SegmentFacts
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
+from kcli.inspect.verification.index_ends import ends_without_log, segment_index_ends
 from kcli.inspect.verification.keyless import first_keyless_offset
 from kcli.inspect.verification.names import check_names
 from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
@@ -38,8 +40,7 @@ from kcli.inspect.verification.small_files import check_metadata_snapshot, check
 from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 from kcli.log.disk import Disk
-from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, read_partition
-from kcli.log.segment_seek import load_time_index
+from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, base_name, read_partition
 
 _CONFIRMED_BY_EVIDENCE = ("recovery-point-beyond-end", "high-watermark-beyond-end")
 
@@ -81,7 +82,7 @@ class PartitionVerifier:
         if self.options.is_whole:
             self._check_gaps()
             self._check_orphans()
-            self._check_emptied()
+            self._check_index_ends()
             self._check_start()
             self._check_epochs()
             self._check_checkpoints(self._check_end())
@@ -289,18 +290,26 @@ class PartitionVerifier:
                 self.findings.add("segment-gap", file.path, message, offset=start)
                 self._missing.append((start, end))
 
-    def _check_emptied(self) -> None:
-        """Name what the segments held whose .log is empty and whose .timeindex is not: a cleaner leaves both empty."""
+    def _check_index_ends(self) -> None:
+        """Name what the segments held whose indexes go on behind their last batch: a cleaner writes the indexes anew."""
         if self.options.is_live or self.findings.vanished:
             return
         segments = {segment.base_offset: segment for segment in self.partition.segments}
         for facts, behind in pairwise(self._facts):
-            start, end = max(facts.base_offset, self.log_start_offset), behind.base_offset
-            if facts.size_bytes or start >= end or any(first <= start < last for first, last in self._missing):
+            start = max(facts.end_offset, self.log_start_offset)
+            is_named = any(first <= start < last for first, last in self._missing)
+            if start >= behind.base_offset or is_named or (facts.size_bytes and facts.ends_damaged):
                 continue
-            index = load_time_index(self.disk, segments[facts.base_offset])
-            if index is not None and len(index):
-                message = f"the .log is empty, and its .timeindex is not; missing: {format_offsets(start, end)}"
+            ends = segment_index_ends(self.disk, segments[facts.base_offset])
+            # An empty .log does not show how many batches it had behind the last entry.
+            end = min(max((one.offset for one in ends), default=0) if facts.size_bytes else INT64_MAX, behind.base_offset)
+            if ends and start < end:
+                what = (
+                    "the indexes continue after the last batch"
+                    if facts.size_bytes
+                    else "the .log is empty, its indexes are not"
+                )
+                message = f"{what}; missing: {format_offsets(start, end)}"
                 self.findings.add("segment-gap", facts.path, message, offset=start)
                 self._missing.append((start, end))
 
@@ -311,11 +320,16 @@ class PartitionVerifier:
         base = self._facts[0].base_offset
         options = self.options._replace(log_start_offset=self._possible_log_start(self.end_offset))
         start = evident_start(self.disk, self.partition, options, base)
-        if start < base and not self._is_cleaned_up_to(base):
+        if start < base and (not self._is_cleaned_up_to(base) or self._has_index_below(base)):
             message = f"missing before the first segment: {format_offsets(start, base)}"
             path = self.partition.file(FileKind.LEADER_EPOCH_CHECKPOINT) or self._facts[0].path
             self.findings.add("segment-gap", path, message, offset=start)
             self._missing.append((start, base))
+
+    def _has_index_below(self, base_offset: int) -> bool:
+        """True where an index with entries, whose .log is missing, is of a segment before all others."""
+        ends = ends_without_log(self.disk, self.partition)
+        return any(0 <= (parse_file_name(base_name(end.path)).base_offset or 0) < base_offset for end in ends)
 
     def _possible_log_start(self, end_offset: int) -> int:
         """The checkpointed log start offset; 0 where there is none, or where it is beyond the end of the log."""

@@ -1,0 +1,93 @@
+"""Protects records that only an index still shows: what a .log has lost is named, also where a cleaner explains gaps."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from kcli.format.records import Record, encode_records
+from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
+from kcli.inspect.repairing.repair_plan import PartitionPlan
+from kcli.log.disk import OsDisk
+from kcli.log.log_directory import read_partition
+from kcli.log.quarantine import Quarantine
+from tests.damage.layout import patch
+from tests.inspect.verified import batch, codes, partition, root_files, verify
+
+KEPT_BYTES = len(batch(0, 5).encode()) + len(batch(8, 5).encode())
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The first of two segments of a log that a cleaner has passed; gaps between the offsets are its work."""
+    path = partition(tmp_path, "t-0", [batch(0, 5), batch(8, 5), batch(15, 5)], [batch(24, 5)])
+    root_files(tmp_path, recovery_point={"t-0": 29}, replication={"t-0": 29}, cleaner={"t-0": 24})
+    return path / f"{0:020}.log"
+
+
+def repair(root: Path, *, apply: bool = True) -> tuple[PartitionPlan, RootPlan]:
+    session = LogDirectoryRepair(OsDisk(), str(root))
+    found = read_partition(OsDisk(), str(root / "t-0"))
+    if not apply:
+        return session.plan(found), session.plan_root()
+    kept = Quarantine(OsDisk(), str(root) + ".quarantine", str(root))
+    return session.apply(found, kept), session.apply_root(kept)
+
+
+def holes(plan: PartitionPlan) -> list[tuple[int, int | None]]:
+    return [(hole.first_offset, hole.end_offset) for hole in plan.holes]
+
+
+def test_a_cleaned_log_is_sound(tmp_path: Path, log: Path) -> None:
+    """What the tests below find is the damage's doing."""
+    assert codes(verify(tmp_path)) == set()
+    assert repair(tmp_path)[1].shutdown == CLEAN
+
+
+@pytest.mark.parametrize("without", [".index", ".timeindex"])
+def test_a_segment_that_was_cut_between_two_batches_has_lost_what_its_indexes_show(
+    tmp_path: Path, log: Path, without: str
+) -> None:
+    """One of the two indexes is enough; the offsets from 20 on are a gap that the cleaner left."""
+    log.with_suffix(without).write_bytes(b"")
+    log.write_bytes(log.read_bytes()[:KEPT_BYTES])
+    assert "segment-gap" in codes(verify(tmp_path))
+    plan, root = repair(tmp_path)
+    assert (holes(plan), root.shutdown) == ([(13, 20)], NO_LONGER_CLEAN)
+    assert holes(repair(tmp_path)[0]) == []
+
+
+def test_a_first_segment_of_which_only_the_indexes_are_left_is_named(tmp_path: Path, log: Path) -> None:
+    """A broker removes the .log first, but renames it before: there would be a .log.deleted."""
+    log.unlink()
+    plan, root = repair(tmp_path)
+    assert (holes(plan), root.shutdown) == ([(0, 24)], NO_LONGER_CLEAN)
+
+
+def test_a_first_segment_that_a_broker_was_removing_is_not_missing(tmp_path: Path, log: Path) -> None:
+    """It stopped after it had renamed the .log."""
+    log.rename(log.with_name(f"{log.name}.deleted"))
+    plan, root = repair(tmp_path)
+    assert (holes(plan), root.shutdown) == ([], CLEAN)
+
+
+def test_a_wrong_offset_that_was_corrected_makes_no_offsets_missing_beyond_the_end(tmp_path: Path) -> None:
+    """The log once reached 6. Its last batch, at offset 3, seemed to be at 259, with 256 offsets missing before it."""
+    first = batch(0, 3)._replace(records=encode_records(Record(i, i, None, b"no key") for i in range(3)))
+    path = partition(tmp_path, "t-0", [first, batch(3, 2)])
+    root_files(tmp_path, clean=False, recovery_point={"t-0": 0}, replication={"t-0": 6})
+    patch(path / f"{0:020}.log", len(first.encode()), struct.pack(">q", 3 + 256))
+    plan, _ = repair(tmp_path)
+    assert (plan.log_end_offset, holes(plan)) == (6, [(5, 6)])
+
+
+def test_the_mark_of_a_clean_stop_shows_a_log_directory_also_while_it_is_set_aside(tmp_path: Path, log: Path) -> None:
+    """The plan and what is carried out name the same findings that are left."""
+    for path in [*tmp_path.glob("*checkpoint"), tmp_path / "meta.properties"]:
+        path.unlink()
+    log.with_suffix(".timeindex").write_bytes(b"\xff" * 12)
+    planned, done = repair(tmp_path, apply=False), repair(tmp_path)
+    assert [one.code for one in planned[1].left] == ["meta-properties-missing"]
+    assert [one.code for one in done[1].left] == ["meta-properties-missing"]
