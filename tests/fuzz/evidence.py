@@ -157,12 +157,13 @@ def _silently_absent(partition: PartitionModel, undamaged: tuple[LogBatch, ...])
                 absent |= {record.offset for batch in batches for record in batch.records}
         end, missing = 0, set[int]()
         for batch in batches:
-            if batch.base_offset not in sound:
+            # A length does not hide a batch whose CRC is right for another one.
+            if batch.base_offset not in sound and not data.startswith(batch.data[12:], end + 12):
                 missing |= {record.offset for record in batch.records}
                 continue
-            if data.startswith(batch.data, end):
+            if data.startswith(batch.data[12:], end + 12):
                 absent |= missing
-            end, missing = data.find(batch.data) + len(batch.data), set()
+            end, missing = data.find(batch.data[12:]) - 12 + len(batch.data), set()
     return absent | _absent_in_files(partition, undamaged)
 
 

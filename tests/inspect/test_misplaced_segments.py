@@ -104,6 +104,48 @@ def test_of_two_copies_of_a_segment_each_goes_once(tmp_path: Path) -> None:
     assert (segments(tmp_path), holes(plan), plan.left, shutdown) == ({0: [0, 8]}, [], [], CLEAN)
 
 
+def test_of_two_copies_with_a_wrong_first_offset_the_one_whose_name_suits_fewer_batches_goes(tmp_path: Path) -> None:
+    """The wrong offset, which the CRC does not cover, is beyond the name of the copy: only the other batches show the copy."""
+    path = partition(tmp_path, "t-0", [batch(0, 8), batch(8), batch(9, 3)])
+    root_files(tmp_path, recovery_point={"t-0": 12}, replication={"t-0": 12})
+    patch(path / f"{0:020}.log", 0, struct.pack(">q", 1 << 31))
+    for suffix in (".log", ".index", ".timeindex"):
+        (path / f"{12:020}{suffix}").write_bytes((path / f"{0:020}{suffix}").read_bytes())
+    plan, shutdown = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), plan.log_end_offset, shutdown) == ({0: [0, 8, 9]}, [], 12, CLEAN)
+
+
+def test_an_empty_segment_with_a_name_within_the_batches_does_not_cut_them(tmp_path: Path) -> None:
+    """It was the active one, and renamed: sound batches are more than a name."""
+    path = partition(tmp_path, "t-0", [batch(0, 8), batch(8), batch(9, 3)])
+    root_files(tmp_path, clean=False)
+    (path / f"{0:020}.index").write_bytes(b"\xff" * 8)
+    for suffix in (".log", ".index", ".timeindex"):
+        (path / f"{11:020}{suffix}").write_bytes(b"")
+    plan, _ = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), plan.log_end_offset) == ({0: [0, 8, 9]}, [], 12)
+
+
+@pytest.mark.parametrize("log_start", [855, 856])
+def test_a_partition_of_which_nothing_is_left_ends_at_its_log_start_or_beyond(tmp_path: Path, log_start: int) -> None:
+    """A wrong log start offset deletes a log; of this one nothing is left to be deleted."""
+    partition(tmp_path, "t-0")
+    root_files(tmp_path, clean=False, recovery_point={"t-0": 855}, log_start={"t-0": log_start})
+    plan, _ = repair(tmp_path)
+    assert (plan.log_end_offset, plan.log_start_offset) == (log_start, log_start)
+
+
+def test_a_batch_of_an_overlapping_segment_that_continues_a_damaged_one_counts_for_the_end(tmp_path: Path) -> None:
+    """It goes, for the other segment has the name of its offsets; they were given out all the same."""
+    last = batch(10, 8)
+    path = partition(tmp_path, "t-0", [batch(0, 5), batch(5, 3), batch(8, 2), last], epochs=[(0, 0)])
+    torn = [batch(5, 3).encode(), batch(8, 2).encode()]
+    root_files(tmp_path, clean=False)
+    (path / f"{5:020}.log").write_bytes(torn[0] + torn[1][:-3])
+    plan, _ = repair(tmp_path)
+    assert plan.log_end_offset == 18
+
+
 def test_the_indexes_of_a_torn_copy_are_no_evidence(tmp_path: Path) -> None:
     """Its first batch is torn and begins below the name: the offsets in its indexes count from a wrong name."""
     path = partition(tmp_path, "t-0", [batch(0, 6)], [batch(6, 8), batch(14, 5)])

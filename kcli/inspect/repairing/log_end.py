@@ -55,6 +55,17 @@ def _without_indexes(segment: Segment) -> Segment:
     return segment._replace(offset_index=None, time_index=None, transaction_index=None)
 
 
+def _moved_end(batch_end: int, salvages: Sequence[tuple[int, SegmentSalvage]]) -> int | None:
+    """Return the offset behind displaced batches of any segment that continue the log, or what its last header states."""
+    last = salvages[-1][1] if salvages else None
+    if last is None:
+        return None
+    end = max(batch_end, last.stated_end or 0, last.moved_end or 0)
+    for first, last_offset in sorted(offsets for _, salvage in salvages for offsets in salvage.displaced):
+        end = last_offset + 1 if first == end else end
+    return end if end > max(batch_end, last.stated_end or 0) else None
+
+
 def find_log_end(
     disk: Disk,
     before: PartitionResult,
@@ -87,7 +98,7 @@ def find_log_end(
         batch_end=batch_end,
         is_end_damaged=not salvages or salvages[-1][1].ends_damaged,
         stated_end=salvages[-1][1].stated_end if salvages else None,
-        moved_end=salvages[-1][1].moved_end if salvages else None,
+        moved_end=_moved_end(batch_end, salvages),
         empty_names=empty,
         unproven_names=[base for base in unproven if base not in empty],
     )

@@ -95,17 +95,32 @@ class _Placer:
 
     def place(self) -> Placement:
         """All steps; nothing is read but a header of each segment where the names are right."""
+        self._remove_empty_in_between()
         paths = self._log_paths()
         bases = sorted(base for base in paths.values() if base is not None)
         suspects = [path for path, base in paths.items() if base is None or self._looks_misplaced(path, base, bases)]
         if suspects:
             surveyed = {path: self._survey(path, base) for path, base in paths.items()}
-            suspects = self._copies(suspects, surveyed)
+            suspects = self._copies(suspects, surveyed, bases)
             known = {row for path, found in surveyed.items() if path not in suspects for row in found.batches}
             found = [surveyed[path] for path in suspects]
             misplaced = [one for one in found if _is_misplaced(one, bases, known) or _is_exchanged(one, found)]
             self._move(misplaced, [found for found in surveyed.values() if found not in misplaced])
         return Placement(frozenset(self._gone), self._remarks, self._lost)
+
+    def _remove_empty_in_between(self) -> None:
+        """Remove an empty last segment whose name is below the end of the sound batches before it."""
+        paths = sorted((base, path) for path, base in self._log_paths().items() if base is not None)
+        if len(paths) < 2 or self._planned.size(paths[-1][1]):
+            return
+        (_, before), (base_offset, path) = paths[-2:]
+        batches = self._survey(before, None).batches
+        # One batch alone may have a wrong offset.
+        is_sure = len(batches) > 1 and batches[-1][0] == batches[-2][1] + 1
+        if is_sure and base_offset <= batches[-1][1]:
+            self._planned.explain(path, f"it is empty, and batches of {_name(before)} reach beyond its name")
+            self._planned.remove(path)
+            self._remove_beside(base_offset)
 
     def _log_paths(self) -> dict[str, int | None]:
         """The .log files, by path, with the offset in the name; None where that is not one that a broker writes."""
@@ -131,12 +146,13 @@ class _Placer:
             file.close()
         return header is None or not base_offset <= header.last_offset < _name_end(base_offset, bases)
 
-    def _copies(self, suspects: list[str], surveyed: dict[str, _Found]) -> list[str]:
-        """Return for each suspect the copy: of two files with the same batches the one that has no index, else the suspect.
+    def _copies(self, suspects: list[str], surveyed: dict[str, _Found], bases: list[int]) -> list[str]:
+        """Return for each suspect the copy: of two files with the same batches the one whose name suits fewer of them.
 
-        A segment that the cleaner thinned out may begin so late that the name of its copy suits its batches as well. A segment
-        whose batches are below its name is not theirs, index or not. Another suspect is never the copy of this one, and no file
-        is named twice: a segment may have been copied several times.
+        The first batch of both may have a wrong offset that suits the name of the copy. If both names suit as many batches, the
+        copy is the file that has no index, else the suspect: a segment that the cleaner thinned out may begin so late that the
+        name of its copy suits its batches as well. A segment whose batches are below its name is not theirs, index or not.
+        Another suspect is never the copy of this one, and no file is named twice: a segment may have been copied several times.
         """
         copies: list[str] = []
         for path in suspects:
@@ -150,8 +166,10 @@ class _Placer:
                 and other.batches == found.batches
                 and other.path not in (*suspects, *copies)
             ]
-            without_index = [other for other in same if not self._has_index(surveyed[other])]
-            copies.append(without_index[0] if without_index and self._has_index(found) else path)
+            suits = _batches_within_name(found, bases)
+            worse = [other for other in same if _batches_within_name(surveyed[other], bases) < suits]
+            without_index = [other for other in same if not self._has_index(surveyed[other])] if self._has_index(found) else []
+            copies.append(next(iter([*worse, *without_index]), path))
         return copies
 
     def _has_index(self, found: _Found) -> bool:
@@ -265,6 +283,14 @@ def _name(path: str) -> str:
 def _name_end(base_offset: int, bases: list[int]) -> int:
     index = bisect_right(bases, base_offset)
     return bases[index] if index < len(bases) else INT64_MAX
+
+
+def _batches_within_name(found: _Found, bases: list[int]) -> int:
+    """Return how many batches of a file are where its name says."""
+    if found.base_offset is None:
+        return 0
+    end = _name_end(found.base_offset, bases)
+    return sum(found.base_offset <= first and last < end for first, last, _ in found.batches)
 
 
 def _keep(rows: set[tuple[int, int, int]], kept: set[tuple[int, int, int]], offsets: OffsetRanges) -> None:

@@ -16,8 +16,9 @@
       index whose .log is missing
     the last entry of an .index or a .timeindex       the offset behind it                    no
       (kcli.inspect.verification.index_ends)
-    the log start offset                              its offset                              no, and it decides nothing: a
-                                                                                                wrong one deletes the log
+    the log start offset                              its offset                              where no segment is left; else no,
+                                                                                                and it decides nothing: a wrong
+                                                                                                one deletes the log
 
 A crash can take the end of a log without a trace, so a checkpoint that is ahead of the log is believed then. After a clean
 stop log and checkpoints agree: one that does not agree is wrong, unless a second source reaches as far. A stop was not clean,
@@ -110,7 +111,7 @@ def collect_claims(
         for offset, what, strong, decides in (
             (options.high_watermark, "the high watermark", is_strong, True),
             (options.recovery_point, "the recovery point", is_strong, True),
-            (options.log_start_offset, "the log start offset", False, False),
+            (options.log_start_offset, "the log start offset", not partition.segments, not partition.segments),
             (stated_end, "the offset after the damaged batch at the end", True, True),
             (moved_end, "the offset after a batch that is out of order", True, True),
         )

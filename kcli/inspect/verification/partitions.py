@@ -355,7 +355,9 @@ class PartitionVerifier:
         )
         evidence = evident_end(claims, batch_end)
         if evidence.end_offset > self.end_offset:
-            start = max(batch_end, self._possible_log_start(evidence.end_offset))
+            # Without a segment the log start offset counts for the end; alone it does not show that records were deleted.
+            is_alone = not self._facts and len(evidence.sources) == 1
+            start = batch_end if is_alone else max(batch_end, self._possible_log_start(evidence.end_offset))
             if start < evidence.end_offset:
                 message = (
                     f"the log ends at offset {self.end_offset}, and it once reached {evidence.end_offset} "
