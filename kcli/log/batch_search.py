@@ -15,7 +15,7 @@ from struct import error as StructError
 from typing import TYPE_CHECKING
 
 from kcli.format import limits
-from kcli.format.primitives import FormatError, crc32c, read_varint
+from kcli.format.primitives import FormatError, crc32c, read_varint, read_varlong
 from kcli.format.record_batch import (
     CRC_START,
     ENTRY_HEAD_BYTES,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # A record's length, attributes, two deltas, two lengths and the number of its headers, each one byte.
 _LEAST_RECORD_BYTES = 6
 _RECORD_PROBE_BYTES = 16
+# The length, the attributes, the timestamp delta and the offset delta of a record, at most.
+_RECORD_HEAD_BYTES = 5 + 1 + 10 + 5
 
 
 def streamed_crc(file: DiskFile, header: RecordBatch | LegacyBatch) -> int | None:
@@ -246,6 +248,30 @@ def is_within_record(file: DiskFile, position: int, found: int, budget: SearchBu
             at += HEADER_BYTES
             is_after_header = True
     return not is_after_header and found < at <= file.size()
+
+
+def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget) -> int | None:
+    """Return the byte at which the records of an uncompressed batch end by their own lengths; None where they show no end.
+
+    As many records as the header states have to follow each other, with ascending offset deltas up to the last one.
+    """
+    if header.codec or not header.record_count:
+        return None
+    at, before = header.position + HEADER_BYTES, -1
+    for _ in range(header.record_count):
+        if not budget.take(_RECORD_HEAD_BYTES):
+            return None
+        head = file.read_at(at, _RECORD_HEAD_BYTES)
+        try:
+            length, behind = read_varint(head, 0, len(head))
+            _, delta_at = read_varlong(head, behind + 1, len(head))
+            offset_delta, _ = read_varint(head, delta_at, len(head))
+        except FormatError:
+            return None
+        if length < _LEAST_RECORD_BYTES or head[behind] or not before < offset_delta <= header.last_offset_delta:
+            return None
+        at, before = at + behind + length, offset_delta
+    return at if at <= file.size() else None
 
 
 class SoundBatches:

@@ -57,6 +57,7 @@ from kcli.log.batch_search import (
     least_offset,
     least_size,
     plausible_header,
+    records_end,
     stated_next_offset,
 )
 from kcli.log.disk import DiskFile
@@ -138,6 +139,9 @@ class Resynchroniser:
             proven = self._far_end_of_crc(header, followers, legacy=legacy)
         if proven is not None:
             return Continuation(proven, True)
+        by_records = records_end(self._file, header, self._budget) if isinstance(header, RecordBatch) else None
+        if by_records is not None and self._is_end_by_records(header, by_records, stated, fits=fits):
+            return Continuation(by_records, False)
         followers = [at for at in followers if at != stated and self._chain_end(at) is None]
         if (continues and leads_on) or any(self._passes(at, stated) for at in followers if at < stated):
             return Continuation(stated, False)
@@ -161,6 +165,20 @@ class Resynchroniser:
             return self._search(position, position + 1, legacy=legacy)
         has_size = header.size_bytes >= least_size(header)
         return self._search(position, self._end if has_size else position + 1, legacy=legacy)
+
+    def _is_end_by_records(self, header: RecordBatch | LegacyBatch, end: int, stated: int, *, fits: bool) -> bool:
+        """True where the entry ends at the byte that its records' own lengths lead to.
+
+        They agree with the stated length; or nothing can begin at the stated end, or it is inside of a sound batch that begins
+        where the records end. Payload would have to contain the CRC of bytes behind it for that.
+        """
+        if fits and end == stated and (end == self._end or self._may_begin(end)):
+            return True
+        behind = header_at(self._file, end)
+        if behind is None or behind.base_offset < header.next_offset or not is_sound(self._file, end):
+            return False
+        is_inside = behind.base_offset == header.next_offset and end < stated < end + behind.size_bytes
+        return is_inside or not (fits and self._may_begin(stated))
 
     def _can_be_batch(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> bool:
         """True where an entry may be a damaged batch, whose payload must not be searched; formats 0 and 1 say little of it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.index_entries import OffsetIndex, OffsetIndexEntry
 from kcli.format.records import Record, encode_records
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
 from kcli.inspect.repairing.repair_plan import PartitionPlan
@@ -14,7 +15,7 @@ from kcli.log.disk import OsDisk
 from kcli.log.log_directory import read_partition
 from kcli.log.quarantine import Quarantine
 from tests.damage.layout import patch
-from tests.inspect.verified import batch, codes, partition, root_files, verify
+from tests.inspect.verified import batch, codes, entry, marker, partition, root_files, verify
 
 KEPT_BYTES = len(batch(0, 5).encode()) + len(batch(8, 5).encode())
 
@@ -91,3 +92,44 @@ def test_the_mark_of_a_clean_stop_shows_a_log_directory_also_while_it_is_set_asi
     planned, done = repair(tmp_path, apply=False), repair(tmp_path)
     assert [one.code for one in planned[1].left] == ["meta-properties-missing"]
     assert [one.code for one in done[1].left] == ["meta-properties-missing"]
+
+
+def test_an_index_of_before_a_cut_does_not_cost_a_sound_batch(tmp_path: Path) -> None:
+    """Bytes before a batch go: the entry of the old .index points into it, and a broker would not load the log."""
+    batches = [batch(0, 2), batch(2, 8), batch(10, 2), batch(12, 5)]
+    path = partition(tmp_path, "t-0", batches)
+    log = path / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    sizes = [len(one.encode()) for one in batches]
+    data[sizes[0] - 3] ^= 1
+    data[-3] ^= 1
+    log.write_bytes(data)
+    log.with_suffix(".index").write_bytes(OffsetIndex.of(0, [OffsetIndexEntry(11, sum(sizes[:2]))]).encode())
+    root_files(tmp_path, clean=False, replication={"t-0": 17})
+    plan, _ = repair(tmp_path)
+    assert (holes(plan), plan.log_end_offset) == ([(0, 2), (12, 17)], 17)
+
+
+def test_a_segment_that_is_gone_is_named_also_where_the_next_one_begins_damaged(tmp_path: Path) -> None:
+    """The gap ends at the name of the segment; the damaged batch in it is named by itself."""
+    path = partition(tmp_path, "t-0", [batch(0, 4)], [batch(4, 8)], [batch(12, 2), batch(14, 2)])
+    root_files(tmp_path, recovery_point={"t-0": 16}, replication={"t-0": 16})
+    for file in path.glob(f"{4:020}.*"):
+        file.unlink()
+    log = path / f"{12:020}.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    plan, _ = repair(tmp_path)
+    assert holes(plan) == [(4, 12), (12, 14)]
+
+
+def test_an_entry_of_the_txnindex_may_begin_at_the_log_start(tmp_path: Path) -> None:
+    """The transaction began below it; a broker that recovers the segment reads from the log start on."""
+    batches = [batch(0, 5, producer=7, sequence=0, transactional=True), batch(5, 3, producer=7, sequence=5, transactional=True)]
+    path = partition(tmp_path, "t-0", batches[:1], [batches[1], marker(8, 7, abort=True)], snapshots={9: [entry(7, 7, 7)]})
+    root_files(tmp_path, recovery_point={"t-0": 9}, replication={"t-0": 9}, log_start={"t-0": 5})
+    (path / f"{5:020}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 7, 5, 8, 9))
+    assert "txnindex-mismatch" not in codes(verify(tmp_path))
+    (path / f"{5:020}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 7, 6, 7, 9))
+    assert "txnindex-mismatch" in codes(verify(tmp_path))

@@ -205,14 +205,19 @@ def test_garbage_before_between_and_behind(tmp_path: Path, log: bytes) -> None:
     assert (left, found.cuts[0].start, found.cuts[0].end) == (log, len(log), len(log) + 5000)
 
 
-def brute_force(rows: list[tuple[int, int]]) -> int:
+def score_of(chosen: list[tuple[int, int]]) -> tuple[int, int]:
+    """Two points for each batch, one for each that follows the one before it or the segment's start; the gaps, negative."""
+    pairs = list(itertools.pairwise([(0, -1), *chosen]))
+    return 2 * len(chosen) + sum(b[0] == a[1] + 1 for a, b in pairs), sum(a[1] + 1 - b[0] for a, b in pairs)
+
+
+def brute_force(rows: list[tuple[int, int]]) -> tuple[int, int]:
     """The best score of any choice, by trying all."""
-    best = 0
+    best = (0, 0)
     for mask in range(1 << len(rows)):
         chosen = [row for i, row in enumerate(rows) if mask >> i & 1]
         if all(after[0] > before[1] for before, after in itertools.pairwise(chosen)):
-            score = 2 * len(chosen) + sum(b[0] == a[1] + 1 for a, b in itertools.pairwise(chosen))
-            best = max(best, score)
+            best = max(best, score_of(chosen))
     return best
 
 
@@ -226,5 +231,27 @@ def test_the_choice_is_the_best_there_is(seed: int) -> None:
         batches.insert(i, Batch(i * 100, i * 100 + 100, first, last, 0))
     chosen = [rows[index] for index in choose(batches, 0, 1000)]
     assert all(after[0] > before[1] for before, after in itertools.pairwise(chosen))
-    score = 2 * len(chosen) + sum(b[0] == a[1] + 1 for a, b in itertools.pairwise(chosen))
-    assert score == brute_force(rows)
+    assert score_of(chosen) == brute_force(rows)
+
+
+def test_a_wrong_offset_that_overlaps_the_batch_before_it_does_not_cost_that_one(tmp_path: Path, log: bytes) -> None:
+    """One bit makes offset 3 to 1: of two choices with as many batches the one that begins at the segment's start is right."""
+    size = size_of(log)
+    found, left = salvage(tmp_path, patched(log, size, (1).to_bytes(8, "big")))
+    assert (left, found.displaced) == (log, [])
+
+
+def test_a_wrong_offset_far_beyond_the_log_does_not_cost_the_batch_behind_it(tmp_path: Path, log: bytes) -> None:
+    """Two batches that follow no other: the one whose gap is smaller stays, and with it the other one is put right."""
+    size = size_of(log)
+    data = patched(log, 10 * size, (30 + (1 << 29)).to_bytes(8, "big"))
+    _, left = salvage(tmp_path, data)
+    assert left == log
+
+
+def test_two_wrong_leader_epochs_next_to_each_other_are_put_right(tmp_path: Path, log: bytes) -> None:
+    """A negative one is no example for the next."""
+    size = size_of(log)
+    damaged = patched(patched(log, 12, (-2147483648).to_bytes(4, "big", signed=True)), size + 12, (32).to_bytes(4, "big"))
+    _, left = salvage(tmp_path, damaged)
+    assert left == log

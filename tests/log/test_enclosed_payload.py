@@ -134,3 +134,41 @@ def test_a_wrong_length_that_leads_to_payload_with_the_next_offset_is_not_believ
     found = read_batches(tmp_path / f"{0:020}.log", before + outer + behind)
     inner_position = len(before) + outer.find(inner)
     assert (inner_position, True) not in found
+
+
+def with_fault(outer: bytes, length_bytes: int | None = None) -> bytearray:
+    """A batch with one wrong bit in the value of its last record, and another length."""
+    damaged = bytearray(outer)
+    damaged[-3] ^= 1
+    if length_bytes is not None:
+        damaged[8:12] = (length_bytes - 12).to_bytes(4, "big", signed=True)
+    return damaged
+
+
+def test_the_last_batch_behind_a_damaged_one_and_a_gap_is_kept(tmp_path: Path) -> None:
+    """A cleaner took offsets 10 to 13. The records of the damaged batch end where its length says: that is no payload."""
+    before, behind = batch(0, b"v", b"v"), batch(14, b"v", b"v")
+    damaged = with_fault(batch(5, b"v", b"last value"))
+    found = read_batches(tmp_path / f"{0:020}.log", before + damaged + behind)
+    assert found == [(0, True), (len(before), False), (len(before + damaged), True)]
+
+
+@pytest.mark.parametrize("length_bytes", [None, 1 << 20, 70, 0], ids=["right", "beyond the end", "into a record", "none"])
+def test_the_records_lengths_show_where_a_damaged_batch_ends(tmp_path: Path, length_bytes: int | None) -> None:
+    """Also where the stated length leads nowhere, and no index tells of the batch behind."""
+    before, behind = batch(0, b"v", b"v"), batch(10, b"v", b"v")
+    damaged = with_fault(batch(5, b"v", b"last value"), length_bytes)
+    found = read_batches(tmp_path / f"{0:020}.log", before + damaged + behind)
+    assert [at for at, is_sound in found if is_sound] == [0, len(before + damaged)]
+
+
+def test_a_length_that_leads_into_the_next_batch_is_not_believed(tmp_path: Path) -> None:
+    """It leads to payload with the next offset that ends with the file; but the batch around it has that offset too."""
+    before = batch(0, b"v", b"v")
+    inner = batch(10, FORGED, FORGED)
+    # The forged batch is the value of the last record: its number of headers, zero, is behind it.
+    behind = batch(10, b"v", inner)
+    outer = batch(5, b"v", b"last value")
+    damaged = with_fault(outer, len(outer) + behind.find(inner))
+    found = read_batches(tmp_path / f"{0:020}.log", before + damaged + behind)
+    assert [at for at, is_sound in found if is_sound] == [0, len(before + outer)]

@@ -30,6 +30,7 @@ from kcli.format.record_batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_POSITION,
+    NO_LEADER_EPOCH,
     RecordBatch,
     read_header,
 )
@@ -202,8 +203,8 @@ class _Mender:
         for index in range(1, last):
             before, behind = epochs[index - 1], epochs[index + 1]
             if epochs[index] != before == behind or (before <= behind and not before <= epochs[index] <= behind):
-                self._set_leader_epoch(index, epochs[index - 1])
-        if last > 0 and epochs[0] > epochs[1]:
+                self._set_leader_epoch(index, before if before >= NO_LEADER_EPOCH else behind)
+        if last > 0 and not NO_LEADER_EPOCH <= epochs[0] <= epochs[1]:
             self._set_leader_epoch(0, epochs[1])
         if last > 0 and epochs[last] < epochs[last - 1]:
             self._set_leader_epoch(last, epochs[last - 1])

@@ -60,10 +60,11 @@ def _moved_end(batch_end: int, salvages: Sequence[tuple[int, SegmentSalvage]]) -
     last = salvages[-1][1] if salvages else None
     if last is None:
         return None
-    end = max(batch_end, last.stated_end or 0, last.moved_end or 0)
+    stated = end = max(batch_end, last.stated_end or 0)
+    end = max(end, last.moved_end or 0)
     for first, last_offset in sorted(offsets for _, salvage in salvages for offsets in salvage.displaced):
         end = last_offset + 1 if first == end else end
-    return end if end > max(batch_end, last.stated_end or 0) else None
+    return end if end > stated else None
 
 
 def find_log_end(

@@ -322,14 +322,14 @@ class _Planner:
 
     def _take_away(self, refusal: LogRefusedError) -> None:
         path, name = refusal.path, parse_file_name(base_name(refusal.path))
-        self.remarks.append(Remark(path, f"a broker does not load the log: {refusal.message}"))
-        if name.state is FileState.SWAP and name.kind is FileKind.LOG and name.base_offset is not None:
-            index = self._path(name.base_offset, FileKind.INDEX, FileState.SWAP)
+        if name.kind is FileKind.LOG and name.base_offset is not None:
+            index = self._path(name.base_offset, FileKind.INDEX, name.state)
             # Once: looking for the segment's end makes a new one, which leads nowhere.
             if self.planned.exists(index) and index not in self.misleading:
                 self.misleading.add(index)
                 self._remove(index, "it points at bytes of its segment that are not a batch")
                 return
+        self.remarks.append(Remark(path, f"a broker does not load the log: {refusal.message}"))
         position, end = refusal.position, refusal.end_position
         if name.kind is not FileKind.LOG or position is None or end is None or name.base_offset is None:
             self._remove(path, refusal.message)

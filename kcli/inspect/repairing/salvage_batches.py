@@ -1,7 +1,8 @@
 """The sound batches of a damaged segment, and which of them agree with each other in their offsets.
 
 Where offsets contradict each other (a batch twice, two changed about, a forged delta) the largest number of batches that
-agree is chosen, and of equal choices the one in which more of them follow each other without a gap.
+agree is chosen. Of equal choices that one is taken in which more of them follow each other, or the segment's start, without a
+gap; then the one whose gaps are smaller.
 """
 
 from __future__ import annotations
@@ -62,41 +63,57 @@ def choose(batches: Batches, first_offset: int, end_offset: int) -> list[int]:
     before = first_offset - 1
     for index in fitting:
         if batches.base_offset[index] <= before:
-            return _largest_choice(batches, fitting)
+            return _largest_choice(batches, fitting, first_offset)
         before = batches.last_offset[index]
     return fitting
 
 
-def _largest_choice(batches: Batches, fitting: list[int]) -> list[int]:
-    """The choice with the highest score: two for each batch, one for each that follows its predecessor without a gap.
+class _Score(NamedTuple):
+    """How good a choice is: two points for each batch, one for each that follows its predecessor without a gap; its offsets."""
+
+    points: int = 0
+    offsets: int = 0
+
+    def with_batch(self, points: int, offsets: int) -> _Score:
+        """Return the score of the choice and one more batch."""
+        return _Score(self.points + points, self.offsets + offsets)
+
+
+def _largest_choice(batches: Batches, fitting: list[int], first_offset: int) -> list[int]:
+    """Return the choice with the highest score of batches that may begin at `first_offset`.
 
     Batches are tried in the order of the file; the best choice that ends with one depends on the best that end below it,
     which a tree of prefix maxima over the last offsets (Fenwick) gives in log n steps.
     """
     lasts = sorted({batches.last_offset[index] for index in fitting})
-    tree: list[tuple[int, int]] = [(0, -1)] * (len(lasts) + 1)  # (score, index of the batch that it ends with)
-    ending_at: dict[int, tuple[int, int]] = {}
+    nothing = (_Score(), -1)
+    tree = [nothing] * (len(lasts) + 1)  # (score, index of the batch that it ends with)
+    ending_at = {first_offset - 1: nothing}
     before: dict[int, int] = {}
-    best_of_all = (0, -1)
+    best_of_all = nothing
+    least_gaps = 0
     for index in fitting:
         base_offset, last_offset = batches.base_offset[index], batches.last_offset[index]
-        best = (0, -1)
+        best = nothing
         slot = bisect_left(lasts, base_offset)
         while slot > 0:
             best = max(best, tree[slot])
             slot &= slot - 1
         if base_offset - 1 in ending_at:
             score, neighbour = ending_at[base_offset - 1]
-            best = max(best, (score + 1, neighbour))
+            best = max(best, (score.with_batch(1, 0), neighbour))
         before[index] = best[1]
-        found = (best[0] + 2, index)
-        if found[0] > ending_at.get(last_offset, (0, -1))[0]:
+        found = (best[0].with_batch(2, last_offset - base_offset + 1), index)
+        if found[0] > ending_at.get(last_offset, nothing)[0]:
             ending_at[last_offset] = found
         slot = bisect_left(lasts, last_offset) + 1
         while slot <= len(lasts):
             tree[slot] = max(tree[slot], found)
             slot += slot & -slot
-        best_of_all = max(best_of_all, found)
+        # Of choices that end at one offset that with the most offsets has the smallest gaps.
+        gaps = last_offset + 1 - first_offset - found[0].offsets
+        if (found[0].points, -gaps) > (best_of_all[0].points, -least_gaps):
+            best_of_all, least_gaps = found, gaps
     chosen = []
     index = best_of_all[1]
     while index >= 0:

@@ -106,6 +106,7 @@ class PartitionVerifier:
         self._check_missing_indexes(segment, is_last)
         index = TransactionIndexCheck(self.disk, segment.transaction_index, segment.log, segment.base_offset, self.findings)
         index.tail_may_be_missing = is_last and self.options.is_live
+        index.log_start_offset = self.log_start_offset
         self.tracker.path, self.tracker.index = segment.log, index
         try:
             facts = self._read_segment(segment)
@@ -250,9 +251,13 @@ class PartitionVerifier:
                     code = "offset-hole" if is_hole else "offset-gap"
                     self.findings.add(code, facts.path, message, position=position, offset=start)
                     self._missing += facts.gap_ranges if is_hole else []
-            if facts.gap_before is None or facts.starts_damaged:
+            gap = facts.gap_before
+            if gap is not None and facts.starts_damaged:
+                # The damage is named; the offsets up to the segment's name are not among it.
+                gap = (gap[0], facts.base_offset) if gap[0] < facts.base_offset else None
+            if gap is None:
                 continue
-            start, end = facts.gap_before
+            start, end = gap
             if before is None:
                 # A segment's name is its first offset, except where a cleaner took the first batches.
                 if not self._is_cleaned_up_to(end):

@@ -37,6 +37,7 @@ class TransactionIndexCheck:
         self.base_offset = base_offset
         self.findings = findings
         self.tail_may_be_missing = False  # of a segment that a running broker writes to
+        self.log_start_offset = 0
         self._entries: Iterator[tuple[int, AbortedTxn]] = iter(())  # slot, entry
         self._next: tuple[int, AbortedTxn] | None = None
         self._passed: list[tuple[int, AbortedTxn]] = []  # entries that no marker belongs to
@@ -109,6 +110,9 @@ class TransactionIndexCheck:
                 )
             return
         slot, entry = found
+        if txn.first_offset < self.log_start_offset and txn.first_offset < entry.first_offset <= txn.last_offset:
+            # A recovery reads the batches from the log start on: the entry begins with the first that it has read.
+            entry = entry._replace(first_offset=txn.first_offset)
         if is_exact:
             fits = entry == txn
         else:
