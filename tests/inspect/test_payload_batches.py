@@ -173,10 +173,13 @@ def test_a_candidate_inside_is_a_remark_and_taken_on_request_only(tmp_path: Path
 
 
 def test_the_index_shows_where_the_log_goes_on(tmp_path: Path) -> None:
-    """An entry that points at a sound batch with its offset: what lies before it stays in doubt, all behind it is read."""
+    """An entry that points at a sound batch with its offset: what lies before it stays in doubt, all behind it is read.
+
+    The length of the first record is wrong too: the records do not show where the batch ends.
+    """
     log = Log(tmp_path / "t-0", forged(11, 2), index_every=5)
     log.state_size(1 << 20)
-    log.flip(log.victim + HEADER_BYTES + 3)
+    log.flip(log.victim + HEADER_BYTES, 64)
     assert log.read() == [0, 5, 20, 25]
     kept, lost, _ = log.salvage()
     assert (kept, lost) == ([0, 5, 20, 25], [(10, 20)])
