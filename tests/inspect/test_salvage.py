@@ -249,6 +249,28 @@ def test_a_wrong_offset_far_beyond_the_log_does_not_cost_the_batch_behind_it(tmp
     assert left == log
 
 
+def test_the_last_batch_twice_is_no_batch_with_a_wrong_offset(tmp_path: Path) -> None:
+    """Its offset 10 and the next one, 11, differ by one bit: the copy goes, and its records do not appear at offset 11."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    for count in (5, 5, 1):
+        builder.append([(b"key", b"value")] * count)
+    data = bytes(builder.log)
+    last = data[data.rfind((10).to_bytes(8, "big")) :]
+    found, left = salvage(tmp_path, data + last)
+    assert (left, found.next_offset) == (data, 11)
+
+
+def test_a_wrong_offset_that_is_that_of_the_next_batch_is_put_right(tmp_path: Path) -> None:
+    """Both choices have a gap of eight offsets; the batch with the wrong one fills it."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    for count in (8, 8, 3):
+        builder.append([(b"key", b"value")] * count)
+    data = bytes(builder.log)
+    second = data.find((8).to_bytes(8, "big"))
+    _, left = salvage(tmp_path, patched(data, second, (16).to_bytes(8, "big")))
+    assert left == data
+
+
 def test_two_wrong_leader_epochs_next_to_each_other_are_put_right(tmp_path: Path, log: bytes) -> None:
     """A negative one is no example for the next."""
     size = size_of(log)

@@ -156,7 +156,7 @@ class _Mender:
         crc = streamed_crc(self.file, header)
         if crc is None or (crc ^ header.crc).bit_count() > 1 or header.last_offset_delta < 0 or header.record_count < 0:
             return
-        offset = self._offset_that_fits(index, header)
+        offset = None if self._is_copy(header) else self._offset_that_fits(index, header)
         if offset is None:
             return
         mended = header._replace(base_offset=offset, crc=crc)
@@ -164,6 +164,15 @@ class _Mender:
         if mended != stated and self.content_fault(LogBatch(mended, None, mended.crc, self.file)) is None:
             self._note(stated, mended)
             self.kept.insert(index, Batch(start, end, offset, mended.last_offset, mended.partition_leader_epoch))
+
+    def _is_copy(self, header: RecordBatch) -> bool:
+        """True where a batch that stays has the same offset, size and CRC: the bytes are there twice."""
+        index = bisect_left(self.kept.base_offset, header.base_offset)
+        if index == len(self.kept) or self.kept.base_offset[index] != header.base_offset:
+            return False
+        position = self.kept.position[index]
+        crc = self.file.read_at(position + CRC_POSITION, 4)
+        return self.kept.end[index] - position == header.size_bytes and crc == header.crc.to_bytes(4, "big")
 
     def _offset_that_fits(self, index: int, header: RecordBatch) -> int | None:
         """The stated base offset where it lies between the neighbours', else that of a gap which the batch fills."""

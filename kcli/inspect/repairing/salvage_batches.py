@@ -2,7 +2,7 @@
 
 Where offsets contradict each other (a batch twice, two changed about, a forged delta) the largest number of batches that
 agree is chosen. Of equal choices that one is taken in which more of them follow each other, or the segment's start, without a
-gap; then the one whose gaps are smaller.
+gap; then the one whose gaps are smaller, and of these the one that ends later in the file: a batch before it may fill the gap.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _largest_choice(batches: Batches, fitting: list[int], first_offset: int) -> 
             slot += slot & -slot
         # Of choices that end at one offset that with the most offsets has the smallest gaps.
         gaps = last_offset + 1 - first_offset - found[0].offsets
-        if (found[0].points, -gaps) > (best_of_all[0].points, -least_gaps):
+        if (found[0].points, -gaps) >= (best_of_all[0].points, -least_gaps):
             best_of_all, least_gaps = found, gaps
     chosen = []
     index = best_of_all[1]
