@@ -13,7 +13,9 @@
              with as many partitions as it is started for) nor InitProducerId (no idempotent cells)
 
 Each round starts a process a broker over an empty directory (the bare loop one a number of partitions), loads it for --warm
-seconds that do not count (so long as a cell) and goes through the cells. With --fresh each cell has its own process and empty
+seconds that do not count (so long as a cell) and goes through the cells, in an order of its own, the same for all brokers. What
+a cell wrote is deleted before the next one begins: on a virtual machine memory that was never touched costs up to seven times a
+plain write, so that later cells look slow where the page cache grows. With --fresh each cell has its own process and empty
 directory, the brokers in turn, warmed only where --warm says so: so the bare loop is to be compared, since nothing of a cell
 before is left; Apache Kafka's compiler is cold then. Tables on stdout, medians of the rounds; a line of JSON a cell on stderr.
 Client and broker share the machine, so that megabytes per second of the broker's CPU time are the steadier figure.
@@ -24,9 +26,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -42,6 +46,8 @@ MANY_SEGMENTS = 10
 LEAST_SEGMENT_BYTES = 1 << 20  # Kafka takes no smaller segment.bytes
 FILL_S = 120  # within which the slowest broker has taken what a consume cell reads
 READ_S = 60
+FORGET_S = 60  # within which the files of a deleted topic are gone; a broker waits FILE_DELETE_DELAY_MS first
+FILE_DELETE_DELAY_MS = 200
 ASKED_OF_BARE = 0.65
 # So many times Kafka's megabytes per CPU-second: by what is done, record bytes and partitions.
 ASKED_OF_KAFKA = {
@@ -132,7 +138,8 @@ class Session:
         key = partitions if self.name == "bare" else 0
         if key not in self._brokers:
             directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.options.work))
-            broker = self._brokers[key] = Broker(self.name, directory, partitions=partitions)
+            overrides = () if self.name == "bare" else (f"log.segment.delete.delay.ms={FILE_DELETE_DELAY_MS}",)
+            broker = self._brokers[key] = Broker(self.name, directory, partitions=partitions, overrides=overrides)
             broker.start()
             if self.options.warm:
                 for cell in (Cell("produce", 100, 1, "1"), Cell("produce", 1024, partitions, "all")):
@@ -172,6 +179,11 @@ class Session:
         client = Client(broker.port)
         client.ask(DELETE_TOPICS, 5, API_KEYS[DELETE_TOPICS].request.new(topic_names=[topic], timeout_ms=30_000))
         client.close()
+        end = time.monotonic() + FORGET_S
+        while any((broker.directory / "data").glob(f"{topic}-*")):
+            if time.monotonic() > end:
+                raise LoadError(f"{self.name} still has files of {topic} {FORGET_S} s after the topic was deleted")
+            time.sleep(0.05)
 
 
 def measurements(cells: Sequence[Cell], rdload: LoadGenerator, options: argparse.Namespace) -> Iterator[tuple[Cell, str, Load]]:
@@ -186,8 +198,9 @@ def measurements(cells: Sequence[Cell], rdload: LoadGenerator, options: argparse
         finally:
             session.close()
 
-    for _ in range(options.rounds):
-        for some in [[cell] for cell in cells] if options.fresh else [cells]:
+    for number in range(options.rounds):
+        shuffled = random.Random(number).sample(list(cells), len(cells))
+        for some in [[cell] for cell in cells] if options.fresh else [shuffled]:
             for name in options.brokers:
                 yield from of(name, some)
 
