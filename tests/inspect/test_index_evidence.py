@@ -124,6 +124,19 @@ def test_a_segment_that_is_gone_is_named_also_where_the_next_one_begins_damaged(
     assert holes(plan) == [(4, 12), (12, 14)]
 
 
+def test_a_segment_that_is_gone_is_named_also_behind_one_with_damage(tmp_path: Path) -> None:
+    """The damage is in its middle: the gap behind its last batch is no part of it."""
+    path = partition(tmp_path, "t-0", [batch(0, 4), batch(4, 2), batch(6, 2)], [batch(8, 4)], [batch(12, 2)])
+    root_files(tmp_path, recovery_point={"t-0": 14}, replication={"t-0": 14})
+    for file in path.glob(f"{8:020}.*"):
+        file.unlink()
+    log = path / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[len(batch(0, 4).encode()) + 70] ^= 1
+    log.write_bytes(data)
+    assert holes(repair(tmp_path)[0]) == [(4, 6), (8, 12)]
+
+
 def test_an_entry_of_the_txnindex_may_begin_at_the_log_start(tmp_path: Path) -> None:
     """The transaction began below it; a broker that recovers the segment reads from the log start on."""
     batches = [batch(0, 5, producer=7, sequence=0, transactional=True), batch(5, 3, producer=7, sequence=5, transactional=True)]

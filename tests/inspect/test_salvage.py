@@ -229,7 +229,7 @@ def test_the_choice_is_the_best_there_is(seed: int) -> None:
     batches = Batches()
     for i, (first, last) in enumerate(rows):
         batches.insert(i, Batch(i * 100, i * 100 + 100, first, last, 0))
-    chosen = [rows[index] for index in choose(batches, 0, 1000)]
+    chosen = [rows[index] for index in choose(batches, 0, 1000)[0]]
     assert all(after[0] > before[1] for before, after in itertools.pairwise(chosen))
     assert score_of(chosen) == brute_force(rows)
 
@@ -268,6 +268,16 @@ def test_a_wrong_offset_that_is_that_of_the_next_batch_is_put_right(tmp_path: Pa
     data = bytes(builder.log)
     second = data.find((8).to_bytes(8, "big"))
     _, left = salvage(tmp_path, patched(data, second, (16).to_bytes(8, "big")))
+    assert left == data
+
+
+def test_of_two_choices_that_one_stays_with_which_the_other_batch_can_be_put_right(tmp_path: Path) -> None:
+    """Offsets 0 to 4 look like 1 to 5, and the last batch begins at 5; only the first one can have one wrong bit."""
+    builder = PartitionBuilder(tmp_path / "t-0")
+    for count in (5, 3):
+        builder.append([(b"key", b"value")] * count)
+    data = bytes(builder.log)
+    _, left = salvage(tmp_path, patched(data, 0, (1).to_bytes(8, "big")))
     assert left == data
 
 

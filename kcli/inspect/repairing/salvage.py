@@ -141,12 +141,11 @@ class LogSalvager:
             end_offset = min(end_offset, base_offset + INT32_MAX + 1)
             first_offset = max(first_offset, base_offset)
             bounds = (first_offset, end_offset)
-            kept = batches.pick(choose(batches, *bounds))
             edges = [found.position for found in unsound if found.is_entry]
-            # First: a batch whose header is fixed takes its offset from those before it.
-            mends = mend_last_offset(kept, first_offset, known_ends)
-            mends += mend_headers(reader.file, kept, bounds, size_bytes, self._content_fault, edges)
-            mends += mend_last_offset(kept, first_offset, known_ends)
+            found = [
+                self._mended(reader, batches.pick(chosen), bounds, known_ends, edges) for chosen in choose(batches, *bounds)
+            ]
+            kept, mends = max(found, key=lambda one: len(one[0]))
             inner = self._search_inside(reader, kept, unsound, bounds)
         cuts = _cuts(kept, faults, batches, first_offset, size_bytes)
         next_offset = kept.last_offset[-1] + 1 if len(kept) else first_offset
@@ -190,6 +189,16 @@ class LogSalvager:
             if not found.is_valid:
                 awaits = found.header
         return batches, faults, unsound
+
+    def _mended(
+        self, reader: SegmentReader, kept: Batches, bounds: tuple[int, int], known_ends: Sequence[int], edges: Sequence[int]
+    ) -> tuple[Batches, list[Mend]]:
+        """Fix what is wrong in headers of batches next to those kept -> all that stay, and the fixes."""
+        # First: a batch whose header is fixed takes its offset from those before it.
+        mends = mend_last_offset(kept, bounds[0], known_ends)
+        mends += mend_headers(reader.file, kept, bounds, reader.end_position(), self._content_fault, edges)
+        mends += mend_last_offset(kept, bounds[0], known_ends)
+        return kept, mends
 
     def _search_inside(
         self, reader: SegmentReader, kept: Batches, unsound: list[_Unsound], bounds: tuple[int, int]

@@ -2,13 +2,15 @@
 
 Where offsets contradict each other (a batch twice, two changed about, a forged delta) the largest number of batches that
 agree is chosen. Of equal choices that one is taken in which more of them follow each other, or the segment's start, without a
-gap; then the one whose gaps are smaller, and of these the one that ends later in the file: a batch before it may fill the gap.
+gap; then the one whose gaps are smaller. Another one is better if a batch that it leaves out has a wrong offset and fills a
+gap with the right one: so the choice that ends last in the file is an alternative.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kcli.format.record_batch import MAGIC
@@ -53,8 +55,8 @@ class Batches:
         return picked
 
 
-def choose(batches: Batches, first_offset: int, end_offset: int) -> list[int]:
-    """The batches that agree in offsets [first_offset, end_offset) -> their indexes; see the head of this module."""
+def choose(batches: Batches, first_offset: int, end_offset: int) -> list[list[int]]:
+    """Return the indexes of the batches that agree in offsets [first_offset, end_offset): the best choice, and alternatives."""
     fitting = [
         index
         for index in range(len(batches))
@@ -63,9 +65,9 @@ def choose(batches: Batches, first_offset: int, end_offset: int) -> list[int]:
     before = first_offset - 1
     for index in fitting:
         if batches.base_offset[index] <= before:
-            return _largest_choice(batches, fitting, first_offset)
+            return _largest_choices(batches, fitting, first_offset)
         before = batches.last_offset[index]
-    return fitting
+    return [fitting]
 
 
 class _Score(NamedTuple):
@@ -79,8 +81,8 @@ class _Score(NamedTuple):
         return _Score(self.points + points, self.offsets + offsets)
 
 
-def _largest_choice(batches: Batches, fitting: list[int], first_offset: int) -> list[int]:
-    """Return the choice with the highest score of batches that may begin at `first_offset`.
+def _largest_choices(batches: Batches, fitting: list[int], first_offset: int) -> list[list[int]]:
+    """Return the choice with the highest score of batches that may begin at `first_offset`, and one with as many points.
 
     Batches are tried in the order of the file; the best choice that ends with one depends on the best that end below it,
     which a tree of prefix maxima over the last offsets (Fenwick) gives in log n steps.
@@ -90,7 +92,7 @@ def _largest_choice(batches: Batches, fitting: list[int], first_offset: int) -> 
     tree = [nothing] * (len(lasts) + 1)  # (score, index of the batch that it ends with)
     ending_at = {first_offset - 1: nothing}
     before: dict[int, int] = {}
-    best_of_all = nothing
+    best_of_all = latest = nothing
     least_gaps = 0
     for index in fitting:
         base_offset, last_offset = batches.base_offset[index], batches.last_offset[index]
@@ -114,8 +116,14 @@ def _largest_choice(batches: Batches, fitting: list[int], first_offset: int) -> 
         gaps = last_offset + 1 - first_offset - found[0].offsets
         if (found[0].points, -gaps) >= (best_of_all[0].points, -least_gaps):
             best_of_all, least_gaps = found, gaps
+        if found[0].points >= latest[0].points:
+            latest = found
+    return [_choice(before, index) for index in dict.fromkeys((best_of_all[1], latest[1]))]
+
+
+def _choice(before: Mapping[int, int], index: int) -> list[int]:
+    """Return the batches of the choice that ends with the one at `index`."""
     chosen = []
-    index = best_of_all[1]
     while index >= 0:
         chosen.append(index)
         index = before[index]

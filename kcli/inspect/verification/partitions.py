@@ -265,7 +265,7 @@ class PartitionVerifier:
                     code = "offset-hole" if self.options.is_never_compacted else "offset-gap"
                     self.findings.add(code, facts.path, message, offset=start)
                     self._missing += [(start, end)] if self.options.is_never_compacted else []
-            elif not before.is_damaged and not inner_gaps and not self._is_cleaned_up_to(end):
+            elif not before.ends_damaged and not inner_gaps and not self._is_cleaned_up_to(end):
                 message = f"missing before the segment: {format_offsets(start, end)}"
                 self.findings.add("segment-gap", facts.path, message, offset=start)
                 self._missing.append((start, end))
