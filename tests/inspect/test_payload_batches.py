@@ -172,6 +172,17 @@ def test_a_candidate_inside_is_a_remark_and_taken_on_request_only(tmp_path: Path
     assert kinds == [LOST_PLACE]
 
 
+def test_a_candidate_where_the_damaged_batch_ends_is_a_remark_too(tmp_path: Path) -> None:
+    """The stated length is right, and leads to a batch that is the last one and does not continue the offsets."""
+    log = Log(tmp_path / "t-0", b"value")
+    data = log.path.read_bytes()
+    gone = log.starts[VICTIM // PER_BATCH + 2]
+    log.path.write_bytes(data[: log.behind] + data[gone : log.starts[5]])
+    log.flip(log.victim + HEADER_BYTES, 64)
+    kept, _, inner = log.salvage()
+    assert (kept, inner) == ([0, 5], 1)
+
+
 def test_the_index_shows_where_the_log_goes_on(tmp_path: Path) -> None:
     """An entry that points at a sound batch with its offset: what lies before it stays in doubt, all behind it is read.
 

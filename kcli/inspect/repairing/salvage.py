@@ -205,13 +205,13 @@ class LogSalvager:
     ) -> list[InnerBatches]:
         """Find what looks like sound batches inside of the damaged bytes that go; with take_inner they join `kept`."""
         inner: list[InnerBatches] = []
-        for position, end, is_closed, *_ in unsound:
-            index = bisect_left(kept.position, position)
-            if is_closed or (index < len(kept) and kept.position[index] < end):
+        for damaged in unsound:
+            index = bisect_left(kept.position, damaged.position)
+            if damaged.is_closed or (index < len(kept) and kept.position[index] < damaged.end):
                 continue
-            found = self._inside(reader, kept, index, _Unsound(position, end, False), bounds)
+            found = self._inside(reader, kept, index, damaged, bounds)
             if found:
-                inner.append(InnerBatches(position, end, found))
+                inner.append(InnerBatches(damaged.position, damaged.end, found))
             for slot, batch in enumerate(found if self._take_inner else ()):
                 kept.insert(index + slot, batch)
         return inner
@@ -224,7 +224,9 @@ class LogSalvager:
         before = max(kept.last_offset[index - 1] if index else -1, bounds[0] - 1)
         behind = kept.base_offset[index] if index < len(kept) else bounds[1]
         budget = SearchBudget(reader.end_position())
-        position = find_batch(reader.file, damaged.position + 1, damaged.end, budget=budget)
+        # Where the place is lost, the first byte may be that of a batch.
+        start = damaged.position + (1 if damaged.is_entry else 0)
+        position = find_batch(reader.file, start, damaged.end, budget=budget)
         while position is not None:
             batch = reader.batch_at(position)
             end = position + 1
