@@ -13,6 +13,11 @@ questions are asked in this order; the first yes decides:
              the file's end if it is near; then, if the stated
              length leads nowhere, every sound batch and every
              header with the next offset
+    recorded Do as many records as the header states lead,      there                          two sources agree, or the
+             by their own lengths, to the stated end? Or to      (the entry is lost)            other one is impossible;
+             a later sound batch, where the stated end is                                       payload would need the CRC
+             impossible, or inside of that batch or of the                                      of what is behind it
+             records?
     stated   Is a header with exactly the next offset at the     at the stated end              length and offsets agree,
              stated end, or does a chain of headers lead on      (the entry is lost)            or length and .index do
              from there to a batch that the .index points at?
@@ -169,16 +174,19 @@ class Resynchroniser:
     def _is_end_by_records(self, header: RecordBatch | LegacyBatch, end: int, stated: int, *, fits: bool) -> bool:
         """True where the entry ends at the byte that its records' own lengths lead to.
 
-        They agree with the stated length; or nothing can begin at the stated end, or it is inside of a sound batch that begins
-        where the records end. Payload would have to contain the CRC of bytes behind it for that.
+        They agree with the stated length. Or a sound batch begins where the records end, and at the stated end nothing can
+        begin, or a batch that is inside of the records, or of the batch behind them if that has the next offset: payload would
+        have to contain the CRC of bytes behind it for that.
         """
         if fits and end == stated and (end == self._end or self._may_begin(end)):
             return True
-        behind = header_at(self._file, end)
+        behind, other = header_at(self._file, end), header_at(self._file, stated)
         if behind is None or behind.base_offset < header.next_offset or not is_sound(self._file, end):
             return False
-        is_inside = behind.base_offset == header.next_offset and end < stated < end + behind.size_bytes
-        return is_inside or not (fits and self._may_begin(stated))
+        if not fits or other is None or not self._may_begin(stated):
+            return True
+        is_in_batch = end < stated < end + behind.size_bytes and behind.base_offset == header.next_offset
+        return is_in_batch or stated + other.size_bytes <= end
 
     def _can_be_batch(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> bool:
         """True where an entry may be a damaged batch, whose payload must not be searched; formats 0 and 1 say little of it."""

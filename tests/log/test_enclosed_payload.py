@@ -172,3 +172,14 @@ def test_a_length_that_leads_into_the_next_batch_is_not_believed(tmp_path: Path)
     damaged = with_fault(outer, len(outer) + behind.find(inner))
     found = read_batches(tmp_path / f"{0:020}.log", before + damaged + behind)
     assert [at for at, is_sound in found if is_sound] == [0, len(before + outer)]
+
+
+def test_a_length_that_leads_into_the_own_records_is_not_believed(tmp_path: Path) -> None:
+    """It leads to payload with the next offset that ends with its record; a cleaner took the batch with that offset."""
+    before, inner, behind = batch(0, b"v", b"v"), batch(10, FORGED, FORGED), batch(15, b"v", b"v")
+    outer = batch(5, b"a value", b"v", (Header(b"h", inner),))
+    damaged = bytearray(outer)
+    damaged[outer.find(b"a value")] ^= 1
+    damaged[8:12] = (outer.find(inner) - 12).to_bytes(4, "big")
+    found = read_batches(tmp_path / f"{0:020}.log", before + damaged + behind)
+    assert [at for at, is_sound in found if is_sound] == [0, len(before + outer)]
