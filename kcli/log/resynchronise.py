@@ -13,11 +13,11 @@ questions are asked in this order; the first yes decides:
              the file's end if it is near; then, if the stated
              length leads nowhere, every sound batch and every
              header with the next offset
-    recorded Do as many records as the header states lead,      there                          two sources agree, or the
-             by their own lengths, to the stated end? Or to      (the entry is lost)            other one is impossible;
-             a later sound batch, where the stated end is                                       payload would need the CRC
-             impossible, or inside of that batch or of the                                      of what is behind it
-             records?
+    recorded Is the stated end inside of a sound batch with     there                          payload would need the CRC
+             exactly the next offset? Or do as many records as   (the entry is lost)            of bytes behind it; or two
+             the header states lead, by their own lengths, to                                   sources agree, or one of
+             the stated end; or to a later sound batch, where                                   them is impossible
+             the stated end is impossible or within the records?
     stated   Is a header with exactly the next offset at the     at the stated end              length and offsets agree,
              stated end, or does a chain of headers lead on      (the entry is lost)            or length and .index do
              from there to a batch that the .index points at?
@@ -137,6 +137,9 @@ class Resynchroniser:
         continues = fits and self._continues(header, stated, legacy=legacy)
         leads_on = fits and self._chain_end(stated, by_index=not continues) is None
         proven = self._near_end_of_crc(header, [stated] if fits else [])
+        around = self._batch_around(header, stated) if fits and proven is None else None
+        if around is not None:
+            return Continuation(around, False)
         followers: list[int] = []  # where headers with exactly the next offset are
         if proven is None and not (continues and leads_on):
             # A length that is wrong in any way: the batches that it lies over, or those behind it, say where it ends.
@@ -175,8 +178,7 @@ class Resynchroniser:
         """True where the entry ends at the byte that its records' own lengths lead to.
 
         They agree with the stated length. Or a sound batch begins where the records end, and at the stated end nothing can
-        begin, or a batch that is inside of the records, or of the batch behind them if that has the next offset: payload would
-        have to contain the CRC of bytes behind it for that.
+        begin, or a batch that is inside of the records.
         """
         if fits and end == stated and (end == self._end or self._may_begin(end)):
             return True
@@ -185,8 +187,18 @@ class Resynchroniser:
             return False
         if not fits or other is None or not self._may_begin(stated):
             return True
-        is_in_batch = end < stated < end + behind.size_bytes and behind.base_offset == header.next_offset
-        return is_in_batch or stated + other.size_bytes <= end
+        return stated + other.size_bytes <= end
+
+    def _batch_around(self, header: RecordBatch | LegacyBatch, stated: int) -> int | None:
+        """Return the byte of a sound batch with exactly the next offset that begins before the stated end and ends behind it.
+
+        Payload would have to contain the CRC of bytes behind it for that: the stated end is inside of a batch of the log.
+        """
+        for at in self._next_offsets(header, header.position + least_size(header), stated):
+            behind = header_at(self._file, at)
+            if behind is not None and at + behind.size_bytes > stated and is_sound(self._file, at):
+                return at
+        return None
 
     def _can_be_batch(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> bool:
         """True where an entry may be a damaged batch, whose payload must not be searched; formats 0 and 1 say little of it."""

@@ -137,6 +137,20 @@ def test_a_segment_that_is_gone_is_named_also_behind_one_with_damage(tmp_path: P
     assert holes(repair(tmp_path)[0]) == [(4, 6), (8, 12)]
 
 
+def test_a_snapshot_that_cannot_be_read_confirms_an_index(tmp_path: Path) -> None:
+    """Its name says where the log ended; alone it would be no evidence, nor would the .timeindex."""
+    path = partition(tmp_path, "t-0", [batch(0, 5), batch(5, 4)], snapshots={9: []})
+    log = path / f"{0:020}.log"
+    log.write_bytes(batch(0, 5).encode())
+    log.with_suffix(".index").write_bytes(b"")
+    (path / f"{9:020}.snapshot").write_bytes(b"not a snapshot")
+    root_files(tmp_path)
+    for name in ("recovery-point", "replication"):
+        (tmp_path / f"{name}-offset-checkpoint").unlink()
+    plan, root = repair(tmp_path)
+    assert (holes(plan), plan.log_end_offset, root.shutdown) == ([(5, 9)], 9, NO_LONGER_CLEAN)
+
+
 def test_an_entry_of_the_txnindex_may_begin_at_the_log_start(tmp_path: Path) -> None:
     """The transaction began below it; a broker that recovers the segment reads from the log start on."""
     batches = [batch(0, 5, producer=7, sequence=0, transactional=True), batch(5, 3, producer=7, sequence=5, transactional=True)]

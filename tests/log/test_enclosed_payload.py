@@ -174,6 +174,19 @@ def test_a_length_that_leads_into_the_next_batch_is_not_believed(tmp_path: Path)
     assert [at for at, is_sound in found if is_sound] == [0, len(before + outer)]
 
 
+def test_a_length_that_leads_into_the_next_batch_is_not_believed_of_compressed_records_either(tmp_path: Path) -> None:
+    """The forged batch ends with the batch that it is in, and another one follows: only what is around it shows what it is."""
+    before, inner = batch(0, b"v", b"v"), batch(6, FORGED, FORGED)
+    behind, last = compressed(6, b"stored " + inner), compressed(11, b"any")
+    outer = compressed(5, b"any")
+    damaged = bytearray(outer)
+    damaged[-1] ^= 1
+    damaged[8:12] = (len(outer) + behind.find(inner) - 12).to_bytes(4, "big")
+    found = read_batches(tmp_path / f"{0:020}.log", before + damaged + behind + last)
+    starts = [len(before + outer), len(before + outer + behind)]
+    assert [at for at, is_sound in found if is_sound] == [0, *starts]
+
+
 def test_a_length_that_leads_into_the_own_records_is_not_believed(tmp_path: Path) -> None:
     """It leads to payload with the next offset that ends with its record; a cleaner took the batch with that offset."""
     before, inner, behind = batch(0, b"v", b"v"), batch(10, FORGED, FORGED), batch(15, b"v", b"v")

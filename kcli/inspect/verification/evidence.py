@@ -13,7 +13,8 @@
       log's last batch exactly
     an empty segment                                  the offset in its name                  yes: a log is rolled where it ends
     a segment that has bytes and no sound batch, an   the offset in its name                  no
-      index whose .log is missing
+      index whose .log is missing, a producer
+      snapshot that cannot be read
     the last entry of an .index or a .timeindex       the offset behind it                    no
       (kcli.inspect.verification.index_ends)
     the log start offset                              its offset                              where no segment is left; else no,
@@ -137,6 +138,7 @@ def _snapshot_claims(disk: Disk, partition: PartitionDirectory, batch_end: int) 
     for file in partition.snapshots:
         end_offset = _producers_end(disk, file.path)
         if end_offset is None:
+            claims.append(Claim(file.base_offset, f"the offset in the name of {file.name}"))
             continue
         is_later = before is not None and before.base_offset < end_offset <= file.base_offset
         claims.append(Claim(file.base_offset, f"the offset of {file.name}", is_later or not partition.segments))
