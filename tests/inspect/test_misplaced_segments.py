@@ -146,6 +146,15 @@ def test_a_batch_of_an_overlapping_segment_that_continues_a_damaged_one_counts_f
     assert plan.log_end_offset == 18
 
 
+def test_a_renamed_segment_whose_indexes_kept_their_name_gets_it_back(tmp_path: Path) -> None:
+    """A cleaner took the batch behind the first one, so that nothing but the indexes shows which of the two names is right."""
+    path = partition(tmp_path, "t-0", [batch(7, 10)], [batch(17, 3), batch(21, 2)], [batch(23)])
+    root_files(tmp_path, recovery_point={"t-0": 24}, replication={"t-0": 24}, cleaner={"t-0": 23})
+    (path / f"{17:020}.log").rename(path / f"{18:020}.log")
+    plan, shutdown = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), shutdown) == ({7: [7], 17: [17, 21], 23: [23]}, [], CLEAN)
+
+
 def test_the_indexes_of_a_torn_copy_are_no_evidence(tmp_path: Path) -> None:
     """Its first batch is torn and begins below the name: the offsets in its indexes count from a wrong name."""
     path = partition(tmp_path, "t-0", [batch(0, 6)], [batch(6, 8), batch(14, 5)])

@@ -31,7 +31,7 @@ from kcli.format.file_names import FileKind, FileState, parse_file_name, segment
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, RecordBatch
 from kcli.inspect.repairing.offset_ranges import OffsetRanges
-from kcli.log.batch_search import stated_next_offset
+from kcli.log.batch_search import least_offset, stated_next_offset
 from kcli.log.batch_walk import first_offset
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.log_directory import join_path
@@ -104,7 +104,8 @@ class _Placer:
             suspects = self._copies(suspects, surveyed, bases)
             known = {row for path, found in surveyed.items() if path not in suspects for row in found.batches}
             found = [surveyed[path] for path in suspects]
-            misplaced = [one for one in found if _is_misplaced(one, bases, known) or _is_exchanged(one, found)]
+            lacking = self._names_without_log(bases)
+            misplaced = [one for one in found if _is_misplaced(one, bases, known, lacking) or _is_exchanged(one, found)]
             self._move(misplaced, [found for found in surveyed.values() if found not in misplaced])
         return Placement(frozenset(self._gone), self._remarks, self._lost)
 
@@ -135,6 +136,16 @@ class _Placer:
                 found[path] = None
         return found
 
+    def _names_without_log(self, bases: list[int]) -> set[int]:
+        """The offsets in the names of indexes that have no .log beside them."""
+        parsed = (parse_file_name(name) for name in self._planned.list_directory(self._directory))
+        names = {
+            file.base_offset
+            for file in parsed
+            if file.kind in _INDEX_KINDS and file.state is FileState.CURRENT and file.base_offset is not None
+        }
+        return names.difference(bases)
+
     def _looks_misplaced(self, path: str, base_offset: int, bases: list[int]) -> bool:
         size = self._planned.size(path)
         if size < ENTRY_HEAD_BYTES:
@@ -144,7 +155,7 @@ class _Placer:
             header = next(HeaderWalk(file, 0, size).headers(), None)
         finally:
             file.close()
-        return header is None or not base_offset <= header.last_offset < _name_end(base_offset, bases)
+        return header is None or not base_offset <= least_offset(header) <= header.last_offset < _name_end(base_offset, bases)
 
     def _copies(self, suspects: list[str], surveyed: dict[str, _Found], bases: list[int]) -> list[str]:
         """Return for each suspect the copy: of two files with the same batches the one whose name suits fewer of them.
@@ -324,8 +335,11 @@ def _is_one_bit_from(offset: int, base: int, end: int) -> bool:
     return end < INT64_MAX and any(base <= offset ^ (1 << bit) < end for bit in range(63))
 
 
-def _is_misplaced(found: _Found, bases: list[int], known: set[tuple[int, int, int]]) -> bool:
-    """True where the name of a file is not that of its batches; `known` are the batches of segments that are in place."""
+def _is_misplaced(found: _Found, bases: list[int], known: set[tuple[int, int, int]], lacking: set[int]) -> bool:
+    """True where the name of a file is not that of its batches; `known` are the batches of segments that are in place.
+
+    `lacking` are the names of indexes whose .log is missing: a file whose first batch has such an offset was renamed.
+    """
     if found.base_offset is None:
         return True
     if not found.batches:
@@ -334,9 +348,9 @@ def _is_misplaced(found: _Found, bases: list[int], known: set[tuple[int, int, in
         return True
     base, end = found.base_offset, _name_end(found.base_offset, bases)
     first, last, _ = found.batches[0]
-    if base <= last and first < end:
+    if base <= first < end:
         return False
-    if found.batches[0] in known:
+    if found.batches[0] in known or first in lacking:
         return True
     if len(found.batches) == 1:
         is_beyond = first > max((last for _, last, _ in known), default=first)
