@@ -98,6 +98,7 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
     try:
         compression_options(options.compression)
         read = parse_options(options.source)
+        names = set(_written_columns(options, read))
         found = plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read))
         check_output(options.out, options.mode, _inputs(found, read))
     except UnknownTopicError:
@@ -109,9 +110,10 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         raise UnknownTopicError(message, (), frozenset())
     if not found:
         raise ExportError(f"{', '.join(given_paths(OsDisk(), read))}: no partition is chosen")
-    names = set(_written_columns(options, read))
     if unknown := [name for name in options.partition_by if name not in names and name != DATE]:
         raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))} and {DATE}")
+    if names | {DATE} <= {*options.partition_by, DATE}:
+        raise ExportError("cannot partition by every column: no column would be left for the files; choose more --columns")
     if DATE in options.partition_by and "timestamp" not in names:
         raise ExportError(f"cannot partition by {DATE} without the column timestamp")
     for column, how in (("key", options.decode_key), ("value", options.decode_value)):

@@ -76,6 +76,9 @@ def build(root: Path) -> PartitionBuilder:
     [
         ({"partition_by": ("nothing",)}, "cannot partition by nothing"),
         ({"partition_by": ("date",), "source": {"columns": "offset"}}, "without the column timestamp"),
+        ({"partition_by": ("topic",), "source": {"columns": "topic"}}, "cannot partition by every column"),
+        ({"source": {"columns": "topic,nope"}}, "the table records has no column nope; it has key, value"),
+        ({"source": {"columns": "key", "table": "batches"}}, "the table batches has no column key; it has topic"),
         ({"decode_value": "json", "source": {"columns": "key"}}, "no column value"),
         ({"compression": "brotli"}, "zstd:LEVEL, snappy, gzip, lz4 or none, not 'brotli'"),
         ({"compression": "gzip:9"}, "not 'gzip:9'"),
