@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from kcli.format.file_names import FileKind
 from kcli.log.disk import OsDisk
@@ -170,7 +170,7 @@ def export(spark: SparkSession, options: ExportOptions, tell: Callable[[str], No
 
     Raises ExportError for damage that is to fail the job and for what Spark refuses.
     """
-    spark.dataSource.register(KafkaLogDataSource)
+    translated(lambda: spark.dataSource.register(KafkaLogDataSource))
     options = options._replace(source={"maxPartitionBytes": str(SPLIT_BYTES), **options.source})
     read = parse_options(options.source)
     if read.table != tables.RECORDS:
@@ -234,6 +234,9 @@ def _remove_old(spark: SparkSession, options: ExportOptions, suffix: str) -> Non
 
 def _check_partition_by(frame: DataFrame, options: ExportOptions) -> None:
     """Raises ExportError for columns of --partition-by that no field became; others were checked before Spark started."""
+    for field in frame.schema.fields:
+        if field.name in options.partition_by and isinstance(field.dataType, StructType | ArrayType | MapType):
+            raise ExportError(f"cannot partition by {field.name}: it is not one value but {field.dataType.typeName()}")
     names = [*frame.columns, DATE]
     if unknown := [name for name in options.partition_by if name not in names]:
         raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))}")

@@ -91,7 +91,8 @@ def _of_output(text: str, out: str) -> str | None:
     for pattern, reason in _OUTPUT_FAULTS:
         found = pattern.search(text)
         if found is not None:
-            return f"the output {out} cannot be written: {reason.format(found=found[1] if found.groups() else '')}"
+            why = reason.format(found=found[1] if found.groups() else "")
+            return f"the output {out} cannot be written: {why}; choose another one, or change that"
     for pattern, reason in _UNREACHABLE:
         if pattern.search(text):
             hint = "; --conf spark.jars.packages=... adds it" if "jar" in reason else ""
