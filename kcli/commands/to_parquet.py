@@ -78,9 +78,12 @@ def _add_writing(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--value-schema",
         default="inferred",
-        metavar="DDL",
-        help="the JSON's schema, such as 'id bigint, name string'; else it is inferred, which reads the values twice",
+        metavar="DDL|FILE",
+        help="the JSON's schema, such as 'id bigint, name string', or a file that has one; else it is inferred and printed, "
+        "which reads the values twice",
     )
+    group.add_argument("--save-schema", metavar="FILE", help="write the JSON's schema to a file that --value-schema takes")
+    group.add_argument("--flatten", action="store_true", help="the JSON's fields as columns value_FIELD, not as one struct")
     group.add_argument("--infer-from", type=int, metavar="N", help="infer the schema from N values, not from all")
     group.add_argument(
         "--compression",
@@ -107,9 +110,10 @@ def run(args: argparse.Namespace) -> int:
             tell(other)
         raise CannotRun(f"to-parquet needs Apache Spark and pyarrow: {pip_command('spark')} installs them") from None
     from kcli.inspect.description.remarks import missing_name
-    from kcli.spark.parquet_export import ExportError, check_export, export
+    from kcli.spark.parquet_export import check_export, export
     from kcli.spark.partitions import UnknownTopicError
     from kcli.spark.session import SparkError, start_session
+    from kcli.spark.spark_errors import ExportError
 
     options = _export_options(args)
     try:
@@ -118,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         spark = start_session(args.master, "kcli to-parquet", conf, log_level="OFF")
         try:
             options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
-            result = export(spark, options)
+            result = export(spark, options, tell)
         finally:
             spark.stop()
     except UnknownTopicError as error:
@@ -178,6 +182,8 @@ def _export_options(args: argparse.Namespace) -> ExportOptions:
         decode_value=args.decode_value,
         value_schema=args.value_schema,
         infer_from=args.infer_from,
+        save_schema=args.save_schema,
+        flatten=args.flatten,
         compression=args.compression,
         mode=args.mode,
     )
@@ -225,7 +231,16 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[tuple
         lines.append(f"records of {result.to_high_watermark} partitions are read up to the high watermark{rest}")
     lines.append(f"{result.rows} rows written to {options.out}")
     if result.undecoded:
-        lines.append(f"{result.undecoded} rows did not decode; their bytes are in keyBytes and valueBytes")
+        lines.append(undecoded_line(result))
     if result.corrupt_path is not None:
         lines.append(f"{sum(report.corrupt.values())} corrupt places are listed in {result.corrupt_path}")
     return "\n".join(lines)
+
+
+def undecoded_line(result: ExportResult) -> str:
+    """The line of rows that did not decode: which column of how many, and where their bytes are."""
+    columns = [(column, count) for column, count in result.undecoded_columns.items() if count]
+    which = " and ".join(f"the {column} of {count}" for column, count in columns)
+    line = f"{result.undecoded} rows did not decode ({which}); the raw records are in {result.undecoded_path}"
+    lost = sum(count for _, count in columns) - result.undecoded_listed
+    return f"{line}, but for {lost} that the log lost since" if lost > 0 else line

@@ -11,12 +11,16 @@ Spark finds it by itself: the top-level package `pyspark_kcli` names it, and `py
 that defines `pushFilters` fails while spark.sql.python.filterPushdown.enabled is off, as Spark has it. So there are two
 readers, and the one that takes filters is given out for option pushdown=true only. Filters serve to read less; Spark still
 applies each of them itself.
+
+Spark shows a user the traceback of a worker, then the error. Our own errors are sentences, so they are raised anew here, where
+their traceback has one entry, the least that Spark shows; the traceback of a fault of this program stays whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, wraps
+from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -42,6 +46,40 @@ _READ_ONLY = (
 )
 
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def _is_sentence(error: Exception) -> bool:
+    """True for an error that says all there is to say: one of kcli's own, or of a file."""
+    return type(error).__module__.startswith("kcli.") or isinstance(error, OSError)
+
+
+def brief_errors(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Wrap a method that Spark calls so that our own errors reach the user without the way that they took."""
+
+    @wraps(method)
+    def called(*args: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+        try:
+            return method(*args, **named)
+        except Exception as error:
+            if _is_sentence(error):
+                raise error.with_traceback(None) from None
+            raise
+
+    return called
+
+
+def brief_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, with errors as `brief_errors` has them. Raises as the task does."""
+    try:
+        yield from batches
+    except Exception as error:
+        if _is_sentence(error):
+            raise error.with_traceback(None) from None
+        raise
+
+
 class KafkaLogDataSource(DataSource):  # type: ignore[misc]
     """Kafka's log directories as DataFrames; options in kcli.spark.options, columns in kcli.spark.schema."""
 
@@ -59,6 +97,7 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
         """The options, parsed when reading is asked for. Raises OptionError for one that is wrong."""
         return parse_options(self._given)
 
+    @brief_errors
     def schema(self) -> StructType:
         """The columns of the table that is asked for.
 
@@ -74,11 +113,13 @@ class KafkaLogDataSource(DataSource):  # type: ignore[misc]
         plan_anew(lambda: find_partitions(OsDisk(), options))
         return found
 
+    @brief_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query. Raises SchemaError where `schema` does not fit the table."""
         kind = PushdownReader if self.read_options.pushdown else KafkaLogReader
         return kind(self.read_options, schema)
 
+    @brief_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a streaming query. Raises SchemaError where `schema` does not fit the table."""
         from kcli.spark.streaming import KafkaLogStreamReader
@@ -112,6 +153,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc]
         self.schema = schema
         self.pushed = Pushed()
 
+    @brief_errors
     def partitions(self) -> list[LogSplit]:
         """The splits, one task each. Raises PlanError for paths and offsets that do not fit, OSError as the disk does."""
         from kcli.spark.tables import plan_table
@@ -122,7 +164,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc]
         """The rows of one split. Raises CorruptLogError for corrupt bytes where the job is to fail."""
         from kcli.spark.tables import read_split
 
-        return read_split(partition, self.schema, self.options)
+        return brief_rows(read_split(partition, self.schema, self.options))
 
 
 class PushdownReader(KafkaLogReader):

@@ -29,7 +29,8 @@ Names are those of Spark's Kafka source wherever they mean the same; case does n
                                         killed since; true; false
     onCorrupt                           fail, skip                                    fail
     duplicatePartitions                 fail, longest, all                            fail
-    minPartitions                       splits to make at least                       1
+    minPartitions                       splits to make at least                       the machine's cores;
+                                                                                      a stream: 1
     maxPartitionBytes                   bytes of a segment for one task at most       64 MiB
     maxOffsetsPerTrigger                streaming: offsets for one micro-batch        no limit
     failOnDataLoss                      true, false                                   true
@@ -103,7 +104,7 @@ class ReadOptions(NamedTuple):
     stop_at_high_watermark: str = AUTO
     on_corrupt: str = FAIL
     duplicate_partitions: str = FAIL
-    min_partitions: int = 1
+    min_partitions: int | None = None
     max_partition_bytes: int = DEFAULT_PARTITION_BYTES
     max_offsets_per_trigger: int | None = None
     fail_on_data_loss: bool = True

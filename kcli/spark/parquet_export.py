@@ -8,58 +8,56 @@ Rows map one to one from the source to the files, and a task whose attempt faile
 tasks report to have given out is what was written. Where corrupt bytes were passed over (onCorrupt=skip), the files
 that they are in are read once more, as the table `corrupt`, into a directory beside: OUT.corrupt.
 
-    decoding          the column becomes                             what does not decode
-    ----------------  ---------------------------------------------  ----------------------------------------------------
-    utf8              string                                         null; the bytes stand in keyBytes or valueBytes
-    json              a struct of the schema that is given, or that  null or what of it fits; the bytes stand in valueBytes
-                      is inferred from the values
+Records whose key or value did not decode are in the side table OUT.undecoded (kcli.spark.decoding). It is written by one more
+pass, only where there are any, over the offsets that the first pass read: while something is decoded, the end of each partition
+is fixed before the first pass.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from kcli.format.file_names import FileKind
 from kcli.log.disk import OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
+from kcli.spark.decoding import JSON, UNDECODED_COLUMNS, Decoding, undecoded_rows
+from kcli.spark.json_schema import (
+    INFERRED,
+    SchemaTextError,
+    given_schema,
+    inferred_schema,
+    save_schema,
+    schema_ddl,
+    written_schema,
+)
 from kcli.spark.left_out import count_left_out
-from kcli.spark.options import OptionError, ReadOptions, parse_options
-from kcli.spark.parquet_output import CORRUPT_SUFFIX, OutputDirectory, OutputError, check_output
+from kcli.spark.options import ReadOptions, parse_options
+from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, OutputDirectory, check_output, check_saved_file
 from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, plan_anew
 from kcli.spark.planning import OffsetRange, offset_ranges, used_high_watermark
 from kcli.spark.report import Report
 from kcli.spark.session import is_here
+from kcli.spark.spark_errors import ExportError, translated
 
 REPORT_COLUMN = "_kcli_report"
 # As Spark cuts files, of which each task writes one; who calls `export` sees to it that all cores have a task.
 SPLIT_BYTES = 128 * 1024 * 1024
 DATE = "date"
-JSON, UTF8 = "json", "utf8"
-INFERRED = "inferred"
-_CORRUPT_RECORD = "_corrupt_record"
+VALUE = "value"
 # What we call a codec, and what Spark does: its `lz4` is Hadoop's framing, which other readers of Parquet lack.
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "none"}
 # Spark would take 3, which costs twice the time; 1 is pyarrow's, too.
 DEFAULT_COMPRESSION = "zstd:1"
 _ZSTD_LEVELS = range(1, 23)
-
-
-class ExportError(Exception):
-    """The export failed for what it was asked or for what it read; `is_damage` tells which. The message is a sentence."""
-
-    def __init__(self, message: str, *, is_damage: bool = False) -> None:
-        super().__init__(message)
-        self.is_damage = is_damage
 
 
 class ExportOptions(NamedTuple):
@@ -72,13 +70,17 @@ class ExportOptions(NamedTuple):
     decode_value: str | None = None
     value_schema: str = INFERRED
     infer_from: int | None = None
+    save_schema: str | None = None
+    flatten: bool = False
     compression: str = DEFAULT_COMPRESSION
     mode: str = "error"
 
 
 class ExportResult(NamedTuple):
-    """What was done: the tasks' reports summed, rows whose value did not decode, and where corrupt places are listed.
+    """What was done: the tasks' reports summed, what did not decode, and where corrupt places are listed.
 
+    `undecoded` are the rows of which the key or the value did not decode, `undecoded_columns` how many of each these are.
+    They are listed in `undecoded_path`, `undecoded_listed` of them: fewer where the log lost records since.
     Of the partitions read `to_high_watermark` end at their checkpointed high watermark, `to_log_end` at the end of their logs.
     """
 
@@ -88,6 +90,9 @@ class ExportResult(NamedTuple):
     corrupt_path: str | None
     to_high_watermark: int = 0
     to_log_end: int = 0
+    undecoded_columns: dict[str, int] = {}  # noqa: RUF012
+    undecoded_path: str | None = None
+    undecoded_listed: int = 0
 
 
 def check_export(options: ExportOptions) -> list[OffsetRange]:
@@ -98,8 +103,12 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
     try:
         compression_options(options.compression)
         read = parse_options(options.source)
+        names = set(_written_columns(options, read))
         found = plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read))
-        check_output(options.out, options.mode, _inputs(found, read))
+        inputs = _inputs(found, read)
+        check_output(options.out, options.mode, inputs)
+        if options.save_schema is not None:
+            check_saved_file(options.save_schema, options.out, inputs)
     except UnknownTopicError:
         raise
     except ValueError as error:
@@ -109,15 +118,26 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         raise UnknownTopicError(message, (), frozenset())
     if not found:
         raise ExportError(f"{', '.join(given_paths(OsDisk(), read))}: no partition is chosen")
-    names = set(_written_columns(options, read))
-    if unknown := [name for name in options.partition_by if name not in names and name != DATE]:
+    _check_decoding(options, names, read.table)
+    fields = (f"{VALUE}_",) if options.flatten else ()
+    if unknown := [name for name in options.partition_by if name not in {*names, DATE} and not name.startswith(fields)]:
         raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))} and {DATE}")
+    if names | {DATE} <= {*options.partition_by, DATE}:
+        raise ExportError("cannot partition by every column: no column would be left for the files; choose more --columns")
     if DATE in options.partition_by and "timestamp" not in names:
         raise ExportError(f"cannot partition by {DATE} without the column timestamp")
-    for column, how in (("key", options.decode_key), ("value", options.decode_value)):
-        if how is not None and (column not in names or read.table != tables.RECORDS):
-            raise ExportError(f"there is no column {column} to decode")
     return found
+
+
+def _check_decoding(options: ExportOptions, names: set[str], table: str) -> None:
+    """Raises ExportError for options of decoding that do not fit each other or the columns."""
+    for column, how in (("key", options.decode_key), (VALUE, options.decode_value)):
+        if how is not None and (column not in names or table != tables.RECORDS):
+            raise ExportError(f"there is no column {column} to decode")
+    if options.decode_value != JSON:
+        for option, given in (("--flatten", options.flatten), ("--save-schema", options.save_schema is not None)):
+            if given:
+                raise ExportError(f"{option} is for JSON values: give --decode-value json as well")
 
 
 def _inputs(found: list[OffsetRange], read: ReadOptions) -> list[str]:
@@ -145,13 +165,19 @@ def _written_columns(options: ExportOptions, read: ReadOptions) -> list[str]:
     return names
 
 
-def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
-    """Write the Parquet files. Raises ExportError for damage that is to fail the job and for what Spark refuses."""
-    spark.dataSource.register(KafkaLogDataSource)
+def export(spark: SparkSession, options: ExportOptions, tell: Callable[[str], None] = lambda sentence: None) -> ExportResult:
+    """Write the Parquet files; `tell` is given a sentence on what is found before, such as an inferred schema.
+
+    Raises ExportError for damage that is to fail the job and for what Spark refuses.
+    """
+    translated(lambda: spark.dataSource.register(KafkaLogDataSource))
     options = options._replace(source={"maxPartitionBytes": str(SPLIT_BYTES), **options.source})
     read = parse_options(options.source)
     if read.table != tables.RECORDS:
         return _export_table(spark, options)
+    if options.decode_key or options.decode_value:
+        options = _with_fixed_end(options, read)
+    decodings = _decodings(spark, options, tell)
     with tempfile.TemporaryDirectory(prefix="kcli-reports-") as folder:
         if is_here(spark.sparkContext.master):
             frame, observed = _load(spark, {**options.source, "reportPath": folder}), None
@@ -160,7 +186,8 @@ def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
             observed = Observation("kcli")
             frame = frame.observe(observed, F.collect_list(REPORT_COLUMN).alias("reports"))
             frame = frame.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
-        frame, decoded = _decode(spark, frame, options)
+        frame, decoded = _decode(frame, decodings)
+        _check_partition_by(frame, options)
         was_written = _write(spark, frame, options, options.out)
         if observed is not None:
             texts = observed.get["reports"] if was_written else ()
@@ -171,13 +198,48 @@ def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
     if was_written:
         left_out, bounded = plan_anew(lambda: _left_out(read))
         report.add_json(left_out.to_json())
-    rows = sum(report.rows.values())
-    undecoded = int(decoded.get["undecoded"]) if decoded is not None and was_written else 0
+    result = ExportResult(report, sum(report.rows.values()), 0, None, sum(bounded), len(bounded) - sum(bounded))
+    if not was_written:
+        return result
+    if decoded is not None:
+        result = _with_undecoded(spark, options, decodings, decoded, result)
     corrupt_path = _write_corrupt(spark, options, report) if report.corrupt_files else None
-    if was_written and corrupt_path is None and options.mode == "overwrite":
-        # What an earlier run listed is no longer true of the output.
-        OutputDirectory(spark, options.out.rstrip("/") + CORRUPT_SUFFIX).remove()
-    return ExportResult(report, rows, undecoded, corrupt_path, sum(bounded), len(bounded) - sum(bounded))
+    if corrupt_path is None:
+        _remove_old(spark, options, CORRUPT_SUFFIX)
+    return result._replace(corrupt_path=corrupt_path)
+
+
+def _with_undecoded(
+    spark: SparkSession,
+    options: ExportOptions,
+    decodings: tuple[Decoding, ...],
+    counted: Observation,
+    result: ExportResult,
+) -> ExportResult:
+    """The result with what did not decode, which is written to the side table."""
+    counts = {name: int(count) for name, count in counted.get.items()}
+    rows = counts.pop("any")
+    if not rows:
+        _remove_old(spark, options, UNDECODED_SUFFIX)
+        return result
+    path, listed = _write_undecoded(spark, options, decodings)
+    return result._replace(undecoded=rows, undecoded_columns=counts, undecoded_path=path, undecoded_listed=listed)
+
+
+def _remove_old(spark: SparkSession, options: ExportOptions, suffix: str) -> None:
+    """Remove the side table of an earlier run: what it lists is not true of an output that was replaced."""
+    if options.mode == "overwrite":
+        OutputDirectory(spark, options.out.rstrip("/") + suffix).remove()
+
+
+def _check_partition_by(frame: DataFrame, options: ExportOptions) -> None:
+    """Raises ExportError for columns of --partition-by that no field became; others were checked before Spark started."""
+    for field in frame.schema.fields:
+        if field.name in options.partition_by and isinstance(field.dataType, StructType | ArrayType | MapType):
+            raise ExportError(f"cannot partition by {field.name}: it is not one value but {field.dataType.typeName()}")
+    names = [*frame.columns, DATE]
+    if unknown := [name for name in options.partition_by if name not in names]:
+        raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))}")
 
 
 def _left_out(read: ReadOptions) -> tuple[Report, list[bool]]:
@@ -199,7 +261,7 @@ def _export_table(spark: SparkSession, options: ExportOptions) -> ExportResult:
 
 
 def _load(spark: SparkSession, source: dict[str, str]) -> DataFrame:
-    return _translated(lambda: spark.read.format(FORMAT).options(**source).load())
+    return translated(lambda: spark.read.format(FORMAT).options(**source).load())
 
 
 def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: str) -> bool:
@@ -214,9 +276,9 @@ def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: s
         writer = frame.write.mode(mode).options(**compression_options(options.compression))
         if options.partition_by:
             writer = writer.partitionBy(*options.partition_by)
-        _translated(lambda: writer.parquet(path))
+        translated(lambda: writer.parquet(path), out)
 
-    return bool(_translated(lambda: OutputDirectory(spark, out).write(options.mode, write)))
+    return bool(translated(lambda: OutputDirectory(spark, out).write(options.mode, write), out))
 
 
 def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report) -> str:
@@ -234,94 +296,71 @@ def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report) 
 # ------------------------------------------------------------------------------------------------------------- decoding
 
 
-def _decode(spark: SparkSession, frame: DataFrame, options: ExportOptions) -> tuple[DataFrame, Observation | None]:
-    """The frame with key and value decoded as asked, and what counts the rows that did not decode."""
-    failed: list[Column] = []
+def _decodings(spark: SparkSession, options: ExportOptions, tell: Callable[[str], None]) -> tuple[Decoding, ...]:
+    """How key and value are decoded, and by which schema, which is told and saved where it is inferred or asked for."""
+    found = []
     for column, how in (("key", options.decode_key), ("value", options.decode_value)):
-        if how == UTF8:
-            frame = _decode_utf8(frame, column)
-        elif how == JSON:
-            frame = _decode_json(frame, column, _json_schema(spark, options))
-        if how is not None:
-            failed.append(F.col(f"{column}Bytes").isNotNull())
-    if not failed:
-        return frame, None
-    any_failed = failed[0] if len(failed) == 1 else failed[0] | failed[1]
-    observed = Observation("kcli-decoding")
-    return frame.observe(observed, F.count_if(any_failed).alias("undecoded")), observed
+        if how == JSON:
+            schema = _json_schema(spark, options, tell)
+            found.append(Decoding(column, how, schema, written_schema(schema, tell), options.flatten))
+        elif how is not None:
+            found.append(Decoding(column, how))
+    return tuple(found)
 
 
-def _decode_utf8(frame: DataFrame, column: str) -> DataFrame:
-    text = F.col(column).cast(StringType())
-    is_text = F.is_valid_utf8(text)
-    return _replace(frame, column, F.when(is_text, text), F.when(~is_text, F.col(column)))
-
-
-def _decode_json(frame: DataFrame, column: str, schema: StructType) -> DataFrame:
-    with_corrupt = StructType([*schema.fields]).add(_CORRUPT_RECORD, StringType())
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT_RECORD}
-    frame = frame.withColumn("_parsed", F.from_json(F.col(column).cast(StringType()), with_corrupt, options))
-    parsed = F.col("_parsed")
-    is_bad = F.col(column).isNotNull() & (parsed.isNull() | parsed.getField(_CORRUPT_RECORD).isNotNull())
-    value = F.when(parsed.isNotNull(), parsed.dropFields(_CORRUPT_RECORD))
-    return _replace(frame, column, value, F.when(is_bad, F.col(column))).drop("_parsed")
-
-
-def _replace(frame: DataFrame, column: str, decoded: Column, left: Column) -> DataFrame:
-    """The frame with `column` decoded in its place, and behind it the bytes that did not decode."""
-    columns: list[Column] = []
-    for name in frame.columns:
-        columns += [decoded.alias(name), left.alias(f"{name}Bytes")] if name == column else [F.col(name)]
-    return frame.select(*columns)
-
-
-def _json_schema(spark: SparkSession, options: ExportOptions) -> StructType:
+def _json_schema(spark: SparkSession, options: ExportOptions, tell: Callable[[str], None]) -> StructType:
     """The schema that was given, or the one that the values have. Raises ExportError for one that is none."""
-    if options.value_schema != INFERRED:
-        try:
-            schema = StructType.fromDDL(options.value_schema)
-        except Exception as error:
-            raise ExportError(f"{options.value_schema!r} is no schema: {_sentence(error)}") from None
-    else:
-        # A pass of its own over the values, read without anything else.
-        source = {**options.source, "columns": "value"}
-        values = _load(spark, source).where(F.col("value").isNotNull())
-        if options.infer_from is not None:
-            values = values.limit(options.infer_from)
-        texts = values.select(F.col("value").cast(StringType()).alias("value"))
-        schema = _translated(lambda: spark.read.option("columnNameOfCorruptRecord", _CORRUPT_RECORD).json(texts).schema)
-        schema = StructType([field for field in schema.fields if field.name != _CORRUPT_RECORD])
-    if not schema.fields:
-        raise ExportError("no value is a JSON object, so there is no schema; leave --decode-value json out")
+    try:
+        if options.value_schema != INFERRED:
+            schema = given_schema(options.value_schema)
+        else:
+            # A pass of its own over the values, read without anything else.
+            source = {**options.source, "columns": "value"}
+            values = _load(spark, source).where(F.col("value").isNotNull())
+            if options.infer_from is not None:
+                values = values.limit(options.infer_from)
+            schema = translated(lambda: inferred_schema(spark, values), options.out)
+            tell(f"the schema of the values, inferred; --value-schema takes it: {schema_ddl(spark, schema)}")
+        if options.save_schema is not None:
+            save_schema(options.save_schema, schema)
+    except SchemaTextError as error:
+        raise ExportError(str(error)) from None
     return schema
 
 
-# --------------------------------------------------------------------------------------------------------------- Spark
+def _decode(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFrame, Observation | None]:
+    """The frame with key and value decoded, and what counts those that did not: `key`, `value` and, of the rows, `any`."""
+    if not decodings:
+        return frame, None
+    any_failed = F.lit(False)
+    for decoding in decodings:
+        frame = decoding.with_decoded(frame)
+        any_failed = any_failed | F.col(decoding.failed)
+    observed = Observation("kcli-decoding")
+    counts = [F.count_if(F.col(decoding.failed)).alias(decoding.column) for decoding in decodings]
+    frame = frame.observe(observed, F.count_if(any_failed).alias("any"), *counts)
+    for decoding in decodings:
+        frame = decoding.replaced(frame)
+    return frame.drop(*(decoding.failed for decoding in decodings)), observed
 
 
-_OWN_ERROR = re.compile(r"kcli\.[\w.]+\.(\w+Error): ([^\n]+)")
-_DAMAGE = "CorruptLogError"
+def _with_fixed_end(options: ExportOptions, read: ReadOptions) -> ExportOptions:
+    """The options with the ends that the partitions have now, so that each pass over them reads up to the same offsets."""
+    ends: dict[str, dict[str, int]] = {}
+    for part, _, end in plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read)):
+        of_topic = ends.setdefault(part.topic, {})
+        of_topic[str(part.partition)] = max(end, of_topic.get(str(part.partition), 0))
+    replaced = {"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"}
+    source = {name: value for name, value in options.source.items() if name.lower() not in replaced}
+    return options._replace(source={**source, "endingOffsets": json.dumps(ends)})
 
 
-def _translated(act: Callable[[], Any]) -> Any:
-    """Do something with Spark; its errors become ExportError with our own sentence where it was us who raised it."""
-    try:
-        return act()
-    except (OptionError, ExportError):
-        raise
-    except OutputError as error:
-        raise ExportError(str(error)) from None
-    except Exception as error:
-        own = _OWN_ERROR.search(str(error))
-        if own is not None:
-            raise ExportError(own[2].strip(), is_damage=own[1] == _DAMAGE) from error
-        raise ExportError(_sentence(error)) from error
-
-
-def _sentence(error: BaseException) -> str:
-    """The first line of an error of Spark's that tells something, without its class of error and SQL state."""
-    lines = [line.strip(" :") for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        lines = lines[1:]
-    text = lines[0] if lines else type(error).__name__
-    return re.sub(r"^\[[A-Z_.]+\]\s*|\s*SQLSTATE: \w+$", "", text)
+def _write_undecoded(spark: SparkSession, options: ExportOptions, decodings: tuple[Decoding, ...]) -> tuple[str, int]:
+    """Write the records that did not decode to OUT.undecoded -> (that path, how many keys and values it has)."""
+    out = options.out.rstrip("/") + UNDECODED_SUFFIX
+    frame = _load(spark, {**options.source, "columns": ",".join(UNDECODED_COLUMNS)})
+    observed = Observation("kcli-undecoded")
+    rows = undecoded_rows(frame, decodings).observe(observed, F.count(F.lit(1)).alias("rows"))
+    mode = "append" if options.mode == "append" else "overwrite"
+    _write(spark, rows, options._replace(mode=mode, partition_by=()), out)
+    return out, int(observed.get["rows"])

@@ -6,7 +6,8 @@
       path: symbolic links, bind mounts, `..`
     OUT holds files that are named as Kafka's             the same, for a log that is not among the inputs
 
-OUT.corrupt is held to the same rules. An output that is not on this machine's file system (s3a://, hdfs://) cannot be an input.
+OUT.corrupt and OUT.undecoded are held to the same rules.
+An output that is not on this machine's file system (s3a://, hdfs://) cannot be an input.
 
     mode overwrite                           OUT                     OUT.kcli-new      OUT.kcli-old
     ---------------------------------------  ----------------------  ----------------  ----------------------------------
@@ -29,9 +30,9 @@ from pyspark.sql import SparkSession
 
 from kcli.format.file_names import FileKind, parse_file_name
 
-CORRUPT_SUFFIX = ".corrupt"
+CORRUPT_SUFFIX, UNDECODED_SUFFIX = ".corrupt", ".undecoded"
 NEW_SUFFIX, OLD_SUFFIX = ".kcli-new", ".kcli-old"
-_WRITTEN = tuple(first + second for first in ("", CORRUPT_SUFFIX) for second in ("", NEW_SUFFIX, OLD_SUFFIX))
+_WRITTEN = tuple(first + second for first in ("", CORRUPT_SUFFIX, UNDECODED_SUFFIX) for second in ("", NEW_SUFFIX, OLD_SUFFIX))
 
 
 class OutputError(ValueError):
@@ -67,10 +68,26 @@ def check_output(out: str, mode: str, inputs: Iterable[str]) -> None:
             raise OutputError(f"the output {path} holds a file of Kafka's, {found}; choose a directory elsewhere")
     local = local_path(out)
     if mode == "error" and local is not None and Path(local).exists():
-        raise _already_exists(out)
+        raise already_exists(out)
 
 
-def _already_exists(out: str) -> OutputError:
+def check_saved_file(path: str, out: str, inputs: Iterable[str]) -> None:
+    """Check that a file (--save-schema) can be written and is none of Kafka's, nor in an input or in the output.
+
+    Raises OutputError, OSError as the file system does.
+    """
+    if _has_name_of_kafka(Path(path).resolve()):
+        raise OutputError(f"--save-schema {path} has the name of a file of Kafka's; choose another name")
+    if not Path(path).parent.is_dir() or Path(path).is_dir():
+        raise OutputError(f"--save-schema {path} is not a file in a directory that exists; choose another path")
+    for directory in (*inputs, *filter(None, [local_path(out)])):
+        identity = _identity(directory)
+        if identity is not None and identity in {*_ancestors(path), _identity(path)}:
+            raise OutputError(f"--save-schema {path} is in {directory}, which the schema must not change; choose another path")
+
+
+def already_exists(out: str) -> OutputError:
+    """The error of an output that is there, which names the modes that take it."""
     return OutputError(
         f"the output {out} already exists; --mode overwrite replaces it, append adds to it, ignore leaves it as it is"
     )
@@ -87,10 +104,14 @@ def local_path(path: str) -> str | None:
 def kafka_file(directory: str) -> str | None:
     """The first file in a directory, or below it, that is named as one of Kafka's; None where there is none."""
     for path in Path(directory).rglob("*"):
-        parsed = parse_file_name(path.name)
-        if parsed.kind is not FileKind.UNKNOWN and (parsed.base_offset is not None or path.name == parsed.kind.value):
+        if _has_name_of_kafka(path):
             return str(path)
     return None
+
+
+def _has_name_of_kafka(path: Path) -> bool:
+    parsed = parse_file_name(path.name)
+    return parsed.kind is not FileKind.UNKNOWN and (parsed.base_offset is not None or path.name == parsed.kind.value)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -135,7 +156,7 @@ class OutputDirectory:
         if existed and mode == "ignore":
             return False
         if existed and mode == "error":
-            raise _already_exists(self.path)
+            raise already_exists(self.path)
         if existed and mode == "overwrite" and not self._replaces_partitions():
             self._replace(write)
             return True

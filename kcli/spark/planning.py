@@ -223,8 +223,9 @@ def cut_range(disk: Disk, segment: Segment, part: SegmentRange, target_bytes: in
 
 def split_bytes(total_bytes: int, options: ReadOptions) -> int:
     """How large a split is to be: at most maxPartitionBytes, and so that their number is a multiple of minPartitions."""
-    rounds = -(-total_bytes // (options.max_partition_bytes * options.min_partitions)) or 1
-    return max(-(-total_bytes // (rounds * options.min_partitions)), 1)
+    least = options.min_partitions or 1
+    rounds = -(-total_bytes // (options.max_partition_bytes * least)) or 1
+    return max(-(-total_bytes // (rounds * least)), 1)
 
 
 def plan_splits(disk: Disk, wanted: Iterable[OffsetRange], options: ReadOptions, choice: RangeChoice) -> list[LogSplit]:

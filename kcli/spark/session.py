@@ -110,6 +110,11 @@ def java_version(java: Path) -> int | None:
     return int(found[1]) if found else None
 
 
+def usable_cores() -> int:
+    """How many cores of this machine a process may use: what `local[*]` takes, and with it Spark's default parallelism."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def is_here(master: str) -> bool:
     """True for a master whose executors all run on this machine: local[n], or a cluster on the loopback address."""
     return master.startswith("local") or re.match(r"spark://(127\.|localhost[:,]|\[::1\])", master) is not None

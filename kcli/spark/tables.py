@@ -45,6 +45,7 @@ from kcli.spark.planning import OffsetRange, RangeChoice, offset_ranges, plan_sp
 from kcli.spark.pushdown import Pushed
 from kcli.spark.range_walker import Fault, RangeWalker, is_aborted, records_fault
 from kcli.spark.record_reader import read_records
+from kcli.spark.session import usable_cores
 from kcli.spark.splits import LogSplit, SegmentRange, pack
 
 Row = dict[str, Any]
@@ -75,6 +76,9 @@ def _plan(disk: Disk, options: ReadOptions, columns: set[str], pushed: Pushed) -
         OffsetRange(part, max(first, pushed.first_offset), min(end, pushed.end_offset))
         for part, first, end in offset_ranges(partitions, options)
     ]
+    if options.min_partitions is None:
+        # Spark's default parallelism, as far as it is known where Spark plans: a worker without a session.
+        options = options._replace(min_partitions=usable_cores())
     with_transactions = options.read_committed or "aborted" in columns
     choice = RangeChoice(with_transactions, least_timestamp_ms=pushed.least_timestamp_ms)
     return plan_splits(disk, wanted, options, choice)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcli.commands import to_parquet
 from tests.conftest import ROOT
+from tests.spark.to_parquet_run import Run, parse
 
 # Without the extra `spark` there is nothing here to test.
 HAS_SPARK = all(importlib.util.find_spec(name) is not None for name in ("pyspark", "pyarrow"))
@@ -41,3 +44,23 @@ def spark() -> Iterator[Any]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Run `kcli to-parquet` in the tests' session -> (exit code, stdout, stderr)."""
+
+    def started(*_: object, log_level: str) -> Any:
+        spark.sparkContext.setLogLevel(log_level)
+        return spark
+
+    monkeypatch.setattr("kcli.spark.session.start_session", started)
+    monkeypatch.setattr(spark, "stop", lambda: None, raising=False)
+
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        capfdbinary.readouterr()
+        code = to_parquet.run(parse(*map(str, words)))
+        out, err = capfdbinary.readouterr()
+        return code, out.decode(), err.decode()
+
+    return call

@@ -12,8 +12,8 @@ from kcli.spark.splits import LogSplit
 
 
 def splits_of(path: Path | str, **options: str) -> tuple[Any, list[LogSplit]]:
-    """(reader, splits) of a read; option names have `_` for `.`."""
-    given = {name.replace("_", "."): value for name, value in options.items()}
+    """(reader, splits) of a read; option names have `_` for `.`. One split, if no more are asked for or needed."""
+    given = {"minPartitions": "1"} | {name.replace("_", "."): value for name, value in options.items()}
     source = KafkaLogDataSource({"path": str(path), **given})
     reader = pickle.loads(pickle.dumps(source)).reader(source.schema())
     return reader, reader.partitions()

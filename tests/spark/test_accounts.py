@@ -64,7 +64,7 @@ import kcli.spark.tables
 from kcli.spark.data_source import KafkaLogDataSource
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-source = KafkaLogDataSource({"path": sys.argv[1], "maxPartitionBytes": "10g"})
+source = KafkaLogDataSource({"path": sys.argv[1], "maxPartitionBytes": "10g", "minPartitions": "1"})
 reader = source.reader(source.schema())
 (split,) = reader.partitions()
 rows = sum(batch.num_rows for batch in reader.read(split))

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
+from kcli.spark.session import usable_cores
 from tests.conftest import FIXTURES, ROOT, every_log_set
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of
@@ -128,6 +130,42 @@ def test_errors_are_sentences(spark: Any, logs: Path, tmp_path: Path) -> None:
         load(spark, tmp_path).count()
     assert load(spark, tmp_path, onCorrupt="skip").count() == 27
     assert load(spark, tmp_path, table="corrupt").select("kind").collect()[0][0] == "bad-crc"
+
+
+def test_as_many_partitions_as_cores(spark: Any, logs: Path, tmp_path: Path) -> None:
+    """By default a read is spread over the cores of the machine that plans it; minPartitions asks for other numbers."""
+    log = PartitionBuilder(tmp_path / "big-0")
+    for _ in range(64):
+        log.append([(b"k", bytes(16_000))] * 10)
+    log.flush()
+    cores = usable_cores()
+    assert cores <= load(spark, tmp_path).rdd.getNumPartitions() <= cores + 1
+    assert load(spark, tmp_path, minPartitions="1").rdd.getNumPartitions() == 1
+    assert load(spark, tmp_path, minPartitions="7").rdd.getNumPartitions() == 7
+    assert load(spark, tmp_path).count() == 640
+
+
+def test_a_sentence_is_not_at_the_end_of_a_traceback(spark: Any, logs: Path, tmp_path: Path) -> None:
+    """Spark shows how a worker came to an error. Of ours only the last step is shown, so that the sentence is seen at once."""
+    (log,) = (logs / "u-0").glob("*.log")
+    (tmp_path / "u-0").mkdir()
+    (tmp_path / "u-0" / log.name).write_bytes(log.read_bytes()[:-1] + b"?")
+    column = "table records has no column nope; it has key, value"
+    acts: list[tuple[Callable[[], Any], str]] = [
+        (lambda: load(spark, logs, startingOffset="5"), "did you mean startingOffsets"),
+        (lambda: load(spark, logs, columns="nope"), column),
+        (lambda: spark.read.format("kafka-log").schema("nope int").load(str(logs)).count(), column),
+        (lambda: load(spark, tmp_path / "nothing"), "no such file"),
+        (lambda: load(spark, logs, startingOffsets='{"t":{"9":1}}').count(), "startingOffsets names t-9"),
+        (lambda: load(spark, tmp_path, stopAtHighWatermark="false").count(), f"u-0/{log.name}: byte "),
+    ]
+    for act, says in acts:
+        with pytest.raises(Exception, match="Traceback") as raised:
+            act()
+        told = str(raised.value)
+        assert says in told and told.count('\n  File "') == 1, told
+    with pytest.raises(AnalysisException, match="`nope` cannot be resolved"):
+        load(spark, logs).select("nope")
 
 
 # ----------------------------------------------------------------------------------------------------------- streaming

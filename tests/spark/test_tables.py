@@ -123,7 +123,7 @@ def test_internal_records_are_decoded() -> None:
 
 def pushed_splits(path: Path, *filters: Filter) -> list[tuple[str, int, int]]:
     """(directory, base offset of the segment, first wanted offset) of the ranges that are left."""
-    splits = plan_table(OsDisk(), parse_options({"path": str(path)}), {"offset"}, push_filters(filters))
+    splits = plan_table(OsDisk(), parse_options({"path": str(path), "minPartitions": "1"}), {"offset"}, push_filters(filters))
     parts = [part for split in splits for part in split.ranges]
     return [(Path(part.file).parent.name, int(Path(part.file).stem), part.first_offset) for part in parts]
 

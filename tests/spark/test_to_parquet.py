@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,39 +13,13 @@ import pytest
 
 from kcli.commands import to_parquet
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
-from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportError, ExportOptions, check_export, export
+from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, check_export, export
 from kcli.spark.report import Report
 from kcli.spark.session import SparkError
+from kcli.spark.spark_errors import ExportError
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    to_parquet.add_arguments(parser)
-    return parser.parse_args(words)
-
-
-@pytest.fixture
-def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Run the command in the tests' session -> (exit code, stdout, stderr)."""
-
-    def started(*_: object, log_level: str) -> Any:
-        spark.sparkContext.setLogLevel(log_level)
-        return spark
-
-    monkeypatch.setattr("kcli.spark.session.start_session", started)
-    monkeypatch.setattr(spark, "stop", lambda: None, raising=False)
-
-    def call(*words: str | Path) -> tuple[int, str, str]:
-        capfdbinary.readouterr()
-        code = to_parquet.run(parse(*map(str, words)))
-        out, err = capfdbinary.readouterr()
-        return code, out.decode(), err.decode()
-
-    return call
+from tests.spark.to_parquet_run import Run, parse
 
 
 def build(root: Path) -> PartitionBuilder:
@@ -76,6 +48,9 @@ def build(root: Path) -> PartitionBuilder:
     [
         ({"partition_by": ("nothing",)}, "cannot partition by nothing"),
         ({"partition_by": ("date",), "source": {"columns": "offset"}}, "without the column timestamp"),
+        ({"partition_by": ("topic",), "source": {"columns": "topic"}}, "cannot partition by every column"),
+        ({"source": {"columns": "topic,nope"}}, "the table records has no column nope; it has key, value"),
+        ({"source": {"columns": "key", "table": "batches"}}, "the table batches has no column key; it has topic"),
         ({"decode_value": "json", "source": {"columns": "key"}}, "no column value"),
         ({"compression": "brotli"}, "zstd:LEVEL, snappy, gzip, lz4 or none, not 'brotli'"),
         ({"compression": "gzip:9"}, "not 'gzip:9'"),
@@ -347,36 +322,6 @@ def test_dynamic_overwrite_replaces_partitions_only(run: Run, spark: Any, tmp_pa
     finally:
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert pq.read_table(tmp_path / "out").num_rows == rows
-
-
-@pytest.mark.spark
-def test_decoding(run: Run, tmp_path: Path) -> None:
-    """Text and JSON become columns; what does not decode keeps its bytes and is counted."""
-    build(tmp_path / "logs")
-    code, out, _ = run(tmp_path / "logs", "--out", tmp_path / "utf8", "--decode-value", "utf8", "--decode-key", "utf8")
-    assert code == EXIT_OK and "1 rows did not decode" in out
-    rows = {row["offset"]: row for row in pq.read_table(tmp_path / "utf8").to_pylist() if row["topic"] == "text"}
-    assert [rows[i]["value"] for i in range(4)] == ["plain", "grün", None, None]
-    assert [rows[i]["valueBytes"] for i in range(4)] == [None, None, b"\xff\xfe", None]
-    assert [rows[i]["key"] for i in range(4)] == ["a", "b", None, "c"]
-
-    words = (tmp_path / "logs", "--topic", "events", "--decode-value", "json")
-    code, out, _ = run(*words, "--out", tmp_path / "given", "--value-schema", "id bigint, name string")
-    assert code == EXIT_OK and "2 rows did not decode" in out
-    rows = {row["offset"]: row for row in pq.read_table(tmp_path / "given").to_pylist()}
-    assert rows[5]["value"] == {"id": 5, "name": "n5"} and rows[5]["valueBytes"] is None
-    assert rows[10]["valueBytes"] == b'{"id": "many", "name": "x"}'
-    assert rows[11]["valueBytes"] == b"not json"
-    assert rows[12]["value"] is None and rows[12]["valueBytes"] is None
-
-    assert run(*words, "--out", tmp_path / "inferred")[0] == EXIT_OK
-    value = pq.read_schema(next((tmp_path / "inferred").glob("*.parquet"))).field("value").type
-    assert {value.field(i).name for i in range(value.num_fields)} == {"id", "name", "more"}
-    assert run(*words, "--out", tmp_path / "few", "--infer-from", "2")[0] == EXIT_OK
-    value = pq.read_schema(next((tmp_path / "few").glob("*.parquet"))).field("value").type
-    assert {value.field(i).name for i in range(value.num_fields)} == {"id", "name"}
-    code, _, err = run(*words, "--out", tmp_path / "bad", "--value-schema", "id bigger than")
-    assert code == EXIT_CANNOT_RUN and "is no schema" in err
 
 
 @pytest.mark.spark
