@@ -13,11 +13,12 @@ questions are asked in this order; the first yes decides:
              the file's end if it is near; then, if the stated
              length leads nowhere, every sound batch and every
              header with the next offset
-    recorded Is the stated end inside of a sound batch with     there                          payload would need the CRC
-             exactly the next offset? Or do as many records as   (the entry is lost)            of bytes behind it; or two
-             the header states lead, by their own lengths, to                                   sources agree, or one of
-             the stated end; or to a later sound batch, where                                   them is impossible
-             the stated end is impossible or within the records?
+    recorded Is the stated end inside of a sound batch with     there                          what is at the stated end
+             exactly the next offset, which leads on? Or do as   (the entry is lost)            is payload of that batch;
+             many records as the header states lead, by their                                   or two sources agree, or
+             own lengths, to the stated end; or to a later sound                                one of them is impossible
+             batch, where the stated end is impossible or within
+             the records?
     stated   Is a header with exactly the next offset at the     at the stated end              length and offsets agree,
              stated end, or does a chain of headers lead on      (the entry is lost)            or length and .index do
              from there to a batch that the .index points at?
@@ -138,15 +139,15 @@ class Resynchroniser:
         leads_on = fits and self._chain_end(stated, by_index=not continues) is None
         proven = self._near_end_of_crc(header, [stated] if fits else [])
         around = self._batch_around(header, stated) if fits and proven is None else None
-        if around is not None:
-            return Continuation(around, False)
         followers: list[int] = []  # where headers with exactly the next offset are
-        if proven is None and not (continues and leads_on):
+        if proven is None and (around is not None or not (continues and leads_on)):
             # A length that is wrong in any way: the batches that it lies over, or those behind it, say where it ends.
             followers = list(self._next_offsets(header, *self._extent(header)))
             proven = self._far_end_of_crc(header, followers, legacy=legacy)
         if proven is not None:
             return Continuation(proven, True)
+        if around is not None:
+            return Continuation(around, False)
         by_records = records_end(self._file, header, self._budget) if isinstance(header, RecordBatch) else None
         if by_records is not None and self._is_end_by_records(header, by_records, stated, fits=fits):
             return Continuation(by_records, False)
@@ -192,11 +193,14 @@ class Resynchroniser:
     def _batch_around(self, header: RecordBatch | LegacyBatch, stated: int) -> int | None:
         """Return the byte of a sound batch with exactly the next offset that begins before the stated end and ends behind it.
 
-        Payload would have to contain the CRC of bytes behind it for that: the stated end is inside of a batch of the log.
+        The log goes on behind it, and the entry's records do not enclose it: then it is not payload, but what is at the stated
+        end is.
         """
         for at in self._next_offsets(header, header.position + least_size(header), stated):
             behind = header_at(self._file, at)
-            if behind is not None and at + behind.size_bytes > stated and is_sound(self._file, at):
+            if behind is None or at + behind.size_bytes <= stated or not is_sound(self._file, at):
+                continue
+            if self._chain_end(at) is None and not is_within_record(self._file, header.position, at, self._budget):
                 return at
         return None
 

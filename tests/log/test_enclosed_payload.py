@@ -187,6 +187,18 @@ def test_a_length_that_leads_into_the_next_batch_is_not_believed_of_compressed_r
     assert [at for at, is_sound in found if is_sound] == [0, *starts]
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("tail", [b"", b" rest"])
+def test_a_length_that_ends_within_payload_leads_to_none(tmp_path: Path, is_last: bool, tail: bytes) -> None:
+    """The payload is a sound batch with the next offset around the stated end; the CRC shows where the batch ends."""
+    before, inner = batch(0, b"v", b"v"), bytes(compressed(6, FORGED))
+    outer = compressed(5, b"stored " + inner + tail)
+    outer[8:12] = (outer.find(inner) + 20 - 12).to_bytes(4, "big")
+    behind = b"" if is_last else bytes(compressed(6, b"own"))
+    found = read_batches(tmp_path / f"{0:020}.log", before + outer + behind)
+    assert [at for at, is_sound in found if is_sound] == [0, *([] if is_last else [len(before + outer)])]
+
+
 def test_a_length_that_leads_into_the_own_records_is_not_believed(tmp_path: Path) -> None:
     """It leads to payload with the next offset that ends with its record; a cleaner took the batch with that offset."""
     before, inner, behind = batch(0, b"v", b"v"), batch(10, FORGED, FORGED), batch(15, b"v", b"v")
