@@ -347,7 +347,8 @@ def _decode(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFram
 def _with_fixed_end(options: ExportOptions, read: ReadOptions) -> ExportOptions:
     """The options with the ends that the partitions have now, so that each pass over them reads up to the same offsets."""
     ends: dict[str, dict[str, int]] = {}
-    for part, _, end in plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read)):
+    found = translated(lambda: plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read)))
+    for part, _, end in found:
         of_topic = ends.setdefault(part.topic, {})
         of_topic[str(part.partition)] = max(end, of_topic.get(str(part.partition), 0))
     replaced = {"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"}

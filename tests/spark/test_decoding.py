@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK
+from kcli.spark import parquet_export
 from kcli.spark.json_misfit import json_reason, utf8_reason
 from kcli.spark.json_schema import unique_names
 from kcli.spark.parquet_export import ExportOptions, check_export
@@ -191,6 +192,34 @@ def test_json_that_fits_and_that_does_not(run: Run, tmp_path: Path) -> None:
     assert [row["offset"] for row in listed] == list(range(len(FITS) + 1, len(values)))
     for row, reason in zip(listed, MISFITS.values(), strict=True):
         assert row["reason"].startswith(reason), row
+
+
+@pytest.mark.spark
+def test_what_counts_while_the_log_grows(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pass reads up to the same offsets, and executors elsewhere, which report by rows, give the same account."""
+    log = PartitionBuilder(tmp_path / "logs" / "t-0")
+    log.append([(b"k", b'{"id": 1}'), (b"k", b"bad"), (b"k", None)])
+    log.flush()
+    written = parquet_export._write
+
+    def grow_behind(*args: Any) -> bool:
+        done = written(*args)
+        log.append([(b"k", b"worse")])
+        log.flush()
+        return done
+
+    monkeypatch.setattr(parquet_export, "_write", grow_behind)
+    for is_here in (True, False):
+        monkeypatch.setattr(parquet_export, "is_here", lambda master, is_here=is_here: is_here)
+        out = tmp_path / f"out{is_here}"
+        before = len(log.rows)
+        code, told, _ = run(
+            tmp_path / "logs", "--out", out, "--decode-value", "json", "--value-schema", "id int", "--columns", "value"
+        )
+        assert code == EXIT_OK and f"{before} rows written" in told
+        bad = 1 if is_here else before - 2
+        assert f"{bad} rows did not decode (the value of {bad}); the raw records are in {out}.undecoded\n" in told
+        assert pq.read_table(out).column_names == ["value"] and pq.read_table(f"{out}.undecoded").num_rows == bad
 
 
 @pytest.mark.spark

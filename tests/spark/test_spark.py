@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -130,6 +131,23 @@ def test_errors_are_sentences(spark: Any, logs: Path, tmp_path: Path) -> None:
         load(spark, tmp_path).count()
     assert load(spark, tmp_path, onCorrupt="skip").count() == 27
     assert load(spark, tmp_path, table="corrupt").select("kind").collect()[0][0] == "bad-crc"
+
+
+def test_the_first_example_of_the_docs(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The example that readers copy runs as it is printed, names the columns it needs, and shows what is in the log."""
+    log = PartitionBuilder(tmp_path / "orders-3")
+    log.append(ROWS * 7)
+    log.append(ROWS * 5)
+    log.flush()
+    page = (ROOT / "docs" / "to-parquet.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    assert '"columns"' in example and '"batches"' in example
+    capfd.readouterr()
+    exec(example.replace("/var/kafka-logs", str(tmp_path)), {"spark": spark})
+    shown = [line.replace(" ", "").split("|")[1:-1] for line in capfd.readouterr().out.splitlines() if line.startswith("|")]
+    by_partition, by_batch = (dict(zip(shown[at], shown[at + 1], strict=True)) for at in (0, 2))
+    assert (by_partition["partition"], by_partition["max(offset)"]) == ("3", "11")
+    assert (by_batch["topic"], by_batch["sum(recordCount)"], by_batch["sum(size)"]) == ("orders", "12", str(len(log.log)))
 
 
 def test_as_many_partitions_as_cores(spark: Any, logs: Path, tmp_path: Path) -> None:

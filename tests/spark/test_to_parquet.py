@@ -94,6 +94,7 @@ def digests(root: Path) -> dict[Path, str]:
         ("logs/events-0/00000000000000000000.log", "logs/events-0/new", "lies in the input"),
         ("logs.corrupt", "logs", "is the input"),
         ("logs.kcli-new", "logs", "is the input"),
+        ("logs.undecoded", "logs", "is the input"),
         ("logs", "backup", "holds a file of Kafka's"),
     ],
 )
@@ -107,7 +108,7 @@ def test_an_output_that_would_touch_kafka_s_files(
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to("logs")
     build(tmp_path / "backup" / "2026")
-    for copy in ("logs.corrupt", "logs.kcli-new"):
+    for copy in ("logs.corrupt", "logs.kcli-new", "logs.undecoded"):
         if paths == copy:
             shutil.copytree(tmp_path / "logs", tmp_path / copy)
             shutil.rmtree(tmp_path / "logs")
