@@ -12,7 +12,8 @@ on appending: where a log ends is found once, offset and byte together, and all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from kcli.format.primitives import INT32_MAX, INT64_MAX
@@ -36,6 +37,12 @@ from kcli.spark.options import (
 from kcli.spark.partitions import LogPartition, PlanError
 from kcli.spark.splits import OPEN_COST_BYTES, LogSplit, SegmentRange, pack
 
+# What the options that choose offsets are called, in lower case.
+_ENDS = {end + suffix for end in ("starting", "ending") for suffix in ("offsets", "timestamp", "offsetsbytimestamp")} | {
+    "exactoffsets",
+    "startingoffsetsbytimestampstrategy",
+}
+GOES_ON = "; option failOnDataLoss=false goes on without these records"
 # How often a task looks up the offsets of one range anew before it gives up.
 MOST_LOOKUPS = 20
 
@@ -76,6 +83,8 @@ def used_high_watermark(partition: LogPartition, options: ReadOptions) -> int | 
 
 def offset_ranges(partitions: Iterable[LogPartition], options: ReadOptions) -> list[OffsetRange]:
     """The offsets that the options choose of each partition. Raises PlanError where they cannot be had."""
+    if options.exact_offsets:
+        return _exact_ranges(partitions, options)
     ranges = []
     for part in partitions:
         earliest, latest = earliest_offset(part, options), latest_offset(part, options)
@@ -99,6 +108,48 @@ def offset_ranges(partitions: Iterable[LogPartition], options: ReadOptions) -> l
             )
         ranges.append(OffsetRange(part, max(first, earliest), min(end, latest)))
     return ranges
+
+
+def _exact_ranges(partitions: Iterable[LogPartition], options: ReadOptions) -> list[OffsetRange]:
+    """The offsets that a plan has chosen before, whatever ends reading now; none of a partition that is new since."""
+    assert isinstance(options.starting_offsets, dict) and isinstance(options.ending_offsets, dict)
+    there = {part.key: part for part in partitions}
+    ranges = []
+    for key, end in (((topic, number), end) for topic, ends in options.ending_offsets.items() for number, end in ends.items()):
+        first, part = options.starting_offsets.get(key[0], {}).get(key[1], 0), there.get(key)
+        if end <= first:
+            continue
+        earliest = end if part is None else earliest_offset(part, options)
+        if first < earliest and options.fail_on_data_loss:
+            gone = f"the partition {key[0]}-{key[1]} is gone" if part is None else gap(part, first, min(earliest, end))
+            raise PlanError(gone + GOES_ON)
+        if part is not None and end > part.log_end_offset:
+            raise PlanError(
+                f"{part.name}: records up to offset {end} were planned, and the log ends at {part.log_end_offset} now; run the "
+                "job again"
+            )
+        if part is not None:
+            ranges.append(OffsetRange(part, max(first, earliest), end))
+    return ranges
+
+
+def gap(part: LogPartition, first: int, end: int) -> str:
+    """Return the clause that reports offsets [first, end) as gone."""
+    return f"{part.name}: the records with offsets {first} to {end - 1} are gone, the log begins at {end}"
+
+
+def pinned(source: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
+    """Return the options of the source with which it reads these offsets and no others, however the logs grow.
+
+    The ranges are of one read, with one range for each partition at most.
+    """
+    first: ByPartition = {}
+    end: ByPartition = {}
+    for part, first_offset, end_offset in ranges:
+        first.setdefault(part.topic, {})[part.partition] = first_offset
+        end.setdefault(part.topic, {})[part.partition] = max(first_offset, end_offset)
+    kept = {name: value for name, value in source.items() if name.lower() not in _ENDS}
+    return {**kept, "exactOffsets": TRUE, "startingOffsets": json.dumps(first), "endingOffsets": json.dumps(end)}
 
 
 def _resolve(

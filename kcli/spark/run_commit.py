@@ -44,7 +44,7 @@ class RunError(ValueError):
 
 
 class Recovery(NamedTuple):
-    """What an interrupted run had left behind: the number of a run that was completed, and whether staged files were removed."""
+    """What an interrupted run had left: the number of a run that was completed, or whether staged files were removed."""
 
     completed_run: int | None
     removed_staging: bool
@@ -179,8 +179,8 @@ class RunOutput:
                 self._disk.rename(staged, target)
             elif not self._disk.exists(target):
                 raise RunError(
-                    f"{target} of the interrupted run {pending.run} is missing, and so is {staged}, where it was staged; restore "
-                    f"it, or remove {self._pending_path} and all files run-{pending.run:08d}-* for the run to be repeated"
+                    f"{target} of the interrupted run {pending.run} is missing, and so is {staged}, where it was staged; "
+                    f"restore it, or remove {self._pending_path} and all files run-{pending.run:08d}-*, and run again"
                 )
         self._flush_directories((file.suffix, file.file) for file in pending.files)
         self._disk.rename(self._pending_path, self._state_path)
@@ -207,8 +207,8 @@ class RunOutput:
             path = parent_path(path)
         if self._disk.device(path) != self._disk.device(self.directory(suffix)):
             raise RunError(
-                f"{path} is on another file system than {self.directory(suffix)}, so a run's files cannot be renamed into place; "
-                "remove the link or the mount, or choose another output"
+                f"{path} is on another file system than {self.directory(suffix)}, so a run's files cannot be renamed into "
+                "place; remove the link or the mount, or choose another output"
             )
 
     # --------------------------------------------------------------------------------------------------------- removing

@@ -168,7 +168,7 @@ def test_a_second_run_at_the_same_time(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("out")
     with held(tmp_path / "out" / "_kcli_state" / "lock"):
         for name in ("out", "link"):
-            with pytest.raises(RunError, match="another run writes to .* wait until it has ended"):
+            with pytest.raises(RunError, match=r"another run writes to .* wait until it has ended"):
                 RunOutput(OsDisk(), str(tmp_path / name), SUFFIXES)
     assert one_run(tmp_path / "link", OsDisk()) == 2
 
@@ -211,7 +211,7 @@ def test_a_moved_file_that_is_gone(tmp_path: Path) -> None:
     one_run(out, OsDisk())
     missing = RunFile("", "_kcli_state/staging/attempt/part-7", "run-00000002-part-7")
     (out / "_kcli_state" / "pending.json").write_bytes(encode_state(state_of(2, (missing,))))
-    with pytest.raises(RunError, match="run-00000002-part-7 of the interrupted run 2 is missing, and so is .*part-7"):
+    with pytest.raises(RunError, match=r"run-00000002-part-7 of the interrupted run 2 is missing, and so is .*part-7"):
         one_run(out, OsDisk())
 
 
