@@ -5,8 +5,10 @@
                                               +-- the tasks' reports (kcli.spark.report)
 
 Rows map one to one from the source to the files, and a task whose attempt failed or was repeated reports once, so what the
-tasks report to have given out is what was written. Where corrupt bytes were passed over (onCorrupt=skip), the files
-that they are in are read once more, as the table `corrupt`, into a directory beside: OUT.corrupt.
+tasks report to have given out is what was written. The offsets are decided once, before reading: the tasks read up to there,
+and the account is about these offsets, whatever a broker appends meanwhile. Where corrupt bytes were passed over
+(onCorrupt=skip), the files that they are in are read once more, as the table `corrupt`, into a directory beside: OUT.corrupt.
+An incremental run (kcli.spark.incremental) stages both, and its commit moves them.
 
     decoding          the column becomes                             what does not decode
     ----------------  ---------------------------------------------  ----------------------------------------------------
@@ -32,12 +34,15 @@ from kcli.format.file_names import FileKind
 from kcli.log.disk import OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
-from kcli.spark.left_out import count_left_out
-from kcli.spark.options import OptionError, ReadOptions, parse_options
+from kcli.spark.incremental import IncrementalRun, check_incremental, start_run
+from kcli.spark.left_out import Account, account_of
+from kcli.spark.options import ALL, OptionError, ReadOptions, parse_options
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, OutputDirectory, OutputError, check_output
 from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, plan_anew
-from kcli.spark.planning import OffsetRange, offset_ranges, used_high_watermark
+from kcli.spark.planning import OffsetRange, offset_ranges, pinned
 from kcli.spark.report import Report
+from kcli.spark.run_commit import RunError
+from kcli.spark.run_state import ROWS
 from kcli.spark.session import is_here
 
 REPORT_COLUMN = "_kcli_report"
@@ -74,12 +79,14 @@ class ExportOptions(NamedTuple):
     infer_from: int | None = None
     compression: str = DEFAULT_COMPRESSION
     mode: str = "error"
+    incremental: bool = False
 
 
 class ExportResult(NamedTuple):
     """What was done: the tasks' reports summed, rows whose value did not decode, and where corrupt places are listed.
 
     Of the partitions read `to_high_watermark` end at their checkpointed high watermark, `to_log_end` at the end of their logs.
+    `run` is the incremental run that it was.
     """
 
     report: Report
@@ -88,6 +95,7 @@ class ExportResult(NamedTuple):
     corrupt_path: str | None
     to_high_watermark: int = 0
     to_log_end: int = 0
+    run: IncrementalRun | None = None
 
 
 def check_export(options: ExportOptions) -> list[OffsetRange]:
@@ -98,8 +106,10 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
     try:
         compression_options(options.compression)
         read = parse_options(options.source)
-        found = plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read))
-        check_output(options.out, options.mode, _inputs(found, read))
+        if options.incremental:
+            check_incremental(options.out, options.mode, read)
+        found = plan_anew(lambda: _chosen(options, read))
+        check_output(options.out, options.mode, _inputs(found, read), incremental=options.incremental)
     except UnknownTopicError:
         raise
     except ValueError as error:
@@ -118,6 +128,27 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         if how is not None and (column not in names or read.table != tables.RECORDS):
             raise ExportError(f"there is no column {column} to decode")
     return found
+
+
+def _chosen(options: ExportOptions, read: ReadOptions) -> list[OffsetRange]:
+    """The offsets of each partition; those of an incremental run are not known before its output is locked."""
+    partitions = find_partitions(OsDisk(), read)
+    return [OffsetRange(part, 0, 0) for part in partitions] if options.incremental else offset_ranges(partitions, read)
+
+
+def begin_run(options: ExportOptions) -> IncrementalRun:
+    """Lock the output and plan an incremental run with options that are checked. Raises ExportError, UnknownTopicError."""
+    written = {
+        "--partition-by": ",".join(options.partition_by),
+        "--decode-key": options.decode_key or "",
+        "--decode-value": options.decode_value or "",
+    }
+    try:
+        return start_run(OsDisk(), options.out, parse_options(options.source), written)
+    except UnknownTopicError:
+        raise
+    except (ValueError, OSError) as error:
+        raise ExportError(str(error)) from None
 
 
 def _inputs(found: list[OffsetRange], read: ReadOptions) -> list[str]:
@@ -145,13 +176,21 @@ def _written_columns(options: ExportOptions, read: ReadOptions) -> list[str]:
     return names
 
 
-def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
-    """Write the Parquet files. Raises ExportError for damage that is to fail the job and for what Spark refuses."""
+def export(spark: SparkSession, options: ExportOptions, run: IncrementalRun | None = None) -> ExportResult:
+    """Write the Parquet files, and commit them if they are of an incremental run.
+
+    Raises ExportError for damage that is to fail the job and for what Spark refuses.
+    """
     spark.dataSource.register(KafkaLogDataSource)
     options = options._replace(source={"maxPartitionBytes": str(SPLIT_BYTES), **options.source})
     read = parse_options(options.source)
     if read.table != tables.RECORDS:
         return _export_table(spark, options)
+    ranges, account = (run.plan.ranges, run.plan.account) if run is not None else plan_anew(lambda: _planned(read))
+    if read.duplicate_partitions != ALL:
+        options = options._replace(source=pinned(options.source, ranges))
+    if run is not None:
+        options = _with_schema_of(run, spark, options)
     with tempfile.TemporaryDirectory(prefix="kcli-reports-") as folder:
         if is_here(spark.sparkContext.master):
             frame, observed = _load(spark, {**options.source, "reportPath": folder}), None
@@ -161,33 +200,58 @@ def export(spark: SparkSession, options: ExportOptions) -> ExportResult:
             frame = frame.observe(observed, F.collect_list(REPORT_COLUMN).alias("reports"))
             frame = frame.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
         frame, decoded = _decode(spark, frame, options)
-        was_written = _write(spark, frame, options, options.out)
+        if run is not None:
+            _translated(lambda: run.begin(Path(folder).name, frame.schema.simpleString()))
+        was_written = _write(spark, frame, options, options.out if run is None else run.stage(ROWS))
         if observed is not None:
             texts = observed.get["reports"] if was_written else ()
         else:
             texts = [path.read_text("utf-8") for path in sorted(Path(folder).glob("*.json"))]
     report = Report.sum(texts)
-    bounded: list[bool] = []
-    if was_written:
-        left_out, bounded = plan_anew(lambda: _left_out(read))
-        report.add_json(left_out.to_json())
     rows = sum(report.rows.values())
     undecoded = int(decoded.get["undecoded"]) if decoded is not None and was_written else 0
-    corrupt_path = _write_corrupt(spark, options, report) if report.corrupt_files else None
+    corrupt_path = _write_corrupt(spark, options, report, run) if report.corrupt_files else None
     if was_written and corrupt_path is None and options.mode == "overwrite":
         # What an earlier run listed is no longer true of the output.
         OutputDirectory(spark, options.out.rstrip("/") + CORRUPT_SUFFIX).remove()
-    return ExportResult(report, rows, undecoded, corrupt_path, sum(bounded), len(bounded) - sum(bounded))
+    if run is not None:
+        value_schema = options.value_schema if options.decode_value == JSON else None
+        _translated(lambda: run.commit(rows, value_schema))
+    result = ExportResult(report, rows, undecoded, corrupt_path, run=run)
+    return _accounted(result, account) if was_written else result
 
 
-def _left_out(read: ReadOptions) -> tuple[Report, list[bool]]:
-    """What was left out before any task ran, and of each partition whether reading ended at its high watermark."""
-    report = Report()
-    bounded = []
-    for part in find_partitions(OsDisk(), read):
-        count_left_out(part, read, report)
-        bounded.append(used_high_watermark(part, read) is not None)
-    return report, bounded
+def _planned(read: ReadOptions) -> tuple[list[OffsetRange], Account]:
+    ranges = offset_ranges(find_partitions(OsDisk(), read), read)
+    return ranges, account_of(ranges, read, {})
+
+
+def finish_without_rows(run: IncrementalRun) -> ExportResult:
+    """Commit a run for which there is nothing to read: no Spark is needed for that. Raises ExportError."""
+    _translated(run.commit_nothing)
+    return _accounted(ExportResult(Report(), 0, 0, None, run=run), run.plan.account)
+
+
+def _accounted(result: ExportResult, account: Account) -> ExportResult:
+    """The result with what planning left out added."""
+    result.report.add_json(account.left_out.to_json())
+    return result._replace(to_high_watermark=account.to_high_watermark, to_log_end=account.to_log_end)
+
+
+def _with_schema_of(run: IncrementalRun, spark: SparkSession, options: ExportOptions) -> ExportOptions:
+    """The options with the schema of the values' JSON: that of the runs before, or what this one finds for all."""
+    if options.decode_value != JSON:
+        return options
+    known = run.before.value_schema if run.before is not None else None
+    if known is not None and options.value_schema == INFERRED:
+        return options._replace(value_schema=known)
+    schema = _json_schema(spark, options).toDDL()
+    if known is not None and known != schema:
+        raise ExportError(
+            f"the runs before decoded the values by the schema {known}, not {schema}; leave --value-schema out, or write to "
+            "another directory from the beginning"
+        )
+    return options._replace(value_schema=schema)
 
 
 def _export_table(spark: SparkSession, options: ExportOptions) -> ExportResult:
@@ -219,15 +283,24 @@ def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: s
     return bool(_translated(lambda: OutputDirectory(spark, out).write(options.mode, write)))
 
 
-def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report) -> str:
-    """Write the corrupt places of the files that have any to OUT.corrupt -> that path."""
+def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report, run: IncrementalRun | None) -> str:
+    """Write the corrupt places of the files that have any to OUT.corrupt -> that path.
+
+    An incremental run stages those among its offsets that are not listed yet.
+    """
     out = options.out.rstrip("/") + CORRUPT_SUFFIX
     kept = ("onCorrupt", "kafka.isolation.level", "duplicatePartitions")
     source = {name: value for name, value in options.source.items() if name in kept}
-    paths = json.dumps(sorted(report.corrupt_files))
-    frame = _load(spark, {**source, "paths": paths, "table": tables.CORRUPT})
+    source |= {"paths": json.dumps(sorted(report.corrupt_files)), "table": tables.CORRUPT}
     mode = "append" if options.mode == "append" else "overwrite"
-    _write(spark, frame, options._replace(mode=mode, partition_by=()), out)
+    if run is None:
+        _write(spark, _load(spark, source), options._replace(mode=mode, partition_by=()), out)
+        return out
+    wanted = [found for found in run.plan.ranges if report.corrupt[found.partition.key]]
+    # Each of the files has some of these offsets only.
+    frame = _load(spark, {**source, **pinned({}, wanted), "exactOffsets": "false", "failOnDataLoss": "false"})
+    frame = _translated(lambda: run.not_listed(spark, frame))
+    _write(spark, frame, options._replace(mode="error", partition_by=()), run.stage(CORRUPT_SUFFIX))
     return out
 
 
@@ -309,7 +382,7 @@ def _translated(act: Callable[[], Any]) -> Any:
         return act()
     except (OptionError, ExportError):
         raise
-    except OutputError as error:
+    except (OutputError, RunError) as error:
         raise ExportError(str(error)) from None
     except Exception as error:
         own = _OWN_ERROR.search(str(error))
