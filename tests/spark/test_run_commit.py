@@ -19,7 +19,22 @@ SUFFIXES = ("", ".corrupt")
 CHANGES = ("write_file", "rename", "remove", "make_directory", "remove_directory", "flush", "flush_directory", "append")
 
 
-class DyingDisk(OsDisk):
+class FastDisk(OsDisk):
+    """A disk that does not wait for the device: the tests' machine stays on."""
+
+    def flush(self, path: str) -> None:
+        assert self.exists(path)
+
+    def flush_directory(self, path: str) -> None:
+        assert self.is_directory(path)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        temporary = Path(path + ".tmp")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+
+
+class DyingDisk(FastDisk):
     """A machine that loses power before the change number `changes_left`: this one and all behind it are not made."""
 
     def __init__(self, changes_left: int) -> None:
@@ -44,7 +59,7 @@ def state_of(run: int, files: tuple[RunFile, ...] = ()) -> RunState:
     return RunState(run, {"columns": "offset"}, "struct<offset:bigint>", None, topics, files)
 
 
-def one_run(out: Path, disk: OsDisk) -> int:
+def one_run(out: Path, disk: FastDisk) -> int:
     """A run as kcli does it, with two files of rows, one of them in a folder, and one of a side table -> its number."""
     output = RunOutput(disk, str(out), SUFFIXES)
     try:
@@ -84,26 +99,26 @@ def expected(runs: int) -> dict[str, str]:
     }
 
 
-def test_three_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("relative", [False, True])
+def test_three_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool) -> None:
     """Each run adds its files under its own number, and leaves nothing else but the state."""
+    monkeypatch.chdir(tmp_path)
     for run in (1, 2, 3):
-        assert one_run(tmp_path / "out", OsDisk()) == run
+        assert one_run(Path("out") if relative else tmp_path / "out", FastDisk()) == run
         assert data(tmp_path / "out") == expected(run)
     assert sorted(path.name for path in (tmp_path / "out" / "_kcli_state").iterdir()) == ["lock", "state.json"]
-    assert has_state(OsDisk(), str(tmp_path / "out")) and not has_state(OsDisk(), str(tmp_path))
+    assert has_state(FastDisk(), str(tmp_path / "out")) and not has_state(FastDisk(), str(tmp_path))
 
 
-@pytest.mark.parametrize("relative", [False, True])
-def test_a_crash_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool) -> None:
+def test_a_crash_at_every_change(tmp_path: Path) -> None:
     """After a crash at any step, and one at any step of the recovery, the run's files are all there once or not at all.
 
     And the state says the same as the files: rows are never lost and never written twice.
     """
-    monkeypatch.chdir(tmp_path)
     changes, steps, outcomes = 0, 0, set()
     while True:
-        out = (Path() if relative else tmp_path) / f"out-{changes}"
-        one_run(out, OsDisk())
+        out = tmp_path / f"out-{changes}"
+        one_run(out, FastDisk())
         disk = DyingDisk(changes)
         try:
             one_run(out, disk)
@@ -126,14 +141,14 @@ def test_a_crash_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 assert str(error) == "the power is off"
             again += 1
             steps += 1
-            output = RunOutput(OsDisk(), str(copied), SUFFIXES)
+            output = RunOutput(FastDisk(), str(copied), SUFFIXES)
             output.recover()
             state = output.read_state()
             output.close()
             assert state is not None and data(copied) == expected(state.run)
             assert not Path(output.staging("")).exists() and not Path(output.staging(".corrupt")).exists()
         outcomes.add(state.run)
-        runs = one_run(out, OsDisk())
+        runs = one_run(out, FastDisk())
         assert runs == state.run + 1 and data(out) == expected(runs)
         changes += 1
     assert outcomes == {1, 2} and changes > 20 and steps > 50
@@ -148,7 +163,7 @@ def test_a_crash_of_the_first_run(tmp_path: Path) -> None:
             one_run(out, DyingDisk(changes))
             break
         except OSError:
-            run = one_run(out, OsDisk())
+            run = one_run(out, FastDisk())
             assert data(out) == expected(run)
             outcomes.add(run)
     assert outcomes == {1, 2}
@@ -156,7 +171,7 @@ def test_a_crash_of_the_first_run(tmp_path: Path) -> None:
 
 def test_a_run_without_files(tmp_path: Path) -> None:
     """Offsets may advance though there is nothing to write."""
-    output = RunOutput(OsDisk(), str(tmp_path / "out"), SUFFIXES)
+    output = RunOutput(FastDisk(), str(tmp_path / "out"), SUFFIXES)
     output.commit(state_of(1))
     assert output.read_state() == state_of(1)
     assert data(tmp_path / "out") == {}
@@ -164,13 +179,13 @@ def test_a_run_without_files(tmp_path: Path) -> None:
 
 def test_a_second_run_at_the_same_time(tmp_path: Path) -> None:
     """It is refused while another process holds the lock, by whatever path it comes."""
-    one_run(tmp_path / "out", OsDisk())
+    one_run(tmp_path / "out", FastDisk())
     (tmp_path / "link").symlink_to("out")
     with held(tmp_path / "out" / "_kcli_state" / "lock"):
         for name in ("out", "link"):
             with pytest.raises(RunError, match=r"another run writes to .* wait until it has ended"):
-                RunOutput(OsDisk(), str(tmp_path / name), SUFFIXES)
-    assert one_run(tmp_path / "link", OsDisk()) == 2
+                RunOutput(FastDisk(), str(tmp_path / name), SUFFIXES)
+    assert one_run(tmp_path / "link", FastDisk()) == 2
 
 
 @pytest.mark.parametrize("name", ["state.json", "pending.json"])
@@ -187,32 +202,32 @@ def test_a_second_run_at_the_same_time(tmp_path: Path) -> None:
 def test_a_state_that_cannot_be_read(tmp_path: Path, name: str, spoil: Callable[[str], str], says: str) -> None:
     """It is never taken for an empty one, which would write all rows again; the data stays as it is."""
     out = tmp_path / "out"
-    one_run(out, OsDisk())
+    one_run(out, FastDisk())
     path = out / "_kcli_state" / name
     path.write_text(spoil(encode_state(state_of(1 if name == "state.json" else 2)).decode()))
     before = data(out)
     with pytest.raises(RunError, match=f"{name} cannot be read: .*{says}"):
-        one_run(out, OsDisk())
+        one_run(out, FastDisk())
     assert data(out) == before
 
 
 def test_a_pending_run_that_does_not_follow(tmp_path: Path) -> None:
     """A state that was restored from a backup below a newer pending run would lose rows."""
     out = tmp_path / "out"
-    one_run(out, OsDisk())
+    one_run(out, FastDisk())
     (out / "_kcli_state" / "pending.json").write_bytes(encode_state(state_of(3)))
     with pytest.raises(RunError, match="they do not belong together"):
-        one_run(out, OsDisk())
+        one_run(out, FastDisk())
 
 
 def test_a_moved_file_that_is_gone(tmp_path: Path) -> None:
     """A file that is neither staged nor in place is named: nothing is committed that is not there."""
     out = tmp_path / "out"
-    one_run(out, OsDisk())
+    one_run(out, FastDisk())
     missing = RunFile("", "_kcli_state/staging/attempt/part-7", "run-00000002-part-7")
     (out / "_kcli_state" / "pending.json").write_bytes(encode_state(state_of(2, (missing,))))
     with pytest.raises(RunError, match=r"run-00000002-part-7 of the interrupted run 2 is missing, and so is .*part-7"):
-        one_run(out, OsDisk())
+        one_run(out, FastDisk())
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", "a//b"])
@@ -242,7 +257,7 @@ def test_a_state_comes_back_as_it_was() -> None:
 def test_what_is_there_before_the_first_run(tmp_path: Path) -> None:
     """Files of which no state says what they hold, an output that is a file, a state directory on another disk."""
     (tmp_path / "out").mkdir()
-    output = RunOutput(OsDisk(), str(tmp_path / "out"), SUFFIXES)
+    output = RunOutput(FastDisk(), str(tmp_path / "out"), SUFFIXES)
     output.check_is_new()
     (tmp_path / "out.corrupt").mkdir()
     (tmp_path / "out.corrupt" / "part-0").touch()
@@ -251,16 +266,16 @@ def test_what_is_there_before_the_first_run(tmp_path: Path) -> None:
     output.close()
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="file is there and is not a directory"):
-        RunOutput(OsDisk(), str(tmp_path / "file"), SUFFIXES)
+        RunOutput(FastDisk(), str(tmp_path / "file"), SUFFIXES)
     (tmp_path / "gone").symlink_to("nowhere")
     with pytest.raises(RunError, match="gone is there and is not a directory"):
-        RunOutput(OsDisk(), str(tmp_path / "gone"), SUFFIXES)
+        RunOutput(FastDisk(), str(tmp_path / "gone"), SUFFIXES)
 
 
 def test_a_link_in_the_output_to_another_file_system(tmp_path: Path) -> None:
     """A rename cannot go there: refused before the commit, not in the middle of it."""
 
-    class TwoDevices(OsDisk):
+    class TwoDevices(FastDisk):
         def device(self, path: str) -> int:
             return 2 if "elsewhere" in str(Path(path).resolve()) else 1
 
@@ -279,12 +294,12 @@ def test_a_link_in_the_output_to_another_file_system(tmp_path: Path) -> None:
 def test_links_among_staged_files_are_not_followed(tmp_path: Path) -> None:
     """Removing what a crash left removes links, not what they lead to."""
     out = tmp_path / "out"
-    one_run(out, OsDisk())
+    one_run(out, FastDisk())
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
     staging = out / "_kcli_state" / "staging"
     staging.mkdir()
     (staging / "link").symlink_to(tmp_path / "mine")
-    output = RunOutput(OsDisk(), str(out), SUFFIXES)
+    output = RunOutput(FastDisk(), str(out), SUFFIXES)
     assert output.recover().removed_staging and not staging.exists()
     assert (tmp_path / "mine" / "file").exists()
