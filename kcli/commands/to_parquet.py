@@ -12,8 +12,13 @@ from kcli.distribution import other_kcli, pip_command
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
     from kcli.spark.parquet_export import ExportOptions, ExportResult
     from kcli.spark.planning import OffsetRange
+    from kcli.spark.report import Report
 
 ARGUMENTS = "DIR... --out PATH"
 DESCRIPTION = """\
@@ -27,6 +32,7 @@ job failed for it, or it was skipped as asked) or no topic has the name, 2 could
 columns and options."""
 
 SMALL_INPUT_BYTES = 64 * 1024 * 1024
+Key = tuple[str, int]
 # As kcli.spark.parquet_export.DEFAULT_COMPRESSION, which --help must not load Spark for; a test holds them together.
 _COMPRESSION = "zstd:1"
 
@@ -95,7 +101,12 @@ def _add_writing(group: argparse._ArgumentGroup) -> None:
         "--mode",
         choices=["error", "overwrite", "append", "ignore"],
         default="error",
-        help="what to do when OUT is there (%(default)s)",
+        help="what to do when OUT is there (%(default)s); append twice writes the rows twice",
+    )
+    group.add_argument(
+        "--incremental",
+        action="store_true",
+        help="add the records that no earlier run has written to OUT, each once; the state is in OUT/_kcli_state",
     )
 
 
@@ -110,21 +121,13 @@ def run(args: argparse.Namespace) -> int:
             tell(other)
         raise CannotRun(f"to-parquet needs Apache Spark and pyarrow: {pip_command('spark')} installs them") from None
     from kcli.inspect.description.remarks import missing_name
-    from kcli.spark.parquet_export import check_export, export
     from kcli.spark.partitions import UnknownTopicError
-    from kcli.spark.session import SparkError, start_session
+    from kcli.spark.session import SparkError
     from kcli.spark.spark_errors import ExportError
 
     options = _export_options(args)
     try:
-        wanted = check_export(options)
-        conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **_progress(), **_pairs("--conf", args.conf)}
-        spark = start_session(args.master, "kcli to-parquet", conf, log_level="OFF")
-        try:
-            options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
-            result = export(spark, options, tell)
-        finally:
-            spark.stop()
+        result, partitions = _export(args, options)
     except UnknownTopicError as error:
         for topic in error.missing:
             tell(f"{', '.join(args.paths)}: {missing_name('topic', topic, error.known)}")
@@ -136,10 +139,53 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_FINDINGS if error.is_damage else EXIT_CANNOT_RUN
     except SparkError as error:
         raise CannotRun(str(error)) from None
-    print_text(summary(options, result, [part.partition.key for part in wanted]))
+    print_text(summary(options, result, partitions))
     for fault in result.report.first_faults:
         sys.stderr.write(f"kcli: {fault}\n")
     return EXIT_FINDINGS if result.report.corrupt else EXIT_OK
+
+
+def _export(args: argparse.Namespace, options: ExportOptions) -> tuple[ExportResult, list[Key]]:
+    """Check the options, start Spark where there is something to read, and export -> what was done, the partitions chosen."""
+    from kcli.spark.parquet_export import begin_run, check_export, export, finish_without_rows
+
+    wanted = check_export(options)
+    partitions = [part.partition.key for part in wanted]
+    if not options.incremental:
+        _warn_of_doubled_rows(options)
+        return _with_spark(args, wanted, options, lambda spark: export(spark, options, tell)), partitions
+    with begin_run(options) as run:
+        for sentence in run.remarks():
+            tell(sentence)
+        wanted = run.plan.new_ranges
+        if not wanted:
+            return finish_without_rows(run), partitions
+        return _with_spark(args, wanted, options, lambda spark: export(spark, options, tell, run)), partitions
+
+
+def _with_spark(
+    args: argparse.Namespace, wanted: list[OffsetRange], options: ExportOptions, act: Callable[[SparkSession], ExportResult]
+) -> ExportResult:
+    """Start Spark for an export of the offsets wanted, and stop it at the end."""
+    from kcli.spark.session import start_session
+
+    conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **_progress(), **_pairs("--conf", args.conf)}
+    spark = start_session(args.master, "kcli to-parquet", conf, log_level="OFF")
+    try:
+        options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
+        return act(spark)
+    finally:
+        spark.stop()
+
+
+def _warn_of_doubled_rows(options: ExportOptions) -> None:
+    from kcli.spark.parquet_output import holds_data
+
+    if options.mode == "append" and holds_data(options.out):
+        tell(
+            f"{options.out} has data: --mode append may write rows again that are there already; --incremental, to a directory "
+            "of its own from the beginning, writes each record once"
+        )
 
 
 def _jvm_options(wanted: list[OffsetRange]) -> dict[str, str]:
@@ -186,6 +232,7 @@ def _export_options(args: argparse.Namespace) -> ExportOptions:
         flatten=args.flatten,
         compression=args.compression,
         mode=args.mode,
+        incremental=args.incremental,
     )
 
 
@@ -211,25 +258,28 @@ def _instant(option: str, text: str | None) -> str | None:
     return str(period.end_ms if option == "--ending-time" else period.first_ms)
 
 
-def summary(options: ExportOptions, result: ExportResult, partitions: list[tuple[str, int]]) -> str:
-    """The account of an export: a line for each partition, with what was left out of it and why, and the sums."""
-    from kcli.spark.report import REASONS
+def summary(options: ExportOptions, result: ExportResult, partitions: list[Key]) -> str:
+    """The account of an export: a line for each partition, with what was left out of it and why, and the sums.
 
-    report = result.report
+    An incremental run has lines of the partitions that it has read or left records out of.
+    """
+    report, run = result.report, result.run
+    offsets = {} if run is None else {new.partition.key: new for new in run.plan.new_ranges}
     lines = []
-    for key in partitions if report.rows or report.left_out or report.corrupt else ():
-        notes = [
-            f"{count} {REASONS[reason]} left out"
-            for (topic, partition, reason), count in sorted(report.left_out.items())
-            if (topic, partition) == key
-        ]
-        if report.corrupt[key]:
-            notes.append(f"{report.corrupt[key]} corrupt places skipped ({report.corrupt_bytes[key]} bytes)")
-        lines.append(f"{key[0]}-{key[1]}: {report.rows[key]} rows" + (f"; {'; '.join(notes)}" if notes else ""))
+    for key in partitions if offsets or report.rows or report.left_out or report.corrupt else ():
+        notes = _notes(report, key)
+        if key in offsets:
+            notes.insert(0, f"offsets {offsets[key].first} to {offsets[key].end - 1}")
+        if run is None or notes:
+            lines.append(f"{key[0]}-{key[1]}: {report.rows[key]} rows" + (f"; {'; '.join(notes)}" if notes else ""))
     if result.to_high_watermark:
         rest = f", of {result.to_log_end} to the end of the log" if result.to_log_end else ""
         lines.append(f"records of {result.to_high_watermark} partitions are read up to the high watermark{rest}")
-    lines.append(f"{result.rows} rows written to {options.out}")
+    if run is not None and not offsets:
+        since = f" since run {run.before.run}" if run.before is not None else ""
+        lines.append(f"nothing new{since}: no rows written to {options.out}")
+    else:
+        lines.append(f"{result.rows} rows written to {options.out}" + (f" by run {run.number}" if run is not None else ""))
     if result.undecoded:
         lines.append(undecoded_line(result))
     if result.corrupt_path is not None:
@@ -244,3 +294,17 @@ def undecoded_line(result: ExportResult) -> str:
     line = f"{result.undecoded} rows did not decode ({which}); the raw records are in {result.undecoded_path}"
     lost = sum(count for _, count in columns) - result.undecoded_listed
     return f"{line}, but for {lost} that the log lost since" if lost > 0 else line
+
+
+def _notes(report: Report, key: Key) -> list[str]:
+    """What was left out of a partition and why."""
+    from kcli.spark.report import REASONS
+
+    notes = [
+        f"{count} {REASONS[reason]} left out"
+        for (topic, partition, reason), count in sorted(report.left_out.items())
+        if (topic, partition) == key
+    ]
+    if report.corrupt[key]:
+        notes.append(f"{report.corrupt[key]} corrupt places skipped ({report.corrupt_bytes[key]} bytes)")
+    return notes

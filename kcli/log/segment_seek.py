@@ -156,6 +156,20 @@ class SegmentSeeker:
                 return header.position
         return walk.position
 
+    def behind_lower(self, offset: int) -> int:
+        """The byte behind the last sound batch that ends before `offset`: all from there on is needed to read from `offset` on.
+
+        As in behind_offset the records are read: a wrong length may lead to payload with such an offset.
+        """
+        position = self.hint(offset)
+        for batch in self.reader.batches(position):
+            if not isinstance(batch, LogBatch) or not batch.is_valid:
+                continue
+            if batch.header.last_offset >= offset:
+                break
+            position = batch.end_position
+        return position
+
     def behind_offset(self, offset: int) -> int:
         """The byte behind the first sound batch that ends at or behind `offset`: no later one is needed to read up to there.
 
@@ -252,15 +266,16 @@ class SegmentSeeker:
                     return found
         return None
 
-    def boundaries(self, start: int, end: int, target_bytes: int) -> list[int]:
+    def boundaries(self, start: int, end: int, target_bytes: int, *, by_headers: bool = True) -> list[int]:
         """Bytes within (start, end) at which batches begin, about `target_bytes` apart, ascending.
 
-        `start` must begin a batch. Each is checked to begin a batch that the index knows, or was reached by headers.
+        `start` must begin a batch. Each is checked to begin a batch that the index knows, or was reached by headers, unless
+        `by_headers` is False: a wrong length leads to payload, which a reader that goes on behind damage takes for a batch.
         """
         if end - start <= target_bytes:
             return []
         if self.index is None or not len(self.index):
-            return list(self._boundaries_by_headers(start, end, target_bytes))
+            return list(self._boundaries_by_headers(start, end, target_bytes)) if by_headers else []
         cuts: list[int] = []
         ideal = start + target_bytes
         for slot, position in enumerate(self.index.positions):
@@ -269,7 +284,7 @@ class SegmentSeeker:
             if position >= ideal and holds_entry(self.reader, self.index, slot):
                 cuts.append(position)
                 ideal += -(-(position + 1 - ideal) // target_bytes) * target_bytes
-        return cuts or list(self._boundaries_by_headers(start, end, target_bytes))
+        return cuts or (list(self._boundaries_by_headers(start, end, target_bytes)) if by_headers else [])
 
     def _boundaries_by_headers(self, start: int, end: int, target_bytes: int) -> Iterator[int]:
         ideal = start + target_bytes

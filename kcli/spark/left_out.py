@@ -6,10 +6,14 @@
     at or above the last stable offset               opened
     at or above the checkpointed high watermark
 
-Records count as Kafka counts them, control records among them. What the user's own offsets and times leave out is not counted.
+Records count as Kafka counts them, control records among them. What the user's own offsets and times leave out is not counted,
+and neither are records below the offset at which an incremental run begins.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from kcli.format.record_batch import RecordBatch
 from kcli.log.header_walk import HeaderWalk
@@ -18,23 +22,45 @@ from kcli.log.record_windows import RecordScanner
 from kcli.log.segment_seek import SegmentSeeker
 from kcli.spark.options import ReadOptions
 from kcli.spark.partitions import LogPartition
-from kcli.spark.planning import used_high_watermark
+from kcli.spark.planning import OffsetRange, used_high_watermark
 from kcli.spark.report import ABOVE_HIGH_WATERMARK, BELOW_LOG_START, BEYOND_LAST_STABLE, Report
 
 
-def count_left_out(partition: LogPartition, options: ReadOptions, report: Report) -> None:
-    """Add to `report` the records of a partition that the options leave out as a whole. Raises OSError as the disk does."""
+class Account(NamedTuple):
+    """What a plan leaves out; of the partitions `to_high_watermark` end at their high watermark, `to_log_end` do not."""
+
+    left_out: Report
+    to_high_watermark: int
+    to_log_end: int
+
+
+def account_of(ranges: Iterable[OffsetRange], options: ReadOptions, begun: Mapping[tuple[str, int], int]) -> Account:
+    """Return the account of a plan; below the offsets in `begun` all was read before. Raises OSError as the disk does."""
+    report, bounded, partitions = Report(), 0, 0
+    for part, _, _ in ranges:
+        count_left_out(part, options, report, begun.get(part.key))
+        bounded += used_high_watermark(part, options) is not None
+        partitions += 1
+    return Account(report, bounded, partitions - bounded)
+
+
+def count_left_out(partition: LogPartition, options: ReadOptions, report: Report, begun: int | None = None) -> None:
+    """Add to `report` the records of a partition that the options leave out as a whole, those below `begun` excepted.
+
+    Raises OSError as the disk does.
+    """
     end = partition.log_end_offset
-    if not options.include_below_log_start and partition.log_start_offset > partition.first_offset:
-        count = count_records(partition, partition.first_offset, partition.log_start_offset)
+    first = partition.first_offset if begun is None else max(partition.first_offset, begun)
+    if not options.include_below_log_start and partition.log_start_offset > first:
+        count = count_records(partition, first, partition.log_start_offset)
         report.leave_out(*partition.key, BELOW_LOG_START, count)
     cut = end
     if options.cuts_at_last_stable_offset:
-        cut = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset)
+        cut = max(min(end, partition.transactions.last_stable_offset), partition.log_start_offset, first)
         report.leave_out(*partition.key, BEYOND_LAST_STABLE, count_records(partition, cut, end) if cut < end else 0)
     high_watermark = used_high_watermark(partition, options)
     if high_watermark is not None and high_watermark < cut:
-        mark = max(high_watermark, partition.log_start_offset)
+        mark = max(high_watermark, partition.log_start_offset, first)
         report.leave_out(*partition.key, ABOVE_HIGH_WATERMARK, count_records(partition, mark, cut))
 
 

@@ -13,6 +13,9 @@ Names are those of Spark's Kafka source wherever they mean the same; case does n
     assign                              {"topic":[0,1]}
     startingOffsets                     earliest, latest, {"topic":{"0":23,"1":-2}}   earliest
     endingOffsets                       latest, {"topic":{"0":50,"1":-1}}             latest
+    exactOffsets                        true, false: startingOffsets and endingOffsets  false
+                                        name all that is read, and a log that ends
+                                        before fails the job
     startingTimestamp, endingTimestamp  ms since 1970, or ISO 8601 (UTC without a zone)
     startingOffsetsByTimestamp,         {"topic":{"0":1700000000000}}
       endingOffsetsByTimestamp
@@ -89,6 +92,7 @@ class ReadOptions(NamedTuple):
     assignment: Assignment | None = None
     starting_offsets: Offsets = EARLIEST
     ending_offsets: Offsets = LATEST
+    exact_offsets: bool = False
     starting_timestamp: int | None = None
     ending_timestamp: int | None = None
     starting_by_timestamp: ByPartition | None = None
@@ -115,7 +119,12 @@ class ReadOptions(NamedTuple):
     report_path: str | None = None
 
     def named_by_partition(self) -> dict[str, ByPartition]:
-        """The options that name partitions one by one, for those that are given: option -> what it says."""
+        """The options that name partitions one by one, for those that are given: option -> what it says.
+
+        None with exactOffsets: a partition that a plan has named may be gone when it is read.
+        """
+        if self.exact_offsets:
+            return {}
         given = {
             "startingOffsets": self.starting_offsets,
             "endingOffsets": self.ending_offsets,
@@ -161,6 +170,8 @@ def _check_together(options: ReadOptions) -> None:
         raise OptionError("only one of subscribe, subscribePattern and assign can be given")
     if options.table not in schema.TABLES:
         raise OptionError(f"there is no table {options.table!r}; there are {', '.join(schema.TABLES)}")
+    if options.exact_offsets and not (isinstance(options.starting_offsets, dict) and isinstance(options.ending_offsets, dict)):
+        raise OptionError("exactOffsets needs startingOffsets and endingOffsets as JSON, with the offsets of each partition")
     if options.ending_offsets == EARLIEST:
         raise OptionError("endingOffsets cannot be earliest")
     if isinstance(options.ending_offsets, dict) and any(
@@ -314,6 +325,7 @@ _TABLE: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "assign": ("assignment", _assignment),
     "startingOffsets": ("starting_offsets", _offsets),
     "endingOffsets": ("ending_offsets", _offsets),
+    "exactOffsets": ("exact_offsets", _flag),
     "startingTimestamp": ("starting_timestamp", _instant),
     "endingTimestamp": ("ending_timestamp", _instant),
     "startingOffsetsByTimestamp": ("starting_by_timestamp", _by_partition),

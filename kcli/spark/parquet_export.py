@@ -5,8 +5,10 @@
                                               +-- the tasks' reports (kcli.spark.report)
 
 Rows map one to one from the source to the files, and a task whose attempt failed or was repeated reports once, so what the
-tasks report to have given out is what was written. Where corrupt bytes were passed over (onCorrupt=skip), the files
-that they are in are read once more, as the table `corrupt`, into a directory beside: OUT.corrupt.
+tasks report to have given out is what was written. The offsets are decided once, before reading: the tasks read up to there,
+and the account is about these offsets, whatever a broker appends meanwhile. Where corrupt bytes were passed over
+(onCorrupt=skip), the files that they are in are read once more, as the table `corrupt`, into a directory beside: OUT.corrupt.
+An incremental run (kcli.spark.incremental) stages both, and its commit moves them.
 
 Records whose key or value did not decode are in the side table OUT.undecoded (kcli.spark.decoding). It is written by one more
 pass, only where there are any, over the offsets that the first pass read: while something is decoded, the end of each partition
@@ -30,6 +32,7 @@ from kcli.log.disk import OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
 from kcli.spark.decoding import JSON, UNDECODED_COLUMNS, Decoding, undecoded_rows
+from kcli.spark.incremental import IncrementalRun, check_incremental, start_run
 from kcli.spark.json_schema import (
     INFERRED,
     SchemaTextError,
@@ -39,12 +42,13 @@ from kcli.spark.json_schema import (
     schema_ddl,
     written_schema,
 )
-from kcli.spark.left_out import count_left_out
-from kcli.spark.options import ReadOptions, parse_options
+from kcli.spark.left_out import Account, account_of
+from kcli.spark.options import ALL, ReadOptions, parse_options
 from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, OutputDirectory, check_output, check_saved_file
 from kcli.spark.partitions import UnknownTopicError, find_partitions, given_paths, plan_anew
-from kcli.spark.planning import OffsetRange, offset_ranges, used_high_watermark
+from kcli.spark.planning import OffsetRange, offset_ranges, pinned
 from kcli.spark.report import Report
+from kcli.spark.run_state import ROWS
 from kcli.spark.session import is_here
 from kcli.spark.spark_errors import ExportError, translated
 
@@ -74,6 +78,7 @@ class ExportOptions(NamedTuple):
     flatten: bool = False
     compression: str = DEFAULT_COMPRESSION
     mode: str = "error"
+    incremental: bool = False
 
 
 class ExportResult(NamedTuple):
@@ -82,6 +87,7 @@ class ExportResult(NamedTuple):
     `undecoded` are the rows of which the key or the value did not decode, `undecoded_columns` how many of each these are.
     They are listed in `undecoded_path`, `undecoded_listed` of them: fewer where the log lost records since.
     Of the partitions read `to_high_watermark` end at their checkpointed high watermark, `to_log_end` at the end of their logs.
+    `run` is the incremental run that it was.
     """
 
     report: Report
@@ -93,6 +99,7 @@ class ExportResult(NamedTuple):
     undecoded_columns: dict[str, int] = {}  # noqa: RUF012
     undecoded_path: str | None = None
     undecoded_listed: int = 0
+    run: IncrementalRun | None = None
 
 
 def check_export(options: ExportOptions) -> list[OffsetRange]:
@@ -104,9 +111,11 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         compression_options(options.compression)
         read = parse_options(options.source)
         names = set(_written_columns(options, read))
-        found = plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read))
+        if options.incremental:
+            check_incremental(options.out, options.mode, read)
+        found = plan_anew(lambda: _chosen(options, read))
         inputs = _inputs(found, read)
-        check_output(options.out, options.mode, inputs)
+        check_output(options.out, options.mode, inputs, incremental=options.incremental)
         if options.save_schema is not None:
             check_saved_file(options.save_schema, options.out, inputs)
     except UnknownTopicError:
@@ -140,6 +149,28 @@ def _check_decoding(options: ExportOptions, names: set[str], table: str) -> None
                 raise ExportError(f"{option} is for JSON values: give --decode-value json as well")
 
 
+def _chosen(options: ExportOptions, read: ReadOptions) -> list[OffsetRange]:
+    """The offsets of each partition; those of an incremental run are not known before its output is locked."""
+    partitions = find_partitions(OsDisk(), read)
+    return [OffsetRange(part, 0, 0) for part in partitions] if options.incremental else offset_ranges(partitions, read)
+
+
+def begin_run(options: ExportOptions) -> IncrementalRun:
+    """Lock the output and plan an incremental run with options that are checked. Raises ExportError, UnknownTopicError."""
+    written = {
+        "--partition-by": ",".join(options.partition_by),
+        "--decode-key": options.decode_key or "",
+        "--decode-value": options.decode_value or "",
+        "--flatten": "true" if options.flatten else "",
+    }
+    try:
+        return start_run(OsDisk(), options.out, parse_options(options.source), written)
+    except UnknownTopicError:
+        raise
+    except (ValueError, OSError) as error:
+        raise ExportError(str(error)) from None
+
+
 def _inputs(found: list[OffsetRange], read: ReadOptions) -> list[str]:
     """The directories that must not be written to: what is read, and the log directories of partitions named one by one."""
     partitions = {offsets.partition.directory.path: offsets.partition.directory.log_directory for offsets in found}
@@ -165,19 +196,27 @@ def _written_columns(options: ExportOptions, read: ReadOptions) -> list[str]:
     return names
 
 
-def export(spark: SparkSession, options: ExportOptions, tell: Callable[[str], None] = lambda sentence: None) -> ExportResult:
-    """Write the Parquet files; `tell` is given a sentence on what is found before, such as an inferred schema.
+def export(
+    spark: SparkSession,
+    options: ExportOptions,
+    tell: Callable[[str], None] = lambda sentence: None,
+    run: IncrementalRun | None = None,
+) -> ExportResult:
+    """Write the Parquet files, and commit them if they are of an incremental run.
 
-    Raises ExportError for damage that is to fail the job and for what Spark refuses.
+    `tell` is given a sentence on what is found before, such as an inferred schema. Raises ExportError for damage that is to
+    fail the job and for what Spark refuses.
     """
     translated(lambda: spark.dataSource.register(KafkaLogDataSource))
     options = options._replace(source={"maxPartitionBytes": str(SPLIT_BYTES), **options.source})
     read = parse_options(options.source)
     if read.table != tables.RECORDS:
         return _export_table(spark, options)
-    if options.decode_key or options.decode_value:
-        options = _with_fixed_end(options, read)
-    decodings = _decodings(spark, options, tell)
+    ranges, account = (
+        (run.plan.ranges, run.plan.account) if run is not None else translated(lambda: plan_anew(lambda: _planned(read)))
+    )
+    options = options._replace(source=_with_fixed_offsets(options, read, ranges))
+    decodings = _decodings(spark, options, tell, run)
     with tempfile.TemporaryDirectory(prefix="kcli-reports-") as folder:
         if is_here(spark.sparkContext.master):
             frame, observed = _load(spark, {**options.source, "reportPath": folder}), None
@@ -188,24 +227,26 @@ def export(spark: SparkSession, options: ExportOptions, tell: Callable[[str], No
             frame = frame.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
         frame, decoded = _decode(frame, decodings)
         _check_partition_by(frame, options)
-        was_written = _write(spark, frame, options, options.out)
+        if run is not None:
+            translated(lambda: run.begin(Path(folder).name, frame.schema.simpleString()))
+        was_written = _write(spark, frame, options, options.out if run is None else run.stage(ROWS))
         if observed is not None:
             texts = observed.get["reports"] if was_written else ()
         else:
             texts = [path.read_text("utf-8") for path in sorted(Path(folder).glob("*.json"))]
     report = Report.sum(texts)
-    bounded: list[bool] = []
-    if was_written:
-        left_out, bounded = plan_anew(lambda: _left_out(read))
-        report.add_json(left_out.to_json())
-    result = ExportResult(report, sum(report.rows.values()), 0, None, sum(bounded), len(bounded) - sum(bounded))
+    result = ExportResult(report, sum(report.rows.values()), 0, None, run=run)
     if not was_written:
         return result
+    result = _accounted(result, account)
     if decoded is not None:
         result = _with_undecoded(spark, options, decodings, decoded, result)
-    corrupt_path = _write_corrupt(spark, options, report) if report.corrupt_files else None
+    corrupt_path = _write_corrupt(spark, options, report, run) if report.corrupt_files else None
     if corrupt_path is None:
         _remove_old(spark, options, CORRUPT_SUFFIX)
+    if run is not None:
+        schemas = [schema_ddl(spark, one.schema) for one in decodings if one.schema is not None]
+        translated(lambda: run.commit(result.rows, schemas[0] if schemas else None))
     return result._replace(corrupt_path=corrupt_path)
 
 
@@ -222,7 +263,7 @@ def _with_undecoded(
     if not rows:
         _remove_old(spark, options, UNDECODED_SUFFIX)
         return result
-    path, listed = _write_undecoded(spark, options, decodings)
+    path, listed = _write_undecoded(spark, options, decodings, result.run)
     return result._replace(undecoded=rows, undecoded_columns=counts, undecoded_path=path, undecoded_listed=listed)
 
 
@@ -242,14 +283,21 @@ def _check_partition_by(frame: DataFrame, options: ExportOptions) -> None:
         raise ExportError(f"cannot partition by {', '.join(unknown)}: the columns are {', '.join(sorted(names))}")
 
 
-def _left_out(read: ReadOptions) -> tuple[Report, list[bool]]:
-    """What was left out before any task ran, and of each partition whether reading ended at its high watermark."""
-    report = Report()
-    bounded = []
-    for part in find_partitions(OsDisk(), read):
-        count_left_out(part, read, report)
-        bounded.append(used_high_watermark(part, read) is not None)
-    return report, bounded
+def _planned(read: ReadOptions) -> tuple[list[OffsetRange], Account]:
+    ranges = offset_ranges(find_partitions(OsDisk(), read), read)
+    return ranges, account_of(ranges, read, {})
+
+
+def finish_without_rows(run: IncrementalRun) -> ExportResult:
+    """Commit a run for which there is nothing to read: no Spark is needed for that. Raises ExportError."""
+    translated(run.commit_nothing)
+    return _accounted(ExportResult(Report(), 0, 0, None, run=run), run.plan.account)
+
+
+def _accounted(result: ExportResult, account: Account) -> ExportResult:
+    """The result with what planning left out added."""
+    result.report.add_json(account.left_out.to_json())
+    return result._replace(to_high_watermark=account.to_high_watermark, to_log_end=account.to_log_end)
 
 
 def _export_table(spark: SparkSession, options: ExportOptions) -> ExportResult:
@@ -281,27 +329,49 @@ def _write(spark: SparkSession, frame: DataFrame, options: ExportOptions, out: s
     return bool(translated(lambda: OutputDirectory(spark, out).write(options.mode, write), out))
 
 
-def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report) -> str:
-    """Write the corrupt places of the files that have any to OUT.corrupt -> that path."""
+def _write_corrupt(spark: SparkSession, options: ExportOptions, report: Report, run: IncrementalRun | None) -> str:
+    """Write the corrupt places of the files that have any to OUT.corrupt -> that path.
+
+    An incremental run stages those among its offsets that are not listed yet.
+    """
     out = options.out.rstrip("/") + CORRUPT_SUFFIX
     kept = ("onCorrupt", "kafka.isolation.level", "duplicatePartitions")
     source = {name: value for name, value in options.source.items() if name in kept}
-    paths = json.dumps(sorted(report.corrupt_files))
-    frame = _load(spark, {**source, "paths": paths, "table": tables.CORRUPT})
+    source |= {"paths": json.dumps(sorted(report.corrupt_files)), "table": tables.CORRUPT}
     mode = "append" if options.mode == "append" else "overwrite"
-    _write(spark, frame, options._replace(mode=mode, partition_by=()), out)
+    if run is None:
+        _write(spark, _load(spark, source), options._replace(mode=mode, partition_by=()), out)
+        return out
+    wanted = [found for found in run.plan.ranges if report.corrupt[found.partition.key]]
+    # Each of the files has some of these offsets only.
+    frame = _load(spark, {**source, **pinned({}, wanted), "exactOffsets": "false", "failOnDataLoss": "false"})
+    frame = translated(lambda: run.not_listed(spark, frame))
+    _write(spark, frame, options._replace(mode="error", partition_by=()), run.stage(CORRUPT_SUFFIX))
     return out
 
 
 # ------------------------------------------------------------------------------------------------------------- decoding
 
 
-def _decodings(spark: SparkSession, options: ExportOptions, tell: Callable[[str], None]) -> tuple[Decoding, ...]:
-    """How key and value are decoded, and by which schema, which is told and saved where it is inferred or asked for."""
+def _decodings(
+    spark: SparkSession, options: ExportOptions, tell: Callable[[str], None], run: IncrementalRun | None
+) -> tuple[Decoding, ...]:
+    """How key and value are decoded, and by which schema, which is told and saved where it is inferred or asked for.
+
+    The runs of an incremental output have one schema.
+    """
+    known = run.before.value_schema if run is not None and run.before is not None else None
+    if known is not None and options.value_schema == INFERRED:
+        options = options._replace(value_schema=known)
     found = []
     for column, how in (("key", options.decode_key), ("value", options.decode_value)):
         if how == JSON:
             schema = _json_schema(spark, options, tell)
+            if known is not None and known != schema_ddl(spark, schema):
+                raise ExportError(
+                    f"the runs before decoded the values by the schema {known}, not {schema_ddl(spark, schema)}; leave "
+                    "--value-schema out, or write to another directory from the beginning"
+                )
             found.append(Decoding(column, how, schema, written_schema(schema, tell), options.flatten))
         elif how is not None:
             found.append(Decoding(column, how))
@@ -344,24 +414,29 @@ def _decode(frame: DataFrame, decodings: tuple[Decoding, ...]) -> tuple[DataFram
     return frame.drop(*(decoding.failed for decoding in decodings)), observed
 
 
-def _with_fixed_end(options: ExportOptions, read: ReadOptions) -> ExportOptions:
-    """The options with the ends that the partitions have now, so that each pass over them reads up to the same offsets."""
+def _with_fixed_offsets(options: ExportOptions, read: ReadOptions, ranges: list[OffsetRange]) -> dict[str, str]:
+    """The source's options with the offsets of the plan, so that each pass over the partitions reads the same ones."""
+    if read.duplicate_partitions != ALL:
+        return pinned(options.source, ranges)
+    # A partition that is here twice has one end in the options: no copy is read beyond the longest one's end of now.
     ends: dict[str, dict[str, int]] = {}
-    found = translated(lambda: plan_anew(lambda: offset_ranges(find_partitions(OsDisk(), read), read)))
-    for part, _, end in found:
+    for part, _, end in ranges:
         of_topic = ends.setdefault(part.topic, {})
         of_topic[str(part.partition)] = max(end, of_topic.get(str(part.partition), 0))
     replaced = {"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"}
     source = {name: value for name, value in options.source.items() if name.lower() not in replaced}
-    return options._replace(source={**source, "endingOffsets": json.dumps(ends)})
+    return {**source, "endingOffsets": json.dumps(ends)}
 
 
-def _write_undecoded(spark: SparkSession, options: ExportOptions, decodings: tuple[Decoding, ...]) -> tuple[str, int]:
+def _write_undecoded(
+    spark: SparkSession, options: ExportOptions, decodings: tuple[Decoding, ...], run: IncrementalRun | None
+) -> tuple[str, int]:
     """Write the records that did not decode to OUT.undecoded -> (that path, how many keys and values it has)."""
     out = options.out.rstrip("/") + UNDECODED_SUFFIX
     frame = _load(spark, {**options.source, "columns": ",".join(UNDECODED_COLUMNS)})
     observed = Observation("kcli-undecoded")
     rows = undecoded_rows(frame, decodings).observe(observed, F.count(F.lit(1)).alias("rows"))
-    mode = "append" if options.mode == "append" else "overwrite"
-    _write(spark, rows, options._replace(mode=mode, partition_by=()), out)
+    mode = "error" if run is not None else "append" if options.mode == "append" else "overwrite"
+    path = out if run is None else run.stage(UNDECODED_SUFFIX)
+    _write(spark, rows, options._replace(mode=mode, partition_by=()), path)
     return out, int(observed.get["rows"])

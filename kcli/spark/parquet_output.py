@@ -5,6 +5,8 @@
     OUT is an input, lies in one or contains one, by any  writing or replacing OUT would change or delete Kafka's files
       path: symbolic links, bind mounts, `..`
     OUT holds files that are named as Kafka's             the same, for a log that is not among the inputs
+    OUT is written by incremental runs, and this run is   its state would be lost, or would not know of the new rows; mode
+      not one of them                                     ignore leaves it as it is
 
 OUT.corrupt and OUT.undecoded are held to the same rules.
 An output that is not on this machine's file system (s3a://, hdfs://) cannot be an input.
@@ -29,6 +31,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from kcli.format.file_names import FileKind, parse_file_name
+from kcli.log.disk import OsDisk
+from kcli.spark.run_commit import STATE_DIRECTORY, has_state
 
 CORRUPT_SUFFIX, UNDECODED_SUFFIX = ".corrupt", ".undecoded"
 NEW_SUFFIX, OLD_SUFFIX = ".kcli-new", ".kcli-old"
@@ -39,7 +43,7 @@ class OutputError(ValueError):
     """An output that must not be written to; the message is one sentence."""
 
 
-def check_output(out: str, mode: str, inputs: Iterable[str]) -> None:
+def check_output(out: str, mode: str, inputs: Iterable[str], *, incremental: bool = False) -> None:
     """Check that writing to `out` touches none of the input paths, and that `mode` fits what is there.
 
     Raises OutputError, OSError as the file system does.
@@ -67,8 +71,23 @@ def check_output(out: str, mode: str, inputs: Iterable[str]) -> None:
         if found is not None:
             raise OutputError(f"the output {path} holds a file of Kafka's, {found}; choose a directory elsewhere")
     local = local_path(out)
-    if mode == "error" and local is not None and Path(local).exists():
+    if local is None or incremental:
+        return
+    if mode != "ignore" and has_state(OsDisk(), local):
+        raise OutputError(
+            f"the output {out} is written by incremental runs, whose state is in {Path(local, STATE_DIRECTORY)}; "
+            "add --incremental, or write to another directory"
+        )
+    if mode == "error" and Path(local).exists():
         raise already_exists(out)
+
+
+def holds_data(out: str) -> bool:
+    """Return True if an output on this machine's file system has anything in it that Spark would read."""
+    local = local_path(out)
+    if local is None or not Path(local).is_dir():
+        return False
+    return any(not path.name.startswith((".", "_")) for path in Path(local).iterdir())
 
 
 def check_saved_file(path: str, out: str, inputs: Iterable[str]) -> None:

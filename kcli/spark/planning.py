@@ -12,7 +12,8 @@ on appending: where a log ends is found once, offset and byte together, and all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from kcli.format.primitives import INT32_MAX, INT64_MAX
@@ -28,6 +29,7 @@ from kcli.spark.options import (
     FALSE,
     LATEST,
     LATEST_OFFSET,
+    SKIP,
     TRUE,
     ByPartition,
     Offsets,
@@ -36,6 +38,12 @@ from kcli.spark.options import (
 from kcli.spark.partitions import LogPartition, PlanError
 from kcli.spark.splits import OPEN_COST_BYTES, LogSplit, SegmentRange, pack
 
+# What the options that choose offsets are called, in lower case.
+_ENDS = {end + suffix for end in ("starting", "ending") for suffix in ("offsets", "timestamp", "offsetsbytimestamp")} | {
+    "exactoffsets",
+    "startingoffsetsbytimestampstrategy",
+}
+GOES_ON = "; option failOnDataLoss=false goes on without these records"
 # How often a task looks up the offsets of one range anew before it gives up.
 MOST_LOOKUPS = 20
 
@@ -76,6 +84,8 @@ def used_high_watermark(partition: LogPartition, options: ReadOptions) -> int | 
 
 def offset_ranges(partitions: Iterable[LogPartition], options: ReadOptions) -> list[OffsetRange]:
     """The offsets that the options choose of each partition. Raises PlanError where they cannot be had."""
+    if options.exact_offsets:
+        return _exact_ranges(partitions, options)
     ranges = []
     for part in partitions:
         earliest, latest = earliest_offset(part, options), latest_offset(part, options)
@@ -99,6 +109,48 @@ def offset_ranges(partitions: Iterable[LogPartition], options: ReadOptions) -> l
             )
         ranges.append(OffsetRange(part, max(first, earliest), min(end, latest)))
     return ranges
+
+
+def _exact_ranges(partitions: Iterable[LogPartition], options: ReadOptions) -> list[OffsetRange]:
+    """The offsets that a plan has chosen before, whatever ends reading now; none of a partition that is new since."""
+    assert isinstance(options.starting_offsets, dict) and isinstance(options.ending_offsets, dict)
+    there = {part.key: part for part in partitions}
+    ranges = []
+    for key, end in (((topic, number), end) for topic, ends in options.ending_offsets.items() for number, end in ends.items()):
+        first, part = options.starting_offsets.get(key[0], {}).get(key[1], 0), there.get(key)
+        if end <= first:
+            continue
+        earliest = end if part is None else earliest_offset(part, options)
+        if first < earliest and options.fail_on_data_loss:
+            gone = f"the partition {key[0]}-{key[1]} is gone" if part is None else gap(part, first, min(earliest, end))
+            raise PlanError(gone + GOES_ON)
+        if part is not None and end > part.log_end_offset:
+            raise PlanError(
+                f"{part.name}: records up to offset {end} were planned, and the log ends at {part.log_end_offset} now; run the "
+                "job again"
+            )
+        if part is not None:
+            ranges.append(OffsetRange(part, max(first, earliest), end))
+    return ranges
+
+
+def gap(part: LogPartition, first: int, end: int) -> str:
+    """Return the clause that reports offsets [first, end) as gone."""
+    return f"{part.name}: the records with offsets {first} to {end - 1} are gone, the log begins at {end}"
+
+
+def pinned(source: Mapping[str, str], ranges: Sequence[OffsetRange]) -> dict[str, str]:
+    """Return the options of the source with which it reads these offsets and no others, however the logs grow.
+
+    The ranges are of one read, with one range for each partition at most.
+    """
+    first: ByPartition = {}
+    end: ByPartition = {}
+    for part, first_offset, end_offset in ranges:
+        first.setdefault(part.topic, {})[part.partition] = first_offset
+        end.setdefault(part.topic, {})[part.partition] = max(first_offset, end_offset)
+    kept = {name: value for name, value in source.items() if name.lower() not in _ENDS}
+    return {**kept, "exactOffsets": TRUE, "startingOffsets": json.dumps(first), "endingOffsets": json.dumps(end)}
 
 
 def _resolve(
@@ -180,7 +232,7 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
         with SegmentSeeker(part.disk, segment, log_end.size_bytes if is_last else None) as seeker:
             if choice.least_timestamp_ms is not None and seeker.max_timestamp() < choice.least_timestamp_ms:
                 continue
-            start = seeker.first_batch(wanted.first) if wanted.first > segment.base_offset else 0
+            start = seeker.behind_lower(wanted.first) if wanted.first > segment.base_offset else 0
             end, bound = seeker.reader.end_position(), next_base
             if wanted.end < min(next_base, log_end.offset):
                 end = seeker.behind_offset(wanted.end - 1)
@@ -206,12 +258,17 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
     return ranges
 
 
-def cut_range(disk: Disk, segment: Segment, part: SegmentRange, target_bytes: int) -> list[SegmentRange]:
-    """Cut a range at batches into pieces of about `target_bytes`; each knows where the next one's offsets begin."""
+def cut_range(
+    disk: Disk, segment: Segment, part: SegmentRange, target_bytes: int, *, goes_on: bool = False
+) -> list[SegmentRange]:
+    """Cut a range at batches into pieces of about `target_bytes`; each knows where the next one's offsets begin.
+
+    Where reading `goes_on` behind damage, only where the index says that a batch begins. Else the piece before fails the job.
+    """
     if part.size_bytes <= target_bytes:
         return [part]
     with SegmentSeeker(disk, segment, part.end_position) as seeker:
-        cuts = seeker.boundaries(part.position, part.end_position, target_bytes)
+        cuts = seeker.boundaries(part.position, part.end_position, target_bytes, by_headers=not goes_on)
         bounds = [seeker.reader.header_at(cut).base_offset for cut in cuts]
     starts, ends = [part.position, *cuts], [*cuts, part.end_position]
     least = [part.least_offset, *bounds]
@@ -232,7 +289,8 @@ def plan_splits(disk: Disk, wanted: Iterable[OffsetRange], options: ReadOptions,
     """The splits that read the offsets wanted (see `segment_ranges`). Raises OSError as the disk does."""
     ranges = [part for offsets in wanted for part in segment_ranges(offsets, choice)]
     target = split_bytes(sum(part.size_bytes for _, part in ranges), options)
-    pieces = [piece for segment, part in ranges for piece in cut_range(disk, segment, part, target)]
+    goes_on = options.on_corrupt == SKIP
+    pieces = [piece for segment, part in ranges for piece in cut_range(disk, segment, part, target, goes_on=goes_on)]
     # Pieces end at batches, a little before or behind the target: those of one segment must not end up two and two.
     return pack(pieces, split_bytes(sum(piece.cost_bytes for piece in pieces), options) + OPEN_COST_BYTES // 2)
 

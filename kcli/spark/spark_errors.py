@@ -20,6 +20,7 @@ from typing import Any
 
 from kcli.spark.options import OptionError
 from kcli.spark.parquet_output import OutputError, already_exists
+from kcli.spark.run_commit import RunError
 
 _OWN_ERROR = re.compile(r"kcli\.[\w.]+\.(\w+Error): ([^\n]+)")
 _DAMAGE = "CorruptLogError"
@@ -58,7 +59,7 @@ def translated(act: Callable[[], Any], out: str | None = None) -> Any:
         return act()
     except (OptionError, ExportError):
         raise
-    except OutputError as error:
+    except (OutputError, RunError) as error:
         raise ExportError(str(error)) from None
     except Exception as error:
         text = str(error)

@@ -20,7 +20,7 @@ Only `records` can be streamed. Filters are not pushed down: Spark does not offe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +32,16 @@ from kcli.log.disk import Disk, OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.options import OptionError, ReadOptions
 from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, plan_anew
-from kcli.spark.planning import OffsetRange, RangeChoice, earliest_offset, latest_offset, offset_ranges, plan_splits
+from kcli.spark.planning import (
+    GOES_ON,
+    OffsetRange,
+    RangeChoice,
+    earliest_offset,
+    gap,
+    latest_offset,
+    offset_ranges,
+    plan_splits,
+)
 from kcli.spark.splits import LogSplit
 
 Key = tuple[str, int]
@@ -90,7 +99,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = find_partitions(self._disk, self.options)
         ids = topic_ids(partitions)
         begun = self._begun(start, ids)
-        self._check_for_loss(partitions, begun)
+        for sentence in losses(partitions, begun, self.options):
+            self._lost(sentence)
         ends = self._latest(partitions)
         if self._target is not None:
             ends = {key: min(end, self._target.get(key, begun.get(key, end))) for key, end in ends.items()}
@@ -128,12 +138,12 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._lost(f"the partition {key[0]}-{key[1]}, of which records up to {until} were to be read, is gone")
                 continue
             if is_other_topic(key[0], ids_in(end), ids):
-                self._lost(_created_anew(key[0], ids_in(end)[key[0]], ids[key[0]]))
+                self._lost(created_anew(key[0], ids_in(end)[key[0]], ids[key[0]]))
                 continue
             earliest = earliest_offset(part, self.options)
             first = begun.get(key, earliest)
             if first < earliest and first < until:
-                self._lost(_gap(part, first, min(earliest, until)))
+                self._lost(gap(part, first, min(earliest, until)))
             if until > part.log_end_offset:
                 self._lost(f"{part.name}: records up to {until} were to be read, and the log ends at {part.log_end_offset}")
             wanted.append(OffsetRange(part, max(first, earliest), until))
@@ -147,7 +157,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The offsets of `start`, without those of topics that were created anew since."""
         anew = {topic for topic in ids if is_other_topic(topic, ids_in(start), ids)}
         for topic in sorted(anew):
-            self._lost(_created_anew(topic, ids_in(start)[topic], ids[topic]))
+            self._lost(created_anew(topic, ids_in(start)[topic], ids[topic]))
         return {key: offset for key, offset in from_json(start).items() if key[0] not in anew}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -159,29 +169,28 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(self, partitions: list[LogPartition]) -> Offsets:
         return {part.key: latest_offset(part, self.options) for part in partitions}
 
-    def _check_for_loss(self, partitions: list[LogPartition], begun: Offsets) -> None:
-        there = {part.key: part for part in partitions}
-        for key, first in begun.items():
-            part = there.get(key)
-            if not is_read(*key, self.options):
-                continue
-            if part is None:
-                self._lost(f"the partition {key[0]}-{key[1]}, read up to {first}, is gone")
-            elif first < (earliest := earliest_offset(part, self.options)):
-                self._lost(_gap(part, first, earliest))
-            elif first > part.log_end_offset:
-                self._lost(f"{part.name}: read up to {first} before, and the log ends at {part.log_end_offset} now")
-
     def _lost(self, sentence: str) -> None:
         if self.options.fail_on_data_loss:
-            raise PlanError(f"{sentence}; option failOnDataLoss=false goes on without these records")
+            raise PlanError(sentence + GOES_ON)
 
 
-def _gap(part: LogPartition, first: int, earliest: int) -> str:
-    return f"{part.name}: the records with offsets {first} to {earliest - 1} are gone, the log begins at {earliest}"
+def losses(partitions: Iterable[LogPartition], begun: Offsets, options: ReadOptions) -> Iterator[str]:
+    """Yield a clause for each partition of which records are gone that come next by `begun`."""
+    there = {part.key: part for part in partitions}
+    for key, first in begun.items():
+        part = there.get(key)
+        if not is_read(*key, options):
+            continue
+        if part is None:
+            yield f"the partition {key[0]}-{key[1]}, read up to {first}, is gone"
+        elif first < (earliest := earliest_offset(part, options)):
+            yield gap(part, first, earliest)
+        elif first > part.log_end_offset:
+            yield f"{part.name}: read up to {first} before, and the log ends at {part.log_end_offset} now"
 
 
-def _created_anew(topic: str, before: str, now: str) -> str:
+def created_anew(topic: str, before: str, now: str) -> str:
+    """Return the clause that reports a topic as deleted and created anew, with its two ids."""
     return f"the topic {topic} was created anew: its topic id was {before} and is {now}, so the offsets are of another log"
 
 

@@ -13,10 +13,12 @@ from kcli.format.codec_streams import GZIP
 from kcli.format.compression import deflate
 from kcli.format.legacy_message_set import NewLegacyRecord, encode_message, encode_message_set
 from kcli.format.primitives import crc32c
+from kcli.format.records import Record, encode_records
 from kcli.log.disk import OsDisk
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.spark.range_walker import CorruptLogError
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
+from tests.inspect.verified import batch as sound_batch
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of
 
@@ -195,3 +197,42 @@ def test_flipped_bits(tmp_path: Path, seed: int) -> None:
             rows_of(tmp_path / "t-0")
     else:
         assert skipped == whole
+
+
+@pytest.fixture
+def payload_log(tmp_path: Path) -> Path:
+    """A log of offsets 0 to 11 without an index. The batch of 5 and 6 has a payload of offsets 8 and 9, and a wrong length that
+    leads to it; a bit of its records is wrong, too."""
+    inner = sound_batch(8, 2)._replace(records=encode_records([Record(i, i, b"key", b"forged") for i in range(2)])).encode()
+    records = encode_records([Record(0, 0, b"key", b"value"), Record(1, 1, b"key", inner + b" rest")])
+    outer = sound_batch(5, 2)._replace(records=records).encode()
+    damaged = bytearray(outer)
+    damaged[8:12] = (outer.find(inner) - 12).to_bytes(4, "big")
+    damaged[70] ^= 1
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    before, behind = ([sound_batch(offset).encode() for offset in some] for some in (range(5), range(7, 12)))
+    (directory / f"{0:020}.log").write_bytes(b"".join([*before, damaged, *behind]))
+    return directory
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 5, 8, 20])
+def test_no_split_begins_within_payload(payload_log: Path, splits: int) -> None:
+    """Without an index the places of batches are known by lengths alone, and one of them is wrong."""
+    rows = rows_of(payload_log, onCorrupt="skip", minPartitions=str(splits))
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4, 7, 8, 9, 10, 11]
+    assert b"forged" not in {row["value"] for row in rows}
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
+@pytest.mark.parametrize("first", range(7, 12))
+def test_no_read_begins_within_payload(payload_log: Path, first: int, on_corrupt: str) -> None:
+    """A read from an offset on begins behind the last sound batch below it, and not where a wrong length leads."""
+    offsets = json.dumps({"t": {"0": first}})
+    if first == 7 and on_corrupt == "fail":
+        with pytest.raises(CorruptLogError):  # the damaged bytes may hold that offset
+            rows_of(payload_log, onCorrupt=on_corrupt, startingOffsets=offsets)
+        return
+    rows = rows_of(payload_log, onCorrupt=on_corrupt, startingOffsets=offsets)
+    assert [row["offset"] for row in rows] == list(range(first, 12))
+    assert b"forged" not in {row["value"] for row in rows}

@@ -45,7 +45,7 @@ def find_tail(disk: Disk, segments: Sequence[Segment], selector: Selector, wante
 def _stretches(seeker: SegmentSeeker) -> Iterator[tuple[int, int]]:
     """The parts [first, end) of a segment in bytes, from its end to its start; each begins with a batch."""
     end = seeker.reader.end_position()
-    for first in reversed(seeker.boundaries(0, end, STRETCH_BYTES) if seeker.index is not None else []):
+    for first in reversed(seeker.boundaries(0, end, STRETCH_BYTES, by_headers=False)):
         yield first, end
         end = first
     yield 0, end

@@ -1,0 +1,338 @@
+"""`kcli to-parquet --incremental`: which offsets a run reads, by the state of the runs before it, and when it is refused.
+
+    between two runs                      the next run
+    ------------------------------------  -----------------------------------------------------------------------------
+    records were appended                 reads them: from the state's offset to the end that is found once, here
+    a transaction was open                (read_committed) the state's offset is the last stable offset: the transaction's
+                                          records are read by the run that finds it ended
+    a partition or a topic was added      reads it from its earliest offset
+    the log was compacted                 what is written stays; offsets below the state are not read again
+    retention deleted what was not read   fails, or goes on behind the gap and reports it, by failOnDataLoss
+    a partition is gone; the log ends     the same; a log that ends below the state is read from the state's offset on
+      below the state
+    the topic was created anew            fails, or begins at the new log's start, by failOnDataLoss
+    the log directory is another          is refused
+      cluster's
+    options that decide the rows differ   is refused
+
+What is staged and moved is in kcli.spark.run_commit, the state in kcli.spark.run_state.
+
+A whole batch with a wrong CRC at the end of a log is passed over and listed by onCorrupt=skip, but the state's offset stays
+below it: a broker removes such a batch when it starts, and gives its offsets to new records. So a run may meet a corrupt place
+again that is listed already; it is not listed twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kcli.format.primitives import CorruptCheckpointError
+from kcli.log.disk import Disk
+from kcli.log.log_dir_owner import Owner, read_owner
+from kcli.log.segment_seek import SegmentSeeker
+from kcli.spark import schema as tables
+from kcli.spark.left_out import Account, account_of
+from kcli.spark.options import ALL, EARLIEST, SKIP, ReadOptions
+from kcli.spark.parquet_output import CORRUPT_SUFFIX, UNDECODED_SUFFIX, local_path
+from kcli.spark.partitions import LogPartition, PlanError, find_partitions, plan_anew
+from kcli.spark.planning import GOES_ON, OffsetRange, earliest_offset, offset_ranges
+from kcli.spark.run_commit import Recovery, RunError, RunOutput
+from kcli.spark.run_state import ROWS, RunFile, RunState, TopicState
+from kcli.spark.streaming import TopicIds, created_anew, is_other_topic, losses, topic_ids
+
+SUFFIXES = (ROWS, CORRUPT_SUFFIX, UNDECODED_SUFFIX)
+Key = tuple[str, int]
+
+
+class RunPlan(NamedTuple):
+    """What a run reads: a range of each partition, empty where there is nothing new, and the state's topics behind it.
+
+    `losses` are clauses on records that are gone and that failOnDataLoss=false goes on without.
+    """
+
+    ranges: list[OffsetRange]
+    topics: dict[str, TopicState]
+    losses: list[str]
+    account: Account
+
+    @property
+    def new_ranges(self) -> list[OffsetRange]:
+        """The ranges that are not empty."""
+        return [wanted for wanted in self.ranges if wanted.end > wanted.first]
+
+
+# -------------------------------------------------------------------------------------------------------------- options
+
+
+def check_incremental(out: str, mode: str, read: ReadOptions) -> None:
+    """Check that runs with these options can be incremental. Raises RunError."""
+    if local_path(out) is None:
+        raise RunError(f"--incremental needs an output on a file system of this machine, and {out} is not; leave it out")
+    if mode not in ("error", "append"):
+        raise RunError(f"--incremental adds to the output; it cannot be used with --mode {mode}")
+    if read.table != tables.RECORDS:
+        raise RunError(f"--incremental writes the table records; it cannot be used with the table {read.table}")
+    if read.duplicate_partitions == ALL:
+        raise RunError(
+            "--incremental keeps one offset of each partition; it cannot be used with duplicatePartitions=all, but with longest"
+        )
+    if read.cuts_at_last_stable_offset != read.read_committed:
+        raise RunError(
+            "--incremental cannot be used with includeOpen: whether a transaction that is open now commits is not known to a "
+            "later run, which does not read its records again"
+        )
+
+
+def row_options(read: ReadOptions, written: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that decide which rows are written and how, by name; `written` are those of the files."""
+    found = {
+        "columns": ",".join(read.columns),
+        "subscribe": ",".join(sorted(read.topics)),
+        "subscribePattern": read.pattern or "",
+        "assign": _text(read.assignment),
+        "kafka.isolation.level": read.isolation,
+        "startingOffsets": _text(read.starting_offsets),
+        "startingTimestamp": _text(read.starting_timestamp),
+        "startingOffsetsByTimestamp": _text(read.starting_by_timestamp),
+        "includeHeaders": _text(read.include_headers),
+        "includeControl": _text(read.include_control),
+        "includeAborted": _text(read.include_aborted),
+        "includeInternal": _text(read.include_internal),
+        "includeBelowLogStart": _text(read.include_below_log_start),
+    }
+    return found | dict(written)
+
+
+def _text(value: object) -> str:
+    """An option's value as text, always the same for the same value; empty for None."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, sort_keys=True)
+
+
+def check_options(before: RunState, now: Mapping[str, str], out: str) -> None:
+    """Check that a run has the row options of the runs before it. Raises RunError that names those that differ."""
+    names = sorted(before.options.keys() | now.keys())
+    pairs = [(name, before.options.get(name) or "not set", now.get(name) or "not set") for name in names]
+    differing = [f"{name} was {was} and is {given}" for name, was, given in pairs if was != given]
+    if differing:
+        raise RunError(
+            f"this run has other options than the runs before that wrote to {out}: {', '.join(differing)}; give it the same, "
+            "or write to another directory from the beginning"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------- plan
+
+
+def plan_run(disk: Disk, read: ReadOptions, before: RunState | None) -> RunPlan:
+    """Decide what a run reads. Raises PlanError for losses that are to fail it, and for logs of another cluster; OSError."""
+    partitions = find_partitions(disk, read)
+    ids, clusters = topic_ids(partitions), _cluster_ids(disk, partitions)
+    lost: list[str] = []
+    if before is None:
+        begun: dict[Key, int] = {}
+        ranges = offset_ranges(partitions, read)
+    else:
+        _check_clusters(before, clusters)
+        begun, lost = _begun(before, ids)
+        lost += losses(partitions, begun, read)
+        if lost and read.fail_on_data_loss:
+            raise PlanError(lost[0] + GOES_ON)
+        # The starting offsets were the first run's; a partition that is new begins at its earliest offset.
+        from_earliest = read._replace(starting_offsets=EARLIEST, starting_timestamp=None, starting_by_timestamp=None)
+        ranges = [
+            OffsetRange(part, max(begun.get(part.key, 0), earliest_offset(part, read)), end)
+            for part, _, end in offset_ranges(partitions, from_earliest)
+        ]
+    ranges = [wanted._replace(end=max(wanted.first, wanted.end)) for wanted in ranges]
+    reached = begun | {wanted.partition.key: _next_offset(wanted, read) for wanted in ranges}
+    return RunPlan(ranges, _topics(before, reached, ids, clusters), lost, account_of(ranges, read, begun))
+
+
+def _begun(before: RunState, ids: TopicIds) -> tuple[dict[Key, int], list[str]]:
+    """The state's offsets without those of topics that were created anew since, and a clause for each of these."""
+    known = {topic: found.topic_id for topic, found in before.topics.items() if found.topic_id is not None}
+    anew = {topic for topic in ids if is_other_topic(topic, known, ids)}
+    begun = {key: offset for key, offset in before.offsets.items() if key[0] not in anew}
+    return begun, [f"{created_anew(topic, known[topic], ids[topic])}; write it to another directory" for topic in sorted(anew)]
+
+
+def _next_offset(wanted: OffsetRange, read: ReadOptions) -> int:
+    """Where the next run begins; see the module on a last batch with a wrong CRC."""
+    part = wanted.partition
+    if read.on_corrupt != SKIP or part.is_live or wanted.end != part.log_end_offset or not part.segments:
+        return wanted.end
+    with SegmentSeeker(part.disk, part.segments[-1], part.log_end.size_bytes) as seeker:
+        return max(wanted.first, min(wanted.end, seeker.end_offset()))
+
+
+def _cluster_ids(disk: Disk, partitions: list[LogPartition]) -> dict[str, Owner]:
+    """The owner of a log directory of each topic whose meta.properties states a cluster."""
+    owners: dict[str, Owner] = {}
+    found: dict[str, Owner] = {}
+    for part in partitions:
+        directory = part.directory.log_directory
+        if directory not in owners:
+            try:
+                owners[directory] = read_owner(disk, directory)
+            except CorruptCheckpointError:
+                owners[directory] = Owner(directory)  # it says nothing; kcli verify reports it
+        if owners[directory].cluster_id is not None:
+            found.setdefault(part.topic, owners[directory])
+    return found
+
+
+def _check_clusters(before: RunState, clusters: Mapping[str, Owner]) -> None:
+    for topic, owner in sorted(clusters.items()):
+        known = before.topics[topic].cluster_id if topic in before.topics else None
+        if known is not None and known != owner.cluster_id:
+            raise PlanError(
+                f"the rows of {topic} that are written are of the cluster {known}, and {owner.sentence}; write them to another "
+                "directory"
+            )
+
+
+def _topics(
+    before: RunState | None, reached: Mapping[Key, int], ids: TopicIds, clusters: Mapping[str, Owner]
+) -> dict[str, TopicState]:
+    topics: dict[str, TopicState] = {}
+    for (topic, partition), offset in sorted(reached.items()):
+        was = before.topics.get(topic) if before is not None else None
+        owner = clusters.get(topic)
+        topic_id = ids.get(topic) or (was.topic_id if was is not None else None)
+        cluster_id = owner.cluster_id if owner is not None else was.cluster_id if was is not None else None
+        topics.setdefault(topic, TopicState(topic_id, cluster_id, {})).offsets[partition] = offset
+    return topics
+
+
+# ------------------------------------------------------------------------------------------------------------------ run
+
+
+class IncrementalRun:
+    """A run on an output that it has locked: what it reads, where it stages its files, and its commit."""
+
+    def __init__(self, output: RunOutput, options: dict[str, str], before: RunState | None, plan: RunPlan) -> None:
+        self.plan = plan
+        self.before = before
+        self.number = before.run + 1 if before is not None else 1
+        self.recovery = Recovery(None, removed_staging=False)
+        self._output = output
+        self._options = options
+        self._folder = ""
+        self._schema: str | None = None
+
+    def __enter__(self) -> IncrementalRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # the next run does it
+            self._output.discard()
+        self._output.close()
+
+    def remarks(self) -> list[str]:
+        """Return sentences on what a run before has left behind, and on losses that this run goes on without."""
+        found = [f"{clause}; this run goes on without these records" for clause in self.plan.losses]
+        if self.recovery.completed_run is not None:
+            number, out = self.recovery.completed_run, self.directory(ROWS)
+            found.insert(0, f"run {number} on {out} was interrupted while its files were moved into place: it is completed now")
+        elif self.recovery.removed_staging:
+            found.insert(0, f"an earlier run on {self.directory(ROWS)} was interrupted: what it had staged is removed")
+        return found
+
+    def directory(self, suffix: str) -> str:
+        """Return the path of a table's directory."""
+        return self._output.directory(suffix)
+
+    def begin(self, folder: str, schema: str) -> None:
+        """Begin to write files of `schema` to `folder` of the staging directories, a name that no other run has used.
+
+        What an earlier run's JVM may still write after the death of its driver does not get among them.
+        Raises RunError where the runs before had other columns.
+        """
+        self._folder, self._schema = folder, schema
+        known = self.before.schema if self.before is not None else None
+        if known is not None and known != schema:
+            raise RunError(
+                f"the files in {self.directory(ROWS)} have the columns {known}, and this run's would have {schema}; write to "
+                "another directory from the beginning"
+            )
+
+    def stage(self, suffix: str) -> str:
+        """Return the URI at which Spark is to write a table's files."""
+        return f"file:{self._output.staging(suffix)}/{self._folder}"
+
+    def not_listed(self, spark: SparkSession, frame: DataFrame) -> DataFrame:
+        """Return those of the corrupt places that no run before has listed, whatever path their segments had then."""
+        directory = self.directory(CORRUPT_SUFFIX)
+        if not any(Path(directory).glob("*.parquet")):
+            return frame
+        name = F.element_at(F.split("segment", "/"), -1)
+        listed = spark.read.schema(frame.schema).parquet(f"file:{directory}").withColumn("segment", name).alias("listed")
+        found = frame.withColumn("_name", name).alias("found")
+        columns = [(name, name) for name in frame.columns if name not in ("segment", "message")] + [("_name", "segment")]
+        same = [F.col(f"found.{left}").eqNullSafe(F.col(f"listed.{right}")) for left, right in columns]
+        return found.join(listed, functools.reduce(operator.and_, same), "left_anti").drop("_name")
+
+    def commit(self, rows: int, value_schema: str | None = None) -> None:
+        """Move the staged files into place, with the state. Raises RunError where they are not `rows` rows, OSError."""
+        files: list[RunFile] = []
+        for suffix in SUFFIXES:
+            counts = {name: self._rows_in(suffix, name) for name in self._output.staged_files(suffix)}
+            if suffix == ROWS and sum(counts.values()) != rows:
+                raise RunError(
+                    f"{rows} rows were read and {sum(counts.values())} are in the files of {self._output.staging(suffix)}, so "
+                    "nothing was added to the output; run it again"
+                )
+            files += (self._output.place(suffix, name, self.number) for name, count in counts.items() if count)
+        before = self.before
+        self._output.commit(
+            RunState(
+                self.number,
+                self._options,
+                self._schema or (before.schema if before is not None else None),
+                value_schema or (before.value_schema if before is not None else None),
+                self.plan.topics,
+                tuple(files),
+            )
+        )
+
+    def commit_nothing(self) -> None:
+        """Write the offsets where they have changed though there is nothing to read. Raises OSError."""
+        if self.before is None or self.before.topics != self.plan.topics:
+            self.commit(0)
+
+    def _rows_in(self, suffix: str, name: str) -> int:
+        return int(pq.read_metadata(f"{self._output.directory(suffix)}/{name}").num_rows)
+
+
+def start_run(disk: Disk, out: str, read: ReadOptions, written: Mapping[str, str]) -> IncrementalRun:
+    """Lock the output, put right what a crash has left, and plan a run; `written` as in row_options.
+
+    Raises RunError, PlanError, UnknownTopicError, OSError.
+    """
+    local = local_path(out)
+    assert local is not None
+    output = RunOutput(disk, str(Path(local).absolute()), SUFFIXES)
+    try:
+        recovery = output.recover()
+        before = output.read_state()
+        options = row_options(read, written)
+        if before is None:
+            output.check_is_new()
+        else:
+            check_options(before, options, out)
+        run = IncrementalRun(output, options, before, plan_anew(lambda: plan_run(disk, read, before)))
+    except BaseException:
+        output.close()
+        raise
+    run.recovery = recovery
+    return run

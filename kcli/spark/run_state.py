@@ -1,0 +1,125 @@
+"""The state of an output that is written by incremental runs: what all runs until now have written.
+
+    field         states
+    ------------  ---------------------------------------------------------------------------------------------------
+    run           the number of the last run, from 1 on
+    options       the options that decide which rows are written and how, by name (kcli.spark.incremental)
+    schema        the columns of the files; None until a run has written one
+    value_schema  the schema of the values' JSON as DDL, for --decode-value json; None otherwise
+    topics        for each topic its id, its cluster's id, and of each partition the next offset to be read
+    files         the files of the last run: where it staged each and where each belongs
+
+As a file it is JSON with a CRC-32C over the rest, so that a torn or edited file is never taken for a state. The names of files
+are relative and lead to nowhere else: a file with another name is refused, since a run renames and replaces what it names.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from kcli.format.primitives import crc32c
+
+FORMAT_VERSION = 1
+
+# What is behind OUT in the path of a table's directory.
+ROWS = ""
+
+
+class StateError(ValueError):
+    """The state of an output cannot be read; the message is one clause that says why."""
+
+
+class TopicState(NamedTuple):
+    """What is known of a topic; `offsets` has the next offset to be read of each partition."""
+
+    topic_id: str | None
+    cluster_id: str | None
+    offsets: dict[int, int]
+
+
+class RunFile(NamedTuple):
+    """A file of a run: of the table in the directory OUT + `suffix`; `staged` and `file` are relative to that directory."""
+
+    suffix: str
+    staged: str
+    file: str
+
+
+class RunState(NamedTuple):
+    """What the runs until now have written; see the module."""
+
+    run: int
+    options: dict[str, str]
+    schema: str | None
+    value_schema: str | None
+    topics: dict[str, TopicState]
+    files: tuple[RunFile, ...] = ()
+
+    @property
+    def offsets(self) -> dict[tuple[str, int], int]:
+        """The next offset to be read of each partition."""
+        return {(topic, partition): at for topic, found in self.topics.items() for partition, at in found.offsets.items()}
+
+
+def encode_state(state: RunState) -> bytes:
+    """Return the state as a file's bytes."""
+    topics = {
+        name: {"topicId": topic.topic_id, "clusterId": topic.cluster_id, "offsets": dict(sorted(topic.offsets.items()))}
+        for name, topic in sorted(state.topics.items())
+    }
+    fields = {
+        "run": state.run,
+        "options": state.options,
+        "schema": state.schema,
+        "valueSchema": state.value_schema,
+        "topics": topics,
+        "files": [list(file) for file in state.files],
+    }
+    text = {"version": FORMAT_VERSION, "checksum": _checksum(fields), **fields}
+    return (json.dumps(text, indent=1, ensure_ascii=True) + "\n").encode()
+
+
+def decode_state(data: bytes, suffixes: tuple[str, ...]) -> RunState:
+    """Return the state in a file's bytes; its files are of tables with one of `suffixes`. Raises StateError."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        raise StateError("it is torn: its bytes are not JSON") from None
+    if not isinstance(found, dict) or "version" not in found:
+        raise StateError("it does not state a version")
+    if found.pop("version") != FORMAT_VERSION:
+        raise StateError("another version of kcli has written it")
+    if found.pop("checksum", None) != _checksum(found):
+        raise StateError("its checksum does not fit its content")
+    try:
+        return RunState(
+            int(found["run"]),
+            dict(found["options"]),
+            found["schema"],
+            found["valueSchema"],
+            {name: _topic(topic) for name, topic in found["topics"].items()},
+            tuple(_file(file, suffixes) for file in found["files"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StateError(str(error) if isinstance(error, StateError) else "a field is missing or of another type") from None
+
+
+def _topic(found: Any) -> TopicState:
+    offsets = {int(partition): int(offset) for partition, offset in found["offsets"].items()}
+    return TopicState(found["topicId"], found["clusterId"], offsets)
+
+
+def _file(found: Any, suffixes: tuple[str, ...]) -> RunFile:
+    suffix, staged, file = map(str, found)
+    if suffix not in suffixes or not all(_stays_below(path) for path in (staged, file)):
+        raise StateError(f"it names the file {suffix} {file}, which is not one of a run's")
+    return RunFile(suffix, staged, file)
+
+
+def _stays_below(path: str) -> bool:
+    return bool(path) and not path.startswith("/") and all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def _checksum(fields: dict[str, Any]) -> int:
+    return crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
