@@ -129,7 +129,7 @@ def test_runs_with_everything(run: Run, spark: Any, tmp_path: Path) -> None:
             data = data.replace(b'"n%03d"' % number, b'"x%03d"' % number)
         path.write_bytes(data)
 
-    out = tmp_path / "out"
+    out = tmp_path / "o{u}*[t] %20#"
     words = (tmp_path / "logs", "--out", out, "--incremental", "--decode-value", "json", "--partition-by", "topic,date")
     spoil(4)
     code, text, err = run(*words)
@@ -152,10 +152,13 @@ def test_runs_with_everything(run: Run, spark: Any, tmp_path: Path) -> None:
     rows = {row["offset"]: row for row in pq.read_table(out).to_pylist()}
     assert rows[14]["value"] == {"id": 14, "name": None} and rows[15]["valueBytes"] == b"not json"
     assert [row["baseOffset"] for row in pq.read_table(f"{out}.corrupt").to_pylist()] == [4, 12]
-    assert spark.read.parquet(str(out)).count() == 16
+    (tmp_path / "link").symlink_to(out)
+    assert spark.read.parquet(str(tmp_path / "link")).count() == 16
     names = [file.relative_to(out).as_posix() for file in out.rglob("*.parquet")]
     assert all(name.startswith("topic=t/date=2023-11-14/run-0000000") for name in names)
-    assert not [file for folder in (out, tmp_path / "out.corrupt") for file in folder.rglob("*") if file.name == "staging"]
+    assert not [
+        file for folder in (out, tmp_path / f"{out.name}.corrupt") for file in folder.rglob("*") if file.name == "staging"
+    ]
 
     before = digests(tmp_path)
     assert run(*words)[:2] == (EXIT_OK, f"nothing new since run 2: no rows written to {out}\n")
