@@ -27,6 +27,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -86,6 +87,8 @@ def check_incremental(out: str, mode: str, read: ReadOptions) -> None:
         raise RunError(
             "--incremental keeps one offset of each partition; it cannot be used with duplicatePartitions=all, but with longest"
         )
+    if read.exact_offsets:
+        raise RunError("--incremental decides the offsets itself; it cannot be used with exactOffsets")
     if read.cuts_at_last_stable_offset != read.read_committed:
         raise RunError(
             "--incremental cannot be used with includeOpen: whether a transaction that is open now commits is not known to a "
@@ -276,7 +279,9 @@ class IncrementalRun:
         if not any(Path(directory).glob("*.parquet")):
             return frame
         name = F.element_at(F.split("segment", "/"), -1)
-        listed = spark.read.schema(frame.schema).parquet(f"file:{directory}").withColumn("segment", name).alias("listed")
+        # Spark would take a name with such characters for a pattern.
+        path = re.sub(r"([\\\[\]{}*?])", r"\\\1", directory)
+        listed = spark.read.schema(frame.schema).parquet(f"file:{path}").withColumn("segment", name).alias("listed")
         found = frame.withColumn("_name", name).alias("found")
         columns = [(name, name) for name in frame.columns if name not in ("segment", "message")] + [("_name", "segment")]
         same = [F.col(f"found.{left}").eqNullSafe(F.col(f"listed.{right}")) for left, right in columns]

@@ -340,6 +340,7 @@ def test_other_columns_of_the_files(tmp_path: Path) -> None:
         ("out", "ignore", {}, "--mode ignore"),
         ("out", "error", {"table": "batches"}, "the table batches"),
         ("out", "error", {"duplicatePartitions": "all"}, "duplicatePartitions=all"),
+        ("out", "error", {"exactOffsets": "true", "startingOffsets": "{}", "endingOffsets": "{}"}, "exactOffsets"),
         ("out", "error", {"includeOpen": "true", **READ_COMMITTED}, "includeOpen"),
     ],
 )

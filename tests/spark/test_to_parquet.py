@@ -13,6 +13,7 @@ import pytest
 
 from kcli.commands import to_parquet
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
+from kcli.spark import parquet_export
 from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, check_export, export
 from kcli.spark.report import Report
 from kcli.spark.session import SparkError
@@ -241,6 +242,30 @@ def test_the_account_says_where_reading_ended(run: Run, tmp_path: Path) -> None:
     assert code == EXIT_OK
     assert "text-1: 3 rows; 1 records at or above the checkpointed high watermark left out\n" in out
     assert "records of 1 partitions are read up to the high watermark, of 1 to the end of the log\n" in out
+
+
+@pytest.mark.spark
+def test_the_account_of_a_log_that_grows(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of each log is decided once: rows and what was left out are about the same offsets though a broker goes on."""
+    log = PartitionBuilder(tmp_path / "logs" / "t-0")
+    log.append([(b"k", b"v")] * 3)
+    log.append([(b"k", b"v")] * 2, producer=1, transactional=True)
+    log.flush()
+    write = parquet_export._write
+
+    def write_later(*words: Any) -> bool:
+        log.end_transaction(1, commit=True)
+        log.append([(b"k", b"v")] * 4)
+        log.flush()
+        return write(*words)
+
+    monkeypatch.setattr(parquet_export, "_write", write_later)
+    code, out, _ = run(tmp_path / "logs", "--out", tmp_path / "out", "--isolation", "read_committed")
+    assert code == EXIT_OK
+    assert out == (
+        f"t-0: 3 rows; 2 records at or above the last stable offset left out\n3 rows written to {tmp_path / 'out'}\n"
+    )
+    assert pq.read_table(tmp_path / "out").num_rows == 3
 
 
 @pytest.mark.spark
