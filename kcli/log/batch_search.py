@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from struct import error as StructError
 from typing import TYPE_CHECKING
 
@@ -250,15 +250,15 @@ def is_within_record(file: DiskFile, position: int, found: int, budget: SearchBu
     return not is_after_header and found < at <= file.size()
 
 
-def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget) -> int | None:
-    """Return the byte at which the records of an uncompressed batch end by their own lengths; None where they show no end.
+def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget, stated: int | None = None) -> int | None:
+    """Return the byte at which the records of a batch end by their own lengths; None where they show no end.
 
-    As many records as the header states have to follow each other, with ascending offset deltas up to the last one.
+    As many records as the header states have to follow each other, with ascending offset deltas up to the last one. Or any
+    number of them that ends exactly at the byte `stated`, if given. Compressed records are none by their bytes, so that what
+    the header says of the codec may be wrong.
     """
-    if header.codec or not header.record_count:
-        return None
-    at, before = header.position + HEADER_BYTES, -1
-    for _ in range(header.record_count):
+    at, before, count = header.position + HEADER_BYTES, -1, 0
+    while count < header.record_count or stated is not None:
         if not budget.take(_RECORD_HEAD_BYTES):
             return None
         head = file.read_at(at, _RECORD_HEAD_BYTES)
@@ -268,10 +268,36 @@ def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget) -> in
             offset_delta, _ = read_varint(head, delta_at, len(head))
         except FormatError:
             return None
-        if length < _LEAST_RECORD_BYTES or head[behind] or not before < offset_delta <= header.last_offset_delta:
+        if length < _LEAST_RECORD_BYTES or head[behind] or offset_delta <= before:
             return None
-        at, before = at + behind + length, offset_delta
-    return at if at <= file.size() else None
+        at, before, count = at + behind + length, offset_delta, count + 1
+        if stated is not None and at >= stated:
+            return at if at == stated else None
+        if stated is None and offset_delta > header.last_offset_delta:
+            return None
+    return at if count and at <= file.size() else None
+
+
+class FilePieces:
+    """The bytes of a file up to the last of the `ends`, read once where the ends are close to each other."""
+
+    def __init__(self, file: DiskFile, ends: Sequence[int]) -> None:
+        self._file = file
+        self._end = ends[-1] if ends else 0
+        self._start = 0
+        self._data = memoryview(b"")
+
+    def between(self, position: int, end: int) -> Iterator[memoryview]:
+        """Yield the bytes [position, end), as far as the file reaches."""
+        while position < end:
+            if not self._start <= position < self._start + len(self._data):
+                size = min(limits.READ_CHUNK_BYTES, self._end - position)
+                self._start, self._data = position, memoryview(self._file.read_at(position, size))
+            piece = self._data[position - self._start : end - self._start]
+            if not piece:
+                return
+            yield piece
+            position += len(piece)
 
 
 class SoundBatches:

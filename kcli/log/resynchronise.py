@@ -52,6 +52,7 @@ from kcli.format import limits
 from kcli.format.primitives import INT32_MAX, INT64_MAX, crc32c
 from kcli.format.record_batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_POSITION, RecordBatch
 from kcli.log.batch_search import (
+    FilePieces,
     SearchBudget,
     SoundBatches,
     can_be_header,
@@ -148,11 +149,12 @@ class Resynchroniser:
             return Continuation(proven, True)
         if around is not None:
             return Continuation(around, False)
-        by_records = records_end(self._file, header, self._budget) if isinstance(header, RecordBatch) else None
-        if by_records is not None and self._is_end_by_records(header, by_records, stated, fits=fits):
+        by_records = self._end_by_records(header, stated, fits=fits)
+        if by_records is not None:
             return Continuation(by_records, False)
         followers = [at for at in followers if at != stated and self._chain_end(at) is None]
-        if (continues and leads_on) or any(self._passes(at, stated) for at in followers if at < stated):
+        is_stated = (continues and leads_on) or (fits and not followers and self._follows(header, stated))
+        if is_stated or any(self._passes(at, stated) for at in followers if at < stated):
             return Continuation(stated, False)
         if fits and self._overlaps(header, stated):
             passed = next((at for at in followers if at > stated and self._passes(stated, at)), None)
@@ -175,20 +177,24 @@ class Resynchroniser:
         has_size = header.size_bytes >= least_size(header)
         return self._search(position, self._end if has_size else position + 1, legacy=legacy)
 
-    def _is_end_by_records(self, header: RecordBatch | LegacyBatch, end: int, stated: int, *, fits: bool) -> bool:
-        """True where the entry ends at the byte that its records' own lengths lead to.
+    def _end_by_records(self, header: RecordBatch | LegacyBatch, stated: int, *, fits: bool) -> int | None:
+        """Return the byte behind the entry that its records' own lengths lead to.
 
         They agree with the stated length. Or a sound batch begins where the records end, and at the stated end nothing can
-        begin, or a batch that is inside of the records.
+        begin, or a batch that is inside of the records. None where neither is so.
         """
-        if fits and end == stated and (end == self._end or self._may_begin(end)):
-            return True
-        behind, other = header_at(self._file, end), header_at(self._file, stated)
-        if behind is None or behind.base_offset < header.next_offset or not is_sound(self._file, end):
-            return False
-        if not fits or other is None or not self._may_begin(stated):
-            return True
-        return stated + other.size_bytes <= end
+        if not isinstance(header, RecordBatch):
+            return None
+        may_end = fits and (stated == self._end or self._may_begin(stated))
+        if may_end and records_end(self._file, header, self._budget, stated) is not None:
+            return stated
+        end = records_end(self._file, header, self._budget)
+        behind = None if end is None else header_at(self._file, end)
+        least = min(header.next_offset, header.base_offset + header.record_count)
+        if end is None or behind is None or behind.base_offset < least or not is_sound(self._file, end):
+            return None
+        other = header_at(self._file, stated) if fits and self._may_begin(stated) else None
+        return end if other is None or stated + other.size_bytes <= end else None
 
     def _batch_around(self, header: RecordBatch | LegacyBatch, stated: int) -> int | None:
         """Return the byte of a sound batch with exactly the next offset that begins before the stated end and ends behind it.
@@ -221,6 +227,16 @@ class Resynchroniser:
             return False
         # The last offset and the record count say the same, unless a cleaner was here; one of them may be wrong.
         return behind.base_offset in (header.next_offset, header.base_offset + header.record_count)
+
+    def _follows(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
+        """True where a sound batch at the stated end leads on and would have the next offset, if one bit of the entry's own
+        were another, or if it began where the last sound batch ended: the CRC does not cover the base offset."""
+        behind = plausible_header(self._file, stated)
+        if behind is None or not isinstance(header, RecordBatch) or self._chain_end(stated) is not None:
+            return False
+        expected = behind.base_offset - header.last_offset_delta - 1
+        is_near = expected == self._floor or (expected > self._floor and (expected ^ header.base_offset).bit_count() == 1)
+        return is_near and is_sound(self._file, stated)
 
     def _overlaps(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
         """True where a batch at the stated end has offsets of the entry, whose last offset and record count agree."""
@@ -380,7 +396,7 @@ class Resynchroniser:
             rules.append((crc32, MAGIC_POSITION, header.crc))
         ends = sorted(end for end in ends if header.position + HEADER_BYTES <= end <= self._end)
         for function, skip, stored in rules:
-            pieces, position, crc = _Pieces(self._file, ends), header.position + skip, 0
+            pieces, position, crc = FilePieces(self._file, ends), header.position + skip, 0
             for end in ends:
                 if not self._budget.take(end - position):
                     break
@@ -474,25 +490,3 @@ class Resynchroniser:
 
 def _stated_size(header: RecordBatch | LegacyBatch) -> int:
     return (header.size_bytes - LOG_OVERHEAD_BYTES) & INT32_MAX
-
-
-class _Pieces:
-    """The bytes of a file up to the last of the `ends`, read once where the ends are close to each other."""
-
-    def __init__(self, file: DiskFile, ends: Sequence[int]) -> None:
-        self._file = file
-        self._end = ends[-1] if ends else 0
-        self._start = 0
-        self._data = memoryview(b"")
-
-    def between(self, position: int, end: int) -> Iterator[memoryview]:
-        """Yield the bytes [position, end), as far as the file reaches."""
-        while position < end:
-            if not self._start <= position < self._start + len(self._data):
-                size = min(limits.READ_CHUNK_BYTES, self._end - position)
-                self._start, self._data = position, memoryview(self._file.read_at(position, size))
-            piece = self._data[position - self._start : end - self._start]
-            if not piece:
-                return
-            yield piece
-            position += len(piece)

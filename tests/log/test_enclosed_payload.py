@@ -208,3 +208,37 @@ def test_a_length_that_leads_into_the_own_records_is_not_believed(tmp_path: Path
     damaged[8:12] = (outer.find(inner) - 12).to_bytes(4, "big")
     found = read_batches(tmp_path / f"{0:020}.log", before + damaged + behind)
     assert [at for at, is_sound in found if is_sound] == [0, len(before + outer)]
+
+
+TWO_WRONG_BITS: dict[str, tuple[tuple[int, int], ...]] = {
+    "base offset, record count": ((5, 2), (58, 4)),
+    "base offset, timestamp": ((7, 1), (33, 64)),
+    "base offset, last offset delta": ((7, 8), (25, 2)),
+    "length, last offset delta": ((9, 128), (25, 2)),
+    "length, codec": ((9, 128), (22, 2)),
+    "length negative, CRC": ((8, 128), (17, 1)),
+    "length negative, timestamp": ((8, 128), (27, 1)),
+}
+
+
+@pytest.mark.parametrize("bits", TWO_WRONG_BITS)
+@pytest.mark.parametrize("behind", [1, 3])
+def test_two_wrong_bits_of_a_header_hide_no_batch_behind_it(tmp_path: Path, bits: str, behind: int) -> None:
+    """There is no index. The records' lengths, or the stated length and what follows it, show where the batch ends."""
+    before, outer = batch(0, b"v", b"v"), bytearray(batch(5, b"v", b"v"))
+    flipped(*TWO_WRONG_BITS[bits])(outer)
+    others = [batch(10 + 5 * at, b"v", b"v") for at in range(behind)]
+    found = read_batches(tmp_path / f"{0:020}.log", before + outer + b"".join(others))
+    starts = [len(before + outer) + sum(map(len, others[:at])) for at in range(behind)]
+    assert [at for at, is_sound in found if is_sound] == [0, *starts]
+
+
+@pytest.mark.parametrize("bits", ["base offset, record count", "base offset, timestamp"])
+def test_two_wrong_bits_of_a_compressed_batch_hide_no_batch_behind_it(tmp_path: Path, bits: str) -> None:
+    """Its stated length leads to a sound batch that would have the next offset but for one bit."""
+    before, outer = batch(0, b"v", b"v"), compressed(5, b"any")
+    flipped(*TWO_WRONG_BITS[bits])(outer)
+    others = [bytes(compressed(6, b"any")), bytes(compressed(7, b"any"))]
+    found = read_batches(tmp_path / f"{0:020}.log", before + outer + b"".join(others))
+    starts = [len(before + outer), len(before + outer + others[0])]
+    assert [at for at, is_sound in found if is_sound] == [0, *starts]
