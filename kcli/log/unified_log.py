@@ -292,9 +292,7 @@ class UnifiedLog:
         found: list[AbortedTxn] = []
         local = self._local
         for segment in local.segments[local.floor(start_offset) :]:
-            if not segment.may_have_aborted:
-                continue
-            aborted, is_complete = segment.read_transaction_index(local.disk).overlapping(start_offset, end_offset)
+            aborted, is_complete = segment.aborted_transactions(local.disk, start_offset, end_offset)
             found += aborted
             if is_complete:
                 break
