@@ -81,6 +81,7 @@ class WholeNode:
         config = load_config(None, [f"log.dirs={directory}", f"listeners={listeners}", *overrides])
         self.now_ms = START_MS
         self.lines: list[str] = []
+        self.turns = 0  # how often deadlines had come
         self.node = build_node(
             config, disk or OsDisk(), random.Random(next(_STARTS)), self.now_ms, self.lines.append, max_open_files
         )
@@ -106,6 +107,7 @@ class WholeNode:
 
     def handle(self, event: Event) -> None:
         """Hand an event in and do what it leads to."""
+        self.turns += isinstance(event, DeadlineReached)
         self._do(self.node.handle(event, self.now_ms))
 
     def _do(self, effects: list[Effect]) -> None:

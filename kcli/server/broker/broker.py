@@ -185,14 +185,15 @@ class Broker:
 
     def reconfigure_topic(self, topic: str) -> None:
         """Let the logs of a topic go by its present settings."""
-        if topic in self.image.topic_ids:
-            self.log_manager.update_topic_config(topic, self.topic_config(topic))
+        found = self.image.topic(topic)
+        if found is not None:
+            self.log_manager.update_topic_config(topic, found.partitions, self.topic_config(topic))
 
-    def reconfigure(self) -> None:
-        """Let everything go by the broker's present settings."""
+    def reconfigure(self) -> bool:
+        """Let everything but the logs follow the broker's present settings -> whether these have changed."""
         changed = self.config.follow(self.image)
         if not changed:
-            return
+            return False
         self._default_topic_config = None
         self.fetch_max_bytes = self.config["fetch.max.bytes"]
         self.fetch_sessions.max_sessions = self.config["max.incremental.fetch.session.cache.slots"]
@@ -201,10 +202,9 @@ class Broker:
             producer_id_expiration_ms=self.config["producer.id.expiration.ms"],
             **cleaner_settings(self.config),
         )
-        for topic in self.image.topic_ids:
-            self.reconfigure_topic(topic)
         keys = ", ".join(changed)
         self.tell(Line(f"dynamic configuration: {keys} changed", keys=keys))
+        return True
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """The partition that this broker hosts, or None."""

@@ -336,6 +336,7 @@ def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -
     wanted: list[tuple[str | None, Uuid]] = [(topic.name, topic.topic_id) for topic in request.topics]
     if info.version < 6:
         wanted = [(name, ZERO_UUID) for name in request.topic_names]
+    counts = Counter(wanted)
     records: list[Message] = []
     results: list[Message] = []
     made = API_KEYS[DELETE_TOPICS].response.classes["DeletableTopicResult"]
@@ -345,7 +346,7 @@ def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -
             continue
         answered.add((name, topic_id))
         try:
-            topic = _topic_to_delete(state, wanted, name, topic_id)
+            topic = _topic_to_delete(state, counts, name, topic_id)
             records.append(new_record("RemoveTopicRecord", topic_id=topic.topic_id))
             results.append(made(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE))
         except ApiError as error:
@@ -353,14 +354,16 @@ def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -
     return Decision(records, API_KEYS[DELETE_TOPICS].response.new(responses=results))
 
 
-def _topic_to_delete(state: ControllerState, wanted: list[tuple[str | None, Uuid]], name: str | None, topic_id: Uuid) -> Topic:
-    """The topic that is meant. Raises ApiError."""
+def _topic_to_delete(
+    state: ControllerState, counts: Counter[tuple[str | None, Uuid]], name: str | None, topic_id: Uuid
+) -> Topic:
+    """The topic that is meant; `counts` is how often the request names each. Raises ApiError."""
     code, fault = error_codes.INVALID_REQUEST, None
     if name is not None and topic_id != ZERO_UUID:
         fault = "a topic is named either by its name or by its id, not by both"
     elif name is None and topic_id == ZERO_UUID:
         fault = "a topic has neither a name nor an id"
-    elif wanted.count((name, topic_id)) > 1:
+    elif counts[name, topic_id] > 1:
         fault = "the request names this topic twice"
     if fault is not None:
         raise ApiError(code, fault)
@@ -372,6 +375,6 @@ def _topic_to_delete(state: ControllerState, wanted: list[tuple[str | None, Uuid
     found = state.image.topic(name)
     if found is None:
         raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-    if (None, found.topic_id) in wanted:
+    if (None, found.topic_id) in counts:
         raise ApiError(code, f"topic {name!r} is named by its id, too")
     return found
