@@ -16,6 +16,11 @@ are appended sooner than copied: no other of its connection is served meanwhile,
 
 Kafka's own topics take nothing from clients but from its admin tools, which say who they are by their client id.
 
+A batch of a transaction is refused with UNSUPPORTED_VERSION while transactions are not served: nothing could end the
+transaction, and the last stable offset would stay at it forever. Kafka's own client takes that code for fatal
+(TransactionManager of 4.3), where INVALID_TXN_STATE would have it abort the transaction and try again. kafka-python and
+librdkafka abort. Logs that Kafka wrote may have such batches: recovery, reads and replication do not come here.
+
 Versions 3 to 12 name topics, 13 has their ids (KIP-516). Below version 7 zstd is not known, so such batches are refused.
 Errors of single records are told from version 8 on (KIP-467).
 """
@@ -28,7 +33,7 @@ from typing import Any
 
 from kcli.format.codec_streams import ZSTD
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.record_batch import CODEC_MASK, HEADER, HEADER_BYTES
+from kcli.format.record_batch import CODEC_MASK, CONTROL_FLAG, HEADER, HEADER_BYTES, MAGIC, MAGIC_POSITION, TRANSACTIONAL_FLAG
 from kcli.log.append_errors import AppendError
 from kcli.log.append_paths import check_carefully
 from kcli.log.log_config import LogConfig
@@ -40,6 +45,7 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.slices import Pace, in_slices
 from kcli.server.broker.purgatory import DelayedOperation
+from kcli.server.log_lines import WarningLine
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.state.topic_names import INTERNAL_TOPICS
 
@@ -48,6 +54,7 @@ TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
 # The one client id that may write to Kafka's own topics.
 ADMIN_CLIENT_ID = "__admin_client"
+_NO_TRANSACTIONS = "kcli serve does not serve transactions yet; produce without a transactional.id"
 _OWN_TOPIC = "{} is one of Kafka's own topics, which clients do not write to"
 # Requests that are appended in slices are held in memory, all together at most so much.
 MAX_HELD_BYTES = 128 * 1024 * 1024
@@ -232,8 +239,8 @@ class _Produce:
             answer.error_code, answer.error_message = error_codes.INVALID_TOPIC_EXCEPTION, _OWN_TOPIC.format(name)
             return
         try:
-            if isinstance(records, memoryview) and context.version < ZSTD_VERSION and _is_zstd(records):
-                raise PartitionError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce")
+            if isinstance(records, memoryview):
+                self._check_kind(name, records, now_ms)
             info = partition.append(records if size_bytes else memoryview(b""), self._acks, now_ms)
         except LongCheckError:
             # The frame is the shell's again when this event is done with.
@@ -259,6 +266,23 @@ class _Produce:
             broker.fetch_purgatory.check(partition.key, now_ms)
         if log.needs_flush(now_ms, by_time=False):
             self._to_flush.append((log, answer))
+
+    def _check_kind(self, topic: str, records: memoryview, now_ms: int) -> None:
+        """Refuse a batch that a client may not send in this version, or not at all. Raises PartitionError."""
+        if self._context.version < ZSTD_VERSION and _is_zstd(records):
+            raise PartitionError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce")
+        if _is_transactional(records):
+            self._tell_transactional(topic, now_ms)
+            raise PartitionError(error_codes.UNSUPPORTED_VERSION, _NO_TRANSACTIONS)
+
+    def _tell_transactional(self, topic: str, now_ms: int) -> None:
+        host, client_id = self._context.connection.client_host, self._context.client_id
+
+        def line(count: int) -> WarningLine:
+            text = f"transactional batches were refused ({count}), the last of {client_id!r} at {host} for {topic}"
+            return WarningLine(f"{text}: {_NO_TRANSACTIONS}", topic=topic, host=host)
+
+        self._broker.transactional_lines.tell(line, now_ms)
 
     def _refused(self, name: str, size_bytes: int, answer: Message, error: AppendError | PartitionError) -> None:
         self._broker.metrics.topic(name).append_refused(error.code, size_bytes)
@@ -331,6 +355,13 @@ def _check(records: memoryview, config: LogConfig, now_ms: int) -> ValidBatch | 
 
 def _is_zstd(records: memoryview) -> bool:
     return len(records) >= HEADER_BYTES and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == ZSTD
+
+
+def _is_transactional(records: memoryview) -> bool:
+    """Whether it is data of a transaction; control batches of clients have an error of their own."""
+    if len(records) < HEADER_BYTES or records[MAGIC_POSITION] != MAGIC:
+        return False
+    return records[_ATTRIBUTES_LOW_BYTE] & (TRANSACTIONAL_FLAG | CONTROL_FLAG) == TRANSACTIONAL_FLAG
 
 
 def _record_errors(context: RequestContext, error: Exception) -> list[Message]:

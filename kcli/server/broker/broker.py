@@ -52,7 +52,7 @@ from kcli.server.controller.features import supported_features
 from kcli.server.dice import Dice
 from kcli.server.events import Connection, Effect
 from kcli.server.flushes import FlushCallback, Flushes
-from kcli.server.log_lines import Line, fault_line
+from kcli.server.log_lines import LimitedLines, Line, fault_line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.timing_wheel import Timer
@@ -109,6 +109,7 @@ class Broker:
         self.router = RequestRouter(self, effects, config["unstable.api.versions.enable"])
         self.router.serve_with(PRODUCE, ProduceHandler(self).handle)
         self.router.serve_with(FETCH, FetchHandler(self).handle)
+        self.transactional_lines = LimitedLines(tell)
         self.held_produce_bytes = 0  # of requests that are appended in slices
         self._waiting_fetches: dict[Connection, DelayedFetch] = {}
         self._default_topic_config: LogConfig | None = None
