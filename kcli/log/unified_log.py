@@ -58,7 +58,7 @@ from kcli.log.log_slices import EMPTY_SLICE, AppendInfo, LogSlice
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry, ProducerStateManager
 from kcli.log.retention import breached_segments
-from kcli.log.time_lookup import TimestampAndOffset, find_by_time, find_largest
+from kcli.log.time_lookup import SegmentScan, scan_by_time, scan_for_largest
 
 CRC_AT = HEADER.offset_of("crc")
 _CRC = Struct(">I")
@@ -298,13 +298,13 @@ class UnifiedLog:
                 break
         return found
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record with a timestamp (ms) of at least that, or None."""
-        return find_by_time(self._local, timestamp, self.log_start_offset)
+    def scan_by_time(self, timestamp: int) -> SegmentScan | None:
+        """How to find the first record with a timestamp (ms) of at least that, None where there is none."""
+        return scan_by_time(self._local, timestamp, self.log_start_offset)
 
-    def offset_for_max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp, or None."""
-        return find_largest(self._local)
+    def scan_for_largest(self) -> SegmentScan | None:
+        """How to find the first record with the largest timestamp, None where no record has one."""
+        return scan_for_largest(self._local)
 
     # ----------------------------------------------------------------------------------------------------------- rolling
 
