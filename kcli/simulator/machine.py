@@ -35,6 +35,7 @@ from kcli.server.events import (
     FileRegion,
     Flush,
     Flushed,
+    HoldMemory,
     NoResponse,
     RequestReceived,
     SendFile,
@@ -127,6 +128,7 @@ class Machine:
         self.on_ready: Callable[[], None] = lambda: None
         self.start_count = 0
         self.is_ready = False
+        self.held_bytes = 0  # of requests, as the node says
         self.is_halted = False  # the last process ended by itself
         self.may_end = False  # the disk is so bad that a process may end, by an exception as well
         self._scheduler = scheduler
@@ -153,6 +155,7 @@ class Machine:
         """Start a process; it may die in its start. Raises whatever else comes out of the node."""
         self.start_count += 1
         self.is_halted = False
+        self.held_bytes = 0
         self._trace.add("machine", f"start {self.start_count}")
 
         self._clock = self.wall_clock.process_clock()
@@ -306,9 +309,12 @@ class Machine:
         elif isinstance(effect, Compute):
             event = Computed(effect.compute_id, effect.work())
             self._in_this_life(self._rng.randrange(COMPUTE_MS), lambda: self._handle(event))
-        else:
-            assert isinstance(effect, CloseConnection)
+        elif isinstance(effect, CloseConnection):
             self._close(effect.connection, effect.reason)
+        else:
+            assert isinstance(effect, HoldMemory)
+            self.held_bytes += effect.size_bytes
+            assert self.held_bytes >= 0, "more memory was released than held"
 
     def _send_file(self, effect: SendFile) -> None:
         try:

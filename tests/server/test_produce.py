@@ -16,7 +16,7 @@ from kcli.protocol.apis import API_KEYS, PRODUCE
 from kcli.protocol.framing import encode_request
 from kcli.protocol.message import Message
 from kcli.server.apis import produce
-from kcli.server.events import DeadlineReached
+from kcli.server.events import Computed, DeadlineReached
 from tests.server.whole_node import NOTHING, START_MS, Closed, Pending, WholeNode, batch, partitions_of, produce_request
 
 
@@ -265,6 +265,22 @@ def test_what_is_found_beside_the_loop_is_answered(node: WholeNode) -> None:
         silent.result()
 
 
+def test_batches_that_wait_for_a_check_count_as_memory_of_requests(node: WholeNode) -> None:
+    """From the copy on until each is appended or refused, whichever way the check ends; also of those whose turn is later."""
+    node.holds_flushes = True
+    first, second = inflating(5_000_000), inflating(140_000_000)
+    assert node.held_bytes == 0
+    pending = node.produce_all({("t", 0): first, ("t", 1): second})
+    assert node.held_bytes == len(first) + len(second)
+    other = node.produce("t", 0, first)
+    assert node.held_bytes == 2 * len(first) + len(second)
+    while node.computing:
+        effect = node.computing.pop(0)
+        node.handle(Computed(effect.compute_id, effect.work()))
+    assert pending.answer is not None and only(other).base_offset == 1
+    assert node.held_bytes == 0
+
+
 def test_a_partition_may_go_while_its_batch_is_checked(node: WholeNode) -> None:
     node.holds_flushes = True
     pending = node.produce("t", 1, inflating(5_000_000))
@@ -294,7 +310,8 @@ def test_a_fault_in_a_check_is_told_and_ends_the_connection(node: WholeNode, mon
 
     monkeypatch.setattr(produce, "check_carefully", check)
     with pytest.raises(Closed, match="met a fault"):
-        node.produce("t", 1, inflating(5_000_000)).result()
+        node.produce_all({("t", index): inflating(5_000_000) for index in (0, 1)}).result()
+    assert node.held_bytes == 0
     assert any("a fault of kcli in serving Produce" in line for line in node.lines)
     assert only(node.produce("t", 0, batch(b"a"))).error_code == 0
 

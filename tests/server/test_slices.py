@@ -265,7 +265,7 @@ def test_a_produce_in_slices_appends_every_batch_once(
         }
         assert codes == dict.fromkeys(batches, 0) | {("?", 0): error_codes.UNKNOWN_TOPIC_OR_PARTITION}
     node.advance(100)
-    assert node.broker.held_produce_bytes == 0
+    assert node.broker.held_produce_bytes == node.held_bytes == 0
     monkeypatch.undo()
     for index in range(PARTITIONS):
         kept = bytes(partitions_of(node.fetch({("t", index): (index + 1) % 2}).result())["t", index].records)
@@ -280,7 +280,7 @@ def test_a_fault_in_a_later_slice_of_a_produce_leaves_nothing_held(
     monkeypatch.setattr(node.broker, "partition", lambda *args: 1 // 0)
     node.advance(100)
     assert isinstance(pending.answer, Closed)
-    assert node.broker.held_produce_bytes == 0
+    assert node.broker.held_produce_bytes == node.held_bytes == 0
 
 
 # ---------------------------------------------------------------------------------- what happens to others between slices

@@ -27,6 +27,7 @@ from kcli.server.events import (
     Event,
     Flush,
     Flushed,
+    HoldMemory,
     NoResponse,
     RequestReceived,
     ResponseReceived,
@@ -81,6 +82,7 @@ class WholeNode:
         config = load_config(None, [f"log.dirs={directory}", f"listeners={listeners}", *overrides])
         self.now_ms = START_MS
         self.lines: list[str] = []
+        self.held_bytes = 0  # of requests, as the node says
         self.turns = 0  # how often deadlines had come
         self.node = build_node(
             config, disk or OsDisk(), random.Random(next(_STARTS)), self.now_ms, self.lines.append, max_open_files
@@ -130,6 +132,9 @@ class WholeNode:
                 self._answered(effect.connection, b"".join(map(bytes_of, effect.parts)))
             elif isinstance(effect, NoResponse):
                 self._settle(effect.connection, NOTHING)
+            elif isinstance(effect, HoldMemory):
+                self.held_bytes += effect.size_bytes
+                assert self.held_bytes >= 0
             else:
                 assert isinstance(effect, CloseConnection)
                 self._settle(effect.connection, Closed(effect.reason))

@@ -13,6 +13,7 @@ Other partitions of the request are not held up by one that fails: each has its 
 A batch whose records take long to check (they inflate to much, or must be built anew) is checked by a Compute effect, and the
 answer waits for it; the other clients do not. A request of many partitions is appended in slices, but for large batches, which
 are appended sooner than copied: no other of its connection is served meanwhile, so a producer's batches stay in their order.
+What both copy counts in queued.max.request.bytes while it waits (HoldMemory), so that reading pauses where too much does.
 
 Kafka's own topics take nothing from clients but from its admin tools, which say who they are by their client id.
 
@@ -45,6 +46,7 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.slices import Pace, in_slices
 from kcli.server.broker.purgatory import DelayedOperation
+from kcli.server.events import HoldMemory
 from kcli.server.log_lines import WarningLine
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.state.topic_names import INTERNAL_TOPICS
@@ -155,7 +157,9 @@ class _Produce:
         try:
             yield from self._append_topics(request)
         finally:
-            self._broker.held_produce_bytes -= self._held_bytes
+            if self._held_bytes:
+                self._broker.held_produce_bytes -= self._held_bytes
+                self._broker.effects.append(HoldMemory(-self._held_bytes))
 
     def _append_topics(self, request: Message) -> Iterator[None]:
         broker, context, pace = self._broker, self._context, Pace()
@@ -204,6 +208,7 @@ class _Produce:
         for data in left:
             data.records = memoryview(bytearray(data.records))
         self._broker.held_produce_bytes += size_bytes
+        self._broker.effects.append(HoldMemory(size_bytes))
         self._held_bytes = size_bytes
 
     def append(
@@ -244,6 +249,7 @@ class _Produce:
             info = partition.append(records if size_bytes else memoryview(b""), self._acks, now_ms)
         except LongCheckError:
             # The frame is the shell's again when this event is done with.
+            broker.effects.append(HoldMemory(size_bytes))
             self._checking.append((name, topic_id, index, memoryview(bytearray(records)), answer))  # type: ignore[arg-type]
             return
         except (AppendError, PartitionError) as error:
@@ -304,7 +310,9 @@ class _Produce:
         config = self._broker.topic_config(name)
 
         def checked(result: ValidBatch | Exception, now_ms: int) -> None:
+            self._broker.effects.append(HoldMemory(-len(records)))
             if isinstance(result, Exception) and not isinstance(result, AppendError):
+                self._broker.effects.append(HoldMemory(-sum(len(left) for _, _, _, left, _ in self._checking)))
                 self._broker.router.failed(self._context, result)
                 return
             if isinstance(result, AppendError):

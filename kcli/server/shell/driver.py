@@ -7,6 +7,7 @@
     NoResponse       lets the connection's next request in
     SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection
     Flush            fsync in a thread, then Flushed
+    HoldMemory       counts it in the buffer pool, whose limit pauses reading
     CloseConnection  closes it; to the node's own requests it is a ResponseReceived without an answer
 
 Connections that nothing was heard of for max_idle_ms are looked for in IDLE_ROUNDS rounds in that time, and closed.
@@ -35,6 +36,7 @@ from kcli.server.events import (
     Event,
     Flush,
     Flushed,
+    HoldMemory,
     NoResponse,
     RequestReceived,
     SendFile,
@@ -176,6 +178,8 @@ class Driver:
             self._flush(effect)
         elif isinstance(effect, Compute):
             self._compute(effect)
+        elif isinstance(effect, HoldMemory):
+            self.buffers.hold(effect.size_bytes)
         elif isinstance(effect, CloseConnection):
             if isinstance(effect.connection.shell, ClientConnection):
                 effect.connection.shell.close(effect.reason)
