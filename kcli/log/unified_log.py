@@ -337,6 +337,10 @@ class UnifiedLog:
 
     # ---------------------------------------------------------------------------------------------------------- flushing
 
+    def begin_flush_interval(self, now_ms: int) -> None:
+        """Count flush.ms from now on, by the time that `needs_flush` is given."""
+        self._flushed_ms = now_ms
+
     def needs_flush(self, now_ms: int, *, by_time: bool = True) -> bool:
         """Whether flush.messages or flush.ms of the topic want a flush now; the time counts from here on when they do.
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
+from kcli.log.wall_time import WallTime
 from kcli.server.events import (
     CloseConnection,
     Compute,
@@ -118,7 +119,7 @@ class Machine:
         disk: SimulatedDisk,
         rng: Random,
         trace: Trace,
-        make_node: Callable[[SimulatedDisk, Random, int], NodePort],
+        make_node: Callable[[SimulatedDisk, Random, int, WallTime], NodePort],
         wall_clock: WallClock,
     ) -> None:
         self.disk = disk
@@ -161,7 +162,7 @@ class Machine:
         self._clock = self.wall_clock.process_clock()
 
         def begin() -> None:
-            self.node = self._make_node(self.disk, Random(self._rng.random()), self._clock.now_ms())
+            self.node = self._make_node(self.disk, Random(self._rng.random()), self._clock.now_ms(), self._clock.wall_time)
             self._execute(self.node.start(self._clock.now_ms()))
 
         self._alive(begin)
@@ -405,7 +406,6 @@ class Machine:
         self._timer = None
         if deadline_ms is not None:
             late_ms = self._rng.randrange(LATE_MS) if self._rng.random() < SLOW_SHARE else 0
-            # By the node's clock; where that is slow this comes too early, and is armed again.
             left_ms = max(0, deadline_ms - self._clock.now_ms())
             self._timer = self._scheduler.after(left_ms + late_ms, self._deadline_reached)
 

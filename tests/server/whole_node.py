@@ -12,6 +12,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
 from kcli.log.disk import LogDisk, OsDisk
+from kcli.log.wall_time import WallTime
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, PRODUCE, Api
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
@@ -83,9 +84,16 @@ class WholeNode:
         self.now_ms = START_MS
         self.lines: list[str] = []
         self.held_bytes = 0  # of requests, as the node says
+        self.wall = WallTime()
         self.turns = 0  # how often deadlines had come
         self.node = build_node(
-            config, disk or OsDisk(), random.Random(next(_STARTS)), self.now_ms, self.lines.append, max_open_files
+            config,
+            disk or OsDisk(),
+            random.Random(next(_STARTS)),
+            self.now_ms,
+            self.lines.append,
+            max_open_files,
+            wall=self.wall,
         )
         assert self.node.broker is not None
         self.broker = self.node.broker

@@ -119,20 +119,22 @@ def test_a_trace_is_its_lines() -> None:
     assert traces[0].digest() != traces[1].digest() and list(traces[0].tail) == lines
 
 
-def test_a_wall_clock_that_is_set_is_met_by_the_node() -> None:
-    """Milliseconds are whole ones; forward at once, back at half the speed; a process that begins sees the wall as it is."""
+def test_a_wall_clock_that_is_set_leaves_the_nodes_time_alone() -> None:
+    """Milliseconds are whole ones; a step is seen on the wall alone; a new process begins with the wall's time."""
     scheduler = Scheduler(Random(1), 1_750_000_000_000)
     wall = WallClock(scheduler)
     clock, start_ms = wall.process_clock(), scheduler.now_ms
 
-    def pass_by(ms: int) -> int:
+    def pass_by(ms: int) -> tuple[int, int]:
         scheduler.at(scheduler.now_ms + ms, lambda: None)
         scheduler.run_next()
-        return clock.now_ms() - start_ms
+        now_ms = clock.now_ms()
+        assert clock.wall_time.at(now_ms) == wall.wall_ms()
+        return now_ms - start_ms, wall.wall_ms() - start_ms
 
-    assert [pass_by(1) for _ in range(1000)] == list(range(1, 1001))
+    assert [pass_by(1) for _ in range(1000)] == [(ms, ms) for ms in range(1, 1001)]
     wall.set_off(3_600_000)
-    assert pass_by(0) == 3_601_000 and wall.wall_ms() - start_ms == 3_601_000
+    assert pass_by(0) == (1000, 3_601_000)
     wall.set_off(-3_600_000)
-    assert pass_by(1000) == 3_601_500 and wall.wall_ms() - start_ms == 2000 - 3_600_000
+    assert pass_by(1000) == (2000, 2000 - 3_600_000)
     assert wall.process_clock().now_ms() == wall.wall_ms() and wall.most_behind_ms == 3_600_000

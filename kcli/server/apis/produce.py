@@ -246,7 +246,7 @@ class _Produce:
         try:
             if isinstance(records, memoryview):
                 self._check_kind(name, records, now_ms)
-            info = partition.append(records if size_bytes else memoryview(b""), self._acks, now_ms)
+            info = partition.append(records if size_bytes else memoryview(b""), self._acks, broker.timer.wall.at(now_ms))
         except LongCheckError:
             # The frame is the shell's again when this event is done with.
             broker.effects.append(HoldMemory(size_bytes))
@@ -321,7 +321,7 @@ class _Produce:
                 self.append(name, topic_id, index, result, answer, now_ms)
             self.finish(now_ms)
 
-        self._broker.computations.compute(partial(_check, records, config, now_ms), checked)
+        self._broker.computations.compute(partial(_check, records, config, self._broker.timer.wall.at(now_ms)), checked)
 
     def _wait_for_flushes(self, now_ms: int) -> None:
         """Go on when the disk has all of it; a partition that it refuses has its error."""

@@ -76,11 +76,11 @@ class NodePort(Protocol):
 class Driver:
     """Runs one node on the running event loop; `tell(line)` writes a line of the log."""
 
-    def __init__(self, node: NodePort, tell: Callable[[str], None], limits: Limits) -> None:
+    def __init__(self, node: NodePort, tell: Callable[[str], None], limits: Limits, clock: Clock | None = None) -> None:
         self.node = node
         self.tell = tell
         self.loop = asyncio.get_running_loop()
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self.buffers = BufferPool(limits.max_receive_bytes)
         self.max_request_bytes = limits.max_request_bytes
         self.gate = Gate(limits, tell)
