@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.format.codec_streams import ZSTD
+from kcli.format.codec_streams import LZ4, ZSTD
 from kcli.format.compression import deflate
 from kcli.format.record_batch import TRANSACTIONAL_FLAG
 from kcli.format.records import Record, encode_records
@@ -314,6 +314,15 @@ def test_a_fault_in_a_check_is_told_and_ends_the_connection(node: WholeNode, mon
     assert node.held_bytes == 0
     assert any("a fault of kcli in serving Produce" in line for line in node.lines)
     assert only(node.produce("t", 0, batch(b"a"))).error_code == 0
+
+
+def test_records_in_several_lz4_frames_are_refused(node: WholeNode) -> None:
+    """Kafka's Lz4BlockInputStream ends with the first frame: its consumers could not read the others."""
+    records = [encode_records([Record(index, 0, None, b"v")]) for index in range(2)]
+    two = batch(b"v", b"v", attributes=LZ4, records=deflate(LZ4, records[0]) + deflate(LZ4, records[1]))
+    one = batch(b"v", b"v", attributes=LZ4, records=deflate(LZ4, records[0] + records[1]))
+    assert only(node.produce("t", 0, two)).error_code == error_codes.INVALID_RECORD
+    assert only(node.produce("t", 0, one)).error_code == 0
 
 
 @pytest.mark.parametrize("version", range(3, 14))

@@ -92,6 +92,10 @@ class RequestContext:
         """True where the client may do that."""
         return self.broker.authorizer.is_allowed(self.connection, operation, resource_type, resource_name)
 
+    def is_allowed_somewhere(self, operation: str, resource_type: str) -> bool:
+        """True where the client may do that on some resource of the type."""
+        return self.broker.authorizer.is_allowed_somewhere(self.connection, operation, resource_type)
+
     def respond(self, response: Message) -> None:
         """Answer the request, now that it can be."""
         self.broker.respond(self, response)

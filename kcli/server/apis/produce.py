@@ -248,9 +248,8 @@ class _Produce:
                 self._check_kind(name, records, now_ms)
             info = partition.append(records if size_bytes else memoryview(b""), self._acks, broker.timer.wall.at(now_ms))
         except LongCheckError:
-            # The frame is the shell's again when this event is done with.
-            broker.effects.append(HoldMemory(size_bytes))
-            self._checking.append((name, topic_id, index, memoryview(bytearray(records)), answer))  # type: ignore[arg-type]
+            assert isinstance(records, memoryview)
+            self._check_later(name, topic_id, index, records, answer)
             return
         except (AppendError, PartitionError) as error:
             self._refused(name, size_bytes, answer, error)
@@ -272,6 +271,11 @@ class _Produce:
             broker.fetch_purgatory.check(partition.key, now_ms)
         if log.needs_flush(now_ms, by_time=False):
             self._to_flush.append((log, answer))
+
+    def _check_later(self, name: str, topic_id: Uuid | None, index: int, records: memoryview, answer: Message) -> None:
+        """Copy a batch whose check takes long: the frame is the shell's again when this event is done with."""
+        self._broker.effects.append(HoldMemory(len(records)))
+        self._checking.append((name, topic_id, index, memoryview(bytearray(records)), answer))
 
     def _check_kind(self, topic: str, records: memoryview, now_ms: int) -> None:
         """Refuse a batch that a client may not send in this version, or not at all. Raises PartitionError."""

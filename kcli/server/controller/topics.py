@@ -173,8 +173,14 @@ def _manual(state: ControllerState, topic: Message) -> list[list[int]]:
     return [assignments[index] for index in range(len(assignments))]
 
 
-def check_assignment(state: ControllerState, index: int, replicas: Sequence[int], expected: int | None) -> None:
-    """Check one partition's assigned replicas; `expected` is how many others have. Raises ApiError."""
+def check_assignment(
+    state: ControllerState, index: int, replicas: Sequence[int], expected: int | None, *, is_new: bool = True
+) -> None:
+    """Check one partition's assigned replicas; `expected` is how many others have. Raises ApiError.
+
+    A new partition needs a broker that is active, to lead it. One that moves may go to brokers that are all fenced, and moves
+    when they are back, as in Kafka (ReplicationControlManager.changePartitionReassignment).
+    """
     fault = None
     unknown = [broker_id for broker_id in replicas if broker_id not in state.image.brokers]
     if not replicas:
@@ -185,7 +191,7 @@ def check_assignment(state: ControllerState, index: int, replicas: Sequence[int]
         fault = f"is assigned to broker {unknown[0]}, which is not registered"
     elif expected is not None and len(replicas) != expected:
         fault = f"has {len(replicas)} replica(s) and the partitions before it have {expected}"
-    elif not any(map(state.is_active, replicas)):
+    elif is_new and not any(map(state.is_active, replicas)):
         fault = "is assigned to brokers that are all fenced or shutting down"
     if fault is not None:
         raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, f"partition {index} {fault}")
