@@ -243,7 +243,12 @@ class LocalLog:
         return self.segments[-1], self.segments[-1].size_bytes
 
     def _find(self, segment: LiveSegment, offset: int) -> int:
-        """The byte of the first batch of a segment that ends at or behind `offset`, -1 where none does."""
+        """The byte of the first batch of a segment that ends at or behind `offset`, -1 where none does.
+
+        It reads the headers behind one index entry, index.interval.bytes of batches, and does not yield: where an index is
+        lost while the broker runs, those are all of the segment's, as in Kafka (FileRecords.searchForOffsetFromPosition). The
+        next start rebuilds such an index, so this is left as it is.
+        """
         position = self.index_of(segment).lookup(offset).position
         file = self.files.get(segment.log_path)
         while position < segment.size_bytes:
