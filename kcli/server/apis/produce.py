@@ -19,8 +19,9 @@ Kafka's own topics take nothing from clients but from its admin tools, which say
 
 A batch of a transaction is refused with UNSUPPORTED_VERSION while transactions are not served: nothing could end the
 transaction, and the last stable offset would stay at it forever. Kafka's own client takes that code for fatal
-(TransactionManager of 4.3), where INVALID_TXN_STATE would have it abort the transaction and try again. kafka-python and
-librdkafka abort. Logs that Kafka wrote may have such batches: recovery, reads and replication do not come here.
+(TransactionManager of 4.3), where INVALID_TXN_STATE would have it abort the transaction and try again. Clients that look for a
+coordinator first fail there with the same: kafka-python with error 35, librdkafka with a fatal _UNSUPPORTED_FEATURE. Logs that
+Kafka wrote may have such batches: recovery, reads and replication do not come here.
 
 Versions 3 to 12 name topics, 13 has their ids (KIP-516). Below version 7 zstd is not known, so such batches are refused.
 Errors of single records are told from version 8 on (KIP-467).
