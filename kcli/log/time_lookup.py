@@ -95,8 +95,9 @@ def scan_by_time(local: LocalLog, timestamp: int, start_offset: int) -> SegmentS
     for segment in local.segments:
         if largest_timestamp(local, segment) >= timestamp:
             if segment is local.active.segment:
-                local.active.write_indexes()
-            known = segment.read_time_index(local.disk).lookup(timestamp).offset
+                known = local.active.time_entry_at_or_below(timestamp).offset
+            else:
+                known = segment.read_time_index(local.disk).lookup(timestamp).offset
             return _scan(local, segment, max(known, start_offset), timestamp, start_offset)
     return None
 

@@ -9,6 +9,7 @@ import pytest
 from kcli.format.codec_streams import ZSTD
 from kcli.format.compression import deflate
 from kcli.format.records import Record, encode_records
+from kcli.log.live_segment import LiveSegment
 from kcli.log.log_reader import SegmentReader
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
@@ -66,6 +67,16 @@ def test_a_small_batch_is_read_at_once(node: WholeNode) -> None:
     node.holds_flushes = True
     assert offsets_of(list_offsets_of(node, START_MS)) == [(0, START_MS, 0)]
     assert offsets_of(list_offsets_of(node, START_MS + 1)) == [(0, -1, -1)]
+
+
+def test_the_preallocated_time_index_is_not_read_whole(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 MB of the active segment's, nearly all of it zeros, took 10 ms for each partition."""
+    node.produce("t", 0, batch(b"a"))
+    list_offsets_of(node, START_MS)
+    monkeypatch.setattr(LiveSegment, "read_time_index", lambda *arguments: pytest.fail("the index was read whole"))
+    node.produce("t", 0, batch(bytes(5000), timestamp=START_MS + 7))
+    assert offsets_of(list_offsets_of(node, START_MS + 1)) == [(0, START_MS + 7, 1)]
+    assert offsets_of(list_offsets_of(node, START_MS)) == [(0, START_MS, 0)]
 
 
 def test_a_long_row_of_batches_is_not_searched_on_the_loop(node: WholeNode) -> None:
