@@ -8,7 +8,7 @@ What is written, byte by byte, and what is read besides:
     gzip    1F 8B 08 00, time 0, deflate, CRC-32, size                 several members
     snappy  82 "SNAPPY" 00, int32 1, int32 1, (int32 size, block)*     repeated headers; one bare raw block
     lz4     04 22 4D 18, flags 60, blocks 40, checksum,                larger blocks; content size; checksums;
-            (int32 LE size, block)*, int32 0                           several frames
+            (int32 LE size, block)*, int32 0
     zstd    one frame with its content size                            no content size; several and skipped frames
     ======  =========================================================  ===========================================
 
@@ -18,6 +18,8 @@ Traps, and what is done about them:
 
 * A stream that ends early is an error in every codec, where zstandard and zlib hand out what there is. Bytes behind the end
   that begin no further member or frame do not count, as they do not for Kafka's reader; behind zstd they are an error.
+* lz4: only the first frame is read. A second one is behind the end for Kafka (Lz4BlockInputStream of 4.3 ends with its
+  frame), so a broker that took its records would write a batch that Kafka's consumers cannot read.
 * lz4: clients of message format 0 computed the header's checksum over four bytes too many. Kafka does not look at it
   there, and writes it that way. As Kafka's reader does, blocks that depend on earlier ones are refused, and the checksum of
   the whole content is not looked at (Kafka's readers and writers never agreed on it).
@@ -197,12 +199,6 @@ def _lz4_header_checksum(descriptor: bytes, magic: int) -> int:
 
 
 def _inflate_lz4(source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
-    yield from _inflate_lz4_frame(source, magic)
-    while source.peek(4) == _LZ4_MAGIC:
-        yield from _inflate_lz4_frame(source, magic)
-
-
-def _inflate_lz4_frame(source: ByteSource, magic: int) -> Iterator[Buffer]:
     flags, block_bytes = _take_lz4_header(source, magic)
     checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
     inflate_block = _lz4_block_inflater(block_bytes, checked=checksum_bytes > 0)

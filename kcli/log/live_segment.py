@@ -5,18 +5,23 @@
     of the active one       a SegmentAppender (kcli.log.segment_appender) besides
 
 An index is read when it is asked, and not kept open. What it says is believed: a broker starts with indexes that it wrote
-itself or has rebuilt.
+itself or has rebuilt. A `.txnindex` is searched in its file, since one of 60,000 aborted transactions takes 60 ms to decode.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from kcli.format import limits
 from kcli.format.file_names import FileKind, segment_file_name
-from kcli.format.index_entries import OffsetIndex, TimeIndex, TimeIndexEntry, TransactionIndex
-from kcli.log.disk import Disk
+from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, OffsetIndex, TimeIndex, TimeIndexEntry, TransactionIndex
+from kcli.log.disk import Disk, LogDisk, LogFile
 from kcli.log.log_directory import join_path
 
 UNREAD = -2  # of a largest timestamp: nobody has asked yet
+# How many entries of a `.txnindex` are read at once.
+_ABORTED_TXNS_A_READ = 128
+_LAST_OFFSET_AT = ABORTED_TXN.offset_of("last_offset")
 
 
 class LiveSegment:
@@ -64,11 +69,45 @@ class LiveSegment:
         self.may_have_aborted = bool(data)
         return TransactionIndex.decode(data, self.base_offset)
 
+    def aborted_transactions(self, disk: LogDisk, first_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
+        """Find the transactions that touch [first_offset, end_offset) -> (them, whether later segments have no more).
+
+        Entries are in order of their markers: the first one is found by bisection, and the search ends where nothing below
+        `end_offset` is open any more. While a long transaction is open, the aborted ones behind it are read, as in Kafka.
+        Raises OSError.
+        """
+        found: list[AbortedTxn] = []
+        if not self.may_have_aborted:
+            return found, False
+        try:
+            file = disk.open_log_file(self.path(FileKind.TXN_INDEX), create=False)
+        except FileNotFoundError:
+            self.may_have_aborted = False
+            return found, False
+        try:
+            count = file.size() // ABORTED_TXN.size
+            self.may_have_aborted = count > 0
+            slot = bisect_left(range(count), first_offset, key=lambda at: _last_offset(file, at))
+            while slot < count:
+                data = file.read_at(slot * ABORTED_TXN.size, min(count - slot, _ABORTED_TXNS_A_READ) * ABORTED_TXN.size)
+                touching, is_complete = TransactionIndex.decode(data, self.base_offset).overlapping(first_offset, end_offset)
+                found += touching
+                if is_complete:
+                    return found, True
+                slot += _ABORTED_TXNS_A_READ
+        finally:
+            file.close()
+        return found, False
+
     def read_largest(self, disk: Disk) -> TimeIndexEntry:
         """The largest timestamp of the segment and the last offset of its batch, by the `.timeindex`; (-1, base) for none."""
         if self.largest_timestamp == UNREAD:
             self.largest_timestamp, self.offset_of_largest = self.read_time_index(disk).last_entry
         return TimeIndexEntry(self.largest_timestamp, self.offset_of_largest)
+
+
+def _last_offset(file: LogFile, slot: int) -> int:
+    return int.from_bytes(file.read_at(slot * ABORTED_TXN.size + _LAST_OFFSET_AT, 8), "big", signed=True)
 
 
 def _read(disk: Disk, path: str) -> bytes:

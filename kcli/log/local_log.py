@@ -13,7 +13,7 @@ Offsets, producers and epochs are UnifiedLog's. A file that goes is renamed to `
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from struct import Struct
 
@@ -158,7 +158,7 @@ class LocalLog:
         segment, position = self.locate(offset) if found is None else found
         while position >= segment.size_bytes and segment is not self.segments[-1]:
             segment, position = self.segments[bisect_right(self.bases, segment.base_offset)], 0
-        end, next_offset = segment.size_bytes, -1
+        end, next_offset = segment.size_bytes, self._next_offset(segment)
         if limit_offset < self.end_offset:
             limit_segment, limit_position = self._locate_limit(limit_offset)
             if limit_segment is segment:
@@ -166,17 +166,30 @@ class LocalLog:
         if end <= position:
             return EMPTY_SLICE
         file = self.files.get(segment.log_path)
+        end_offset = next_offset
         if end - position > max_bytes:
+            whole = end
             end, next_offset = self._cut(segment, file, position, position + max_bytes, end)
             if not min_one_message and end - position > max_bytes:
                 return EMPTY_SLICE
-        elif next_offset < 0:
-            next_offset = self._next_offset(segment)
+            if end < whole:
+                end_offset = next_offset if next_offset >= 0 else self._offset_behind(segment, end, end_offset)
+            else:
+                next_offset = end_offset
+        if len(hints) >= READ_HINTS and next_offset >= 0:
+            del hints[next(iter(hints))]
         if next_offset >= 0:
-            if len(hints) >= READ_HINTS:
-                del hints[next(iter(hints))]
             hints[next_offset] = segment, end
-        return LogSlice(file, position, end - position)
+        return LogSlice(file, position, end - position, end_offset)
+
+    def _offset_behind(self, segment: LiveSegment, position: int, end_offset: int) -> int:
+        """An offset that the records before byte `position` do not reach, at most `end_offset`; by the offset index.
+
+        Kafka's LogSegment.fetchUpperBoundOffset.
+        """
+        index = self.index_of(segment)
+        slot = bisect_left(index.positions, position)
+        return index.base_offset + index.relative_offsets[slot] if slot < len(index.positions) else end_offset
 
     def _next_offset(self, segment: LiveSegment) -> int:
         """The offset behind a segment's last one, or above it where offsets are missing."""
@@ -230,7 +243,12 @@ class LocalLog:
         return self.segments[-1], self.segments[-1].size_bytes
 
     def _find(self, segment: LiveSegment, offset: int) -> int:
-        """The byte of the first batch of a segment that ends at or behind `offset`, -1 where none does."""
+        """The byte of the first batch of a segment that ends at or behind `offset`, -1 where none does.
+
+        It reads the headers behind one index entry, index.interval.bytes of batches, and does not yield: where an index is
+        lost while the broker runs, those are all of the segment's, as in Kafka (FileRecords.searchForOffsetFromPosition). The
+        next start rebuilds such an index, so this is left as it is.
+        """
         position = self.index_of(segment).lookup(offset).position
         file = self.files.get(segment.log_path)
         while position < segment.size_bytes:

@@ -175,11 +175,15 @@ class LogManager(LogRegistry):
 
     # ------------------------------------------------------------------------------------------------- configurations
 
-    def update_topic_config(self, topic: str, config: LogConfig) -> None:
-        """Let the open logs of a topic go by these settings from now on."""
-        for logs in (self.logs, self.future_logs):
-            for (name, _), log in logs.items():
-                if name == topic:
+    def update_topic_config(self, topic: str, partitions: Iterable[int], config: LogConfig) -> None:
+        """Let the open logs of these partitions of a topic follow these settings from now on.
+
+        The other topics' logs are not visited: a change of a broker default comes here for each topic.
+        """
+        for partition in partitions:
+            for logs in (self.logs, self.future_logs):
+                log = logs.get((topic, partition))
+                if log is not None:
                     log.config = config
 
     # -------------------------------------------------------------------------------------------------------- removing

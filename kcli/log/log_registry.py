@@ -35,6 +35,7 @@ from kcli.log.report_line import WarningLine
 from kcli.log.slices import Slices, finish
 from kcli.log.storage_errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.unified_log import UnifiedLog
+from kcli.log.wall_time import WallTime
 
 
 class Dice(Protocol):
@@ -93,6 +94,7 @@ class LogRegistry:
         self.disk = disk
         self.files = files
         self.settings = settings
+        self.wall = WallTime()
         self.report = report
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.future_logs: dict[TopicPartition, UnifiedLog] = {}
@@ -257,13 +259,14 @@ class LogRegistry:
         journal: LoadJournal | None = None,
     ) -> Slices[UnifiedLog]:
         """Open the log in a partition's directory, in slices; `journal` takes what goes. Raises LogRefusedError and OSError."""
+        wall_ms = self.wall.at(now_ms)
         log = yield from open_in_slices(
             self.disk,
             self.files,
             directory,
             *key,
             config,
-            now_ms,
+            wall_ms,
             clean_shutdown=clean_shutdown,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
@@ -271,7 +274,8 @@ class LogRegistry:
             rng=self._rng,
             journal=journal,
         )
-        log.producers.remove_expired(now_ms, self.settings.producer_id_expiration_ms)
+        log.begin_flush_interval(now_ms)
+        log.producers.remove_expired(wall_ms, self.settings.producer_id_expiration_ms)
         return log
 
     # -------------------------------------------------------------------------------------------------------- removing

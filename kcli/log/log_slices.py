@@ -27,12 +27,14 @@ class AppendInfo(NamedTuple):
 class LogSlice(NamedTuple):
     """Bytes [position, position + size) of an open segment: whole batches, or the start of one; none where `size` is 0.
 
-    The first batch holds or follows the offset that was asked for, and may begin before it.
+    The first batch holds or follows the offset that was asked for, and may begin before it. No record of the slice is at or
+    above `end_offset`, which is -1 where there is none.
     """
 
     file: LogFile | None
     position: int
     size: int
+    end_offset: int
 
 
-EMPTY_SLICE = LogSlice(None, 0, 0)
+EMPTY_SLICE = LogSlice(None, 0, 0, -1)

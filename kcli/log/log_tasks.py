@@ -167,7 +167,7 @@ class LogSweeps:
         if log.config.is_compacted and (not self._registry.settings.cleaner_enable or self._is_uncleanable(log)):
             return False
         try:
-            renamed = log.delete_old_segments(now_ms, SEGMENTS_PER_VISIT)
+            renamed = log.delete_old_segments(self._registry.wall.at(now_ms), SEGMENTS_PER_VISIT)
         except OSError as error:
             self._registry.take_offline(log.directory, error)
             return False
@@ -187,7 +187,8 @@ class LogSweeps:
     def expire_producers(self, log: UnifiedLog, now_ms: int) -> None:
         """Forget producers that have been idle for too long."""
         if log.producers.producers:
-            log.producers.remove_expired(now_ms, self._registry.settings.producer_id_expiration_ms)
+            wall_ms = self._registry.wall.at(now_ms)
+            log.producers.remove_expired(wall_ms, self._registry.settings.producer_id_expiration_ms)
 
 
 class CheckpointSweep:

@@ -144,7 +144,7 @@ class ReplicaMover:
             data = self._read(current, future, now_ms)
             at = future
             if data:
-                future.append_as_follower(memoryview(data), now_ms)
+                future.append_as_follower(memoryview(data), self._registry.wall.at(now_ms))
                 future.update_high_watermark(min(current.high_watermark, future.log_end_offset))
         except OSError as error:
             self._registry.take_offline(at.directory, error)
@@ -174,7 +174,7 @@ class ReplicaMover:
         if data and future.log_end_offset == future.log_start_offset:
             base_offset = read_header(memoryview(data)).base_offset
             if base_offset < future.log_end_offset:
-                gone = future.truncate_fully_and_start_at(base_offset, now_ms)
+                gone = future.truncate_fully_and_start_at(base_offset, self._registry.wall.at(now_ms))
                 self._registry.deletions.add(gone, now_ms + future.config.file_delete_delay_ms)
 
     def _align(self, current: UnifiedLog, future: UnifiedLog, now_ms: int) -> None:
@@ -182,9 +182,9 @@ class ReplicaMover:
         delay_ms = future.config.file_delete_delay_ms
         gone: list[str] = []
         if future.log_end_offset < current.log_start_offset:
-            gone = future.truncate_fully_and_start_at(current.log_start_offset, now_ms)
+            gone = future.truncate_fully_and_start_at(current.log_start_offset, self._registry.wall.at(now_ms))
         elif future.log_end_offset > current.log_end_offset:
-            gone = future.truncate_to(current.log_end_offset, now_ms)
+            gone = future.truncate_to(current.log_end_offset, self._registry.wall.at(now_ms))
         self._registry.deletions.add(gone, now_ms + delay_ms)
 
     def _caught_up(self, key: TopicPartition, current: UnifiedLog, future: UnifiedLog, now_ms: int) -> None:

@@ -7,6 +7,10 @@
     the record with the largest timestamp  in the segment with the largest: the first record of the batch that has it
 
 Timestamps need not rise with offsets, and the answers are Kafka's all the same.
+
+The indexes say in which segment, and from which byte on. What is left, a `SegmentScan`, may take long: a batch of some KB
+inflates to a hundred MB, and where timestamps fall the time index has no entries for the rest of a segment. A broker does it
+beside its loop, unless it is a small batch that is not compressed.
 """
 
 from __future__ import annotations
@@ -16,12 +20,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import NO_TIMESTAMP, RecordBatch
+from kcli.log.disk import Disk
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.record_windows import RecordScanner
 
 if TYPE_CHECKING:
     from kcli.log.live_segment import LiveSegment
     from kcli.log.local_log import LocalLog
+
+
+# How many bytes of records that are not compressed a broker looks through at once.
+SHORT_SCAN_BYTES = 64 * 1024
 
 
 class TimestampAndOffset(NamedTuple):
@@ -43,29 +52,58 @@ def largest_timestamp(local: LocalLog, segment: LiveSegment) -> int:
     return largest if largest >= 0 else local.disk.mtime_ms(segment.log_path)
 
 
-def find_by_time(local: LocalLog, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
-    """The first record at or behind `start_offset` with a timestamp of at least `timestamp`, or None. Raises OSError."""
+class LongScanError(Exception):
+    """A scan would hold the loop: it is to be done without hurry, elsewhere."""
+
+
+class SegmentScan(NamedTuple):
+    """The search for the first record with a `timestamp`, or a later one, in bytes [position, end) of a segment.
+
+    It knows the file and nothing of the log, which may change while it runs.
+    """
+
+    path: str
+    position: int
+    end: int
+    timestamp: int
+    start_offset: int
+
+    def run(self, disk: Disk, *, is_hurried: bool = False) -> TimestampAndOffset | None:
+        """Find the record, None where there is none. Raises OSError, and LongScanError where it `is_hurried`."""
+        for batch in self._batches(disk):
+            header = batch.header
+            may_hold = header.max_timestamp >= self.timestamp and header.last_offset >= self.start_offset
+            if is_hurried and (batch.end_position - self.position > SHORT_SCAN_BYTES or (may_hold and header.codec)):
+                raise LongScanError
+            if may_hold and (found := _first_record(batch, self.timestamp, self.start_offset)) is not None:
+                return found
+        return None
+
+    def _batches(self, disk: Disk) -> Iterator[LogBatch]:
+        with SegmentReader(disk, self.path, end=self.end) as reader:
+            for batch in reader.batches(self.position, resynchronise=False):
+                if not isinstance(batch, LogBatch):
+                    return
+                yield batch
+
+
+def scan_by_time(local: LocalLog, timestamp: int, start_offset: int) -> SegmentScan | None:
+    """How to find the first record at or behind `start_offset` with a timestamp of at least `timestamp`, None for none.
+
+    Raises OSError.
+    """
     for segment in local.segments:
         if largest_timestamp(local, segment) >= timestamp:
-            return _find_in(local, segment, timestamp, start_offset)
+            if segment is local.active.segment:
+                known = local.active.time_entry_at_or_below(timestamp).offset
+            else:
+                known = segment.read_time_index(local.disk).lookup(timestamp).offset
+            return _scan(local, segment, max(known, start_offset), timestamp, start_offset)
     return None
 
 
-def _find_in(local: LocalLog, segment: LiveSegment, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
-    if segment is local.active.segment:
-        local.active.write_indexes()
-    known = segment.read_time_index(local.disk).lookup(timestamp).offset
-    for batch in _batches(local, segment, max(known, start_offset)):
-        header = batch.header
-        if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-            found = _first_record(batch, timestamp, start_offset)
-            if found is not None:
-                return found
-    return None
-
-
-def find_largest(local: LocalLog) -> TimestampAndOffset | None:
-    """The first record with the largest timestamp of the log, None where no record has one. Raises OSError."""
+def scan_for_largest(local: LocalLog) -> SegmentScan | None:
+    """How to find the first record with the largest timestamp of the log, None where no record has one. Raises OSError."""
     best: LiveSegment | None = None
     local.active.load()
     for segment in local.segments:
@@ -73,20 +111,13 @@ def find_largest(local: LocalLog) -> TimestampAndOffset | None:
             best = segment
     if best is None or best.read_largest(local.disk).timestamp < 0:
         return None
-    for batch in _batches(local, best, best.offset_of_largest):
-        if batch.header.max_timestamp == best.largest_timestamp:
-            return _first_record(batch, best.largest_timestamp, batch.header.base_offset)
-    return None
+    return _scan(local, best, best.offset_of_largest, best.largest_timestamp, 0)
 
 
-def _batches(local: LocalLog, segment: LiveSegment, offset: int) -> Iterator[LogBatch]:
-    """The batches from the one on that the offset index knows to lie at or before `offset`."""
+def _scan(local: LocalLog, segment: LiveSegment, offset: int, timestamp: int, start_offset: int) -> SegmentScan:
+    """A scan from the batch on that the offset index knows to be at or before `offset`."""
     position = local.index_of(segment).lookup(offset).position
-    with SegmentReader(local.disk, segment.log_path, end=segment.size_bytes) as reader:
-        for batch in reader.batches(position, resynchronise=False):
-            if not isinstance(batch, LogBatch):
-                return
-            yield batch
+    return SegmentScan(segment.log_path, position, segment.size_bytes, timestamp, start_offset)
 
 
 def _first_record(batch: LogBatch, timestamp: int, start_offset: int) -> TimestampAndOffset | None:

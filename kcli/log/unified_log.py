@@ -58,7 +58,7 @@ from kcli.log.log_slices import EMPTY_SLICE, AppendInfo, LogSlice
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry, ProducerStateManager
 from kcli.log.retention import breached_segments
-from kcli.log.time_lookup import TimestampAndOffset, find_by_time, find_largest
+from kcli.log.time_lookup import SegmentScan, scan_by_time, scan_for_largest
 
 CRC_AT = HEADER.offset_of("crc")
 _CRC = Struct(">I")
@@ -292,21 +292,19 @@ class UnifiedLog:
         found: list[AbortedTxn] = []
         local = self._local
         for segment in local.segments[local.floor(start_offset) :]:
-            if not segment.may_have_aborted:
-                continue
-            aborted, is_complete = segment.read_transaction_index(local.disk).overlapping(start_offset, end_offset)
+            aborted, is_complete = segment.aborted_transactions(local.disk, start_offset, end_offset)
             found += aborted
             if is_complete:
                 break
         return found
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record with a timestamp (ms) of at least that, or None."""
-        return find_by_time(self._local, timestamp, self.log_start_offset)
+    def scan_by_time(self, timestamp: int) -> SegmentScan | None:
+        """How to find the first record with a timestamp (ms) of at least that, None where there is none."""
+        return scan_by_time(self._local, timestamp, self.log_start_offset)
 
-    def offset_for_max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp, or None."""
-        return find_largest(self._local)
+    def scan_for_largest(self) -> SegmentScan | None:
+        """How to find the first record with the largest timestamp, None where no record has one."""
+        return scan_for_largest(self._local)
 
     # ----------------------------------------------------------------------------------------------------------- rolling
 
@@ -338,6 +336,10 @@ class UnifiedLog:
         return self._rng.randint(0, bound - 1) if self._rng is not None and bound > 0 else 0
 
     # ---------------------------------------------------------------------------------------------------------- flushing
+
+    def begin_flush_interval(self, now_ms: int) -> None:
+        """Count flush.ms from now on, by the time that `needs_flush` is given."""
+        self._flushed_ms = now_ms
 
     def needs_flush(self, now_ms: int, *, by_time: bool = True) -> bool:
         """Whether flush.messages or flush.ms of the topic want a flush now; the time counts from here on when they do.

@@ -21,10 +21,18 @@ class Authorizer(Protocol):
         """True where the connection's principal may do `operation` on the resource, from its host."""
         ...
 
+    def is_allowed_somewhere(self, connection: Connection, operation: str, resource_type: str) -> bool:
+        """True where the principal may do `operation` on some resource of the type (KIP-679)."""
+        ...
+
 
 class AllowAll:
     """The authorizer of a broker without authorizer.class.name."""
 
     def is_allowed(self, connection: Connection, operation: str, resource_type: str, resource_name: str) -> bool:
+        """True, always."""
+        return True
+
+    def is_allowed_somewhere(self, connection: Connection, operation: str, resource_type: str) -> bool:
         """True, always."""
         return True

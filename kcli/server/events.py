@@ -19,6 +19,8 @@
     Flush             make files durable and answer with Flushed
     Compute           call a function beside the loop, which it would hold for long, and answer with Computed; it knows only
                       what it was given, touches nothing else, and does not raise
+    HoldMemory        count bytes of requests that the node keeps among those of the requests that come in; a negative number
+                      releases as many
     CloseConnection   close a connection; `reason` is for the log
 
 A connection has at most one request inside the core at a time, as in Kafka: answers leave in the order of their requests.
@@ -191,6 +193,12 @@ class Compute(NamedTuple):
     work: Callable[[], object]
 
 
+class HoldMemory(NamedTuple):
+    """Count so many bytes, or so many less, as memory of requests."""
+
+    size_bytes: int
+
+
 class CloseConnection(NamedTuple):
     """Close a connection and say why in the log."""
 
@@ -198,4 +206,4 @@ class CloseConnection(NamedTuple):
     reason: str
 
 
-Effect = SendResponse | SendFile | NoResponse | SendRequest | Flush | Compute | CloseConnection
+Effect = SendResponse | SendFile | NoResponse | SendRequest | Flush | Compute | HoldMemory | CloseConnection

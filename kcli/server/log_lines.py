@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kcli.log.report_line import FailureLine as FailureLine
 from kcli.log.report_line import Line as Line
 from kcli.log.report_line import WarningLine as WarningLine
@@ -16,3 +18,22 @@ def level_of(line: str) -> str:
     if isinstance(line, FailureLine):
         return ERROR
     return WARN if isinstance(line, WarningLine) else INFO
+
+
+class LimitedLines:
+    """Lines that a client may cause as often as it likes: at most one in `interval_ms` is written, with the count of them."""
+
+    def __init__(self, tell: Callable[[str], None], interval_ms: int = 60_000) -> None:
+        self._tell = tell
+        self._interval_ms = interval_ms
+        self._next_ms: int | None = None
+        self._count = 0
+
+    def tell(self, line: Callable[[int], str], now_ms: int) -> None:
+        """Write `line(count)`, or count it for the next that is written."""
+        self._count += 1
+        if self._next_ms is not None and now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + self._interval_ms
+        count, self._count = self._count, 0
+        self._tell(line(count))

@@ -22,6 +22,7 @@ from kcli.log.log_directory import parent_path
 from kcli.log.log_manager import LogManager
 from kcli.log.log_registry import LogManagerSettings
 from kcli.log.storage_errors import StorageError
+from kcli.log.wall_time import WallTime
 from kcli.server.broker.broker import Broker
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.listeners import NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
@@ -204,17 +205,22 @@ def build_node(
     tell: Tell,
     max_open_files: int = 256,
     bound: BoundAddresses = NOT_BOUND,
+    wall: WallTime | None = None,
 ) -> Node:
-    """Make a node; nothing runs before its `start`. Raises NodeError, and OSError as the disk does."""
+    """Make a node; nothing runs before its `start`. `wall` is the time of records, the node's own where there is none.
+
+    Raises NodeError, and OSError as the disk does.
+    """
     from kcli.server.controller.controller_core import ControllerCore
 
     identity = identify(config, disk, rng, now_ms, tell, bound)
     effects: list[Effect] = []
-    timer, flushes, files = Timer(now_ms), Flushes(effects), FileCache(disk, max_open_files)
+    timer, flushes, files = Timer(now_ms, wall), Flushes(effects), FileCache(disk, max_open_files)
     log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}
 
     try:
         log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), tell)
+        log_manager.wall = timer.wall
         for path in identity.unreadable.keys() & log_dirs.keys():
             log_manager.take_offline(path, identity.unreadable[path])
     except StorageError as error:

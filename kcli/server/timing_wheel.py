@@ -21,6 +21,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from kcli.log.wall_time import WallTime
+
 WHEEL_SIZE = 20
 
 Callback = Callable[[int], None]
@@ -46,10 +48,11 @@ class TimerTask:
 
 
 class Timer:
-    """Tasks by time; `clock_ms` is the time of the last `advance`, in ms."""
+    """Tasks by the node's time; `clock_ms` is that of the last `advance`, in ms, and `wall` what the wall clock shows then."""
 
-    def __init__(self, start_ms: int = 0) -> None:
+    def __init__(self, start_ms: int = 0, wall: WallTime | None = None) -> None:
         self.clock_ms = start_ms
+        self.wall = wall or WallTime()
         self._levels: list[dict[int, dict[TimerTask, None]]] = []  # by level: bucket by the time at which it comes up
         self._spans_ms: list[int] = []
         self._coming: list[tuple[int, int]] = []  # heap of (time, level) of buckets that hold something, or did

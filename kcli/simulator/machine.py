@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
+from kcli.log.wall_time import WallTime
 from kcli.server.events import (
     CloseConnection,
     Compute,
@@ -35,6 +36,7 @@ from kcli.server.events import (
     FileRegion,
     Flush,
     Flushed,
+    HoldMemory,
     NoResponse,
     RequestReceived,
     SendFile,
@@ -117,7 +119,7 @@ class Machine:
         disk: SimulatedDisk,
         rng: Random,
         trace: Trace,
-        make_node: Callable[[SimulatedDisk, Random, int], NodePort],
+        make_node: Callable[[SimulatedDisk, Random, int, WallTime], NodePort],
         wall_clock: WallClock,
     ) -> None:
         self.disk = disk
@@ -127,6 +129,7 @@ class Machine:
         self.on_ready: Callable[[], None] = lambda: None
         self.start_count = 0
         self.is_ready = False
+        self.held_bytes = 0  # of requests, as the node says
         self.is_halted = False  # the last process ended by itself
         self.may_end = False  # the disk is so bad that a process may end, by an exception as well
         self._scheduler = scheduler
@@ -153,12 +156,13 @@ class Machine:
         """Start a process; it may die in its start. Raises whatever else comes out of the node."""
         self.start_count += 1
         self.is_halted = False
+        self.held_bytes = 0
         self._trace.add("machine", f"start {self.start_count}")
 
         self._clock = self.wall_clock.process_clock()
 
         def begin() -> None:
-            self.node = self._make_node(self.disk, Random(self._rng.random()), self._clock.now_ms())
+            self.node = self._make_node(self.disk, Random(self._rng.random()), self._clock.now_ms(), self._clock.wall_time)
             self._execute(self.node.start(self._clock.now_ms()))
 
         self._alive(begin)
@@ -306,9 +310,12 @@ class Machine:
         elif isinstance(effect, Compute):
             event = Computed(effect.compute_id, effect.work())
             self._in_this_life(self._rng.randrange(COMPUTE_MS), lambda: self._handle(event))
-        else:
-            assert isinstance(effect, CloseConnection)
+        elif isinstance(effect, CloseConnection):
             self._close(effect.connection, effect.reason)
+        else:
+            assert isinstance(effect, HoldMemory)
+            self.held_bytes += effect.size_bytes
+            assert self.held_bytes >= 0, "more memory was released than held"
 
     def _send_file(self, effect: SendFile) -> None:
         try:
@@ -399,7 +406,6 @@ class Machine:
         self._timer = None
         if deadline_ms is not None:
             late_ms = self._rng.randrange(LATE_MS) if self._rng.random() < SLOW_SHARE else 0
-            # By the node's clock; where that is slow this comes too early, and is armed again.
             left_ms = max(0, deadline_ms - self._clock.now_ms())
             self._timer = self._scheduler.after(left_ms + late_ms, self._deadline_reached)
 

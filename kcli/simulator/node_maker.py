@@ -16,6 +16,7 @@ from collections.abc import Callable
 from random import Random
 
 from kcli.log.cleaner.log_cleaner import CleanerTotals
+from kcli.log.wall_time import WallTime
 from kcli.server.config.loading import configure
 from kcli.server.node_builder import build_node
 from kcli.simulator.curator import cleaner_settings
@@ -48,9 +49,9 @@ class NodeMaker:
         self._totals: list[CleanerTotals] = []
         self._config = configure(None, None, [f"{key}={value}" for key, value in settings.items()])
 
-    def __call__(self, disk: SimulatedDisk, rng: Random, now_ms: int, tell: Callable[[str], None]) -> NodePort:
+    def __call__(self, disk: SimulatedDisk, rng: Random, now_ms: int, tell: Callable[[str], None], wall: WallTime) -> NodePort:
         """Make a process; the machine starts it."""
-        node = build_node(self._config, disk, rng, now_ms, tell, self._max_open_files)
+        node = build_node(self._config, disk, rng, now_ms, tell, self._max_open_files, wall=wall)
         if node.broker is not None:
             self._totals.append(node.broker.log_manager.cleaner.totals)
         return node

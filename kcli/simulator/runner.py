@@ -19,6 +19,7 @@ from random import Random
 from typing import NamedTuple
 
 from kcli.log.log_directory import parent_path
+from kcli.log.wall_time import WallTime
 from kcli.simulator.administrator import Administrator
 from kcli.simulator.chaos import Chaos
 from kcli.simulator.checkers import DiskChecker
@@ -45,7 +46,7 @@ PACES = (1, 1, 20, 200)
 # Steps after which a calm or a reading that has no end is a failure.
 MAX_QUIET_STEPS = 60_000
 
-NodeMaker = Callable[[SimulatedDisk, Random, int, Callable[[str], None]], NodePort]
+NodeMaker = Callable[[SimulatedDisk, Random, int, Callable[[str], None], WallTime], NodePort]
 
 
 class Outcome(NamedTuple):
@@ -66,7 +67,7 @@ class Outcome(NamedTuple):
 
 
 class Simulation:
-    """One run. `make_node(disk, dice, now_ms, tell)` makes a process on a disk, formatting it where it is empty.
+    """One run. `make_node(disk, dice, now_ms, tell, wall)` makes a process on a disk, formatting it where it is empty.
 
     `cleaning_rounds` tells how many rounds the node's cleaner has ended so far.
     """
@@ -99,7 +100,7 @@ class Simulation:
             self.disk,
             self._dice("machine"),
             self.trace,
-            lambda disk, rng, now_ms: make_node(disk, rng, now_ms, self._node_says),
+            lambda disk, rng, now_ms, wall: make_node(disk, rng, now_ms, self._node_says, wall),
             wall_clock,
         )
         pace = self._dice("pace").choice(PACES)

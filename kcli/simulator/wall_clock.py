@@ -3,8 +3,9 @@
     clock    what it shows
     -------  ------------------------------------------------------------------------------------
     steady   the scheduler's time; no jump is seen on it
-    wall     the same, and how far it was set off: what files are stamped with, and what a node sees through
-             kcli.server.shell.clock, the clock of the real shell
+    wall     the same, and how far it was set off: what files are stamped with
+
+A node sees both through kcli.server.shell.clock, the clock of the real shell: it waits by the first and stamps by the second.
 
 Clients run on other machines, whose clocks are right.
 """

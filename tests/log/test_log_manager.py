@@ -280,9 +280,9 @@ def test_a_directory_that_cannot_be_opened_goes_alone(node: Node, tmp_path: Path
 def test_settings_reach_open_logs(node: Node) -> None:
     manager = node.started()
     log = manager.get_or_create_log("t", 0, TOPIC_ID, LogConfig(), now_ms=NOW_MS, is_new=True)
-    manager.update_topic_config("other", LogConfig(segment_bytes=4096))
+    manager.update_topic_config("other", [0], LogConfig(segment_bytes=4096))
     assert log.config.segment_bytes != 4096
-    manager.update_topic_config("t", LogConfig(segment_bytes=4096))
+    manager.update_topic_config("t", [0], LogConfig(segment_bytes=4096))
     assert log.config.segment_bytes == 4096
 
 

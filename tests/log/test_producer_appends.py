@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
+from kcli.format.file_names import FileKind
+from kcli.format.index_entries import ABORTED_TXN
 from kcli.log.append_errors import (
     CoordinatorFencedError,
     InvalidProducerEpochError,
     InvalidTransactionStateError,
     OutOfOrderSequenceError,
 )
+from kcli.log.disk import OsDisk, OsLogFile
 from kcli.log.log_config import LogConfig
 from kcli.log.log_validator import AppendOrigin
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer
+
+
+class _CountingDisk(OsDisk):
+    """Counts the bytes that are read."""
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        """Count the file."""
+        data = super().read_file(path, limit)
+        self.read_bytes += len(data)
+        return data
+
+    def open_log_file(self, path: str, *, create: bool) -> OsLogFile:
+        """Open one that counts what is read of it."""
+        return _CountedFile(self, path, create=create)
+
+
+class _CountedFile(OsLogFile):
+    def __init__(self, disk: _CountingDisk, path: str, *, create: bool) -> None:
+        super().__init__(path, create=create)
+        self._counting = disk
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Count the bytes."""
+        data = super().read_at(position, size)
+        self._counting.read_bytes += len(data)
+        return data
 
 
 def test_duplicates_get_the_first_copys_offsets(live: LiveLog) -> None:
@@ -103,6 +136,44 @@ def test_transactions_hold_the_last_stable_offset(live: LiveLog) -> None:
     live.stop()
     assert live.log.aborted_transactions(4, 5) == [aborted]
     assert live.faults() == []
+
+
+def test_aborted_transactions_are_found_among_very_many(tmp_path: Path) -> None:
+    """Any range has those that touch it, as a scan of all of them finds; the file is read only where they are."""
+    disk = _CountingDisk()
+    live = LiveLog(tmp_path / "t-0", LogConfig(segment_bytes=100_000), disk=disk)
+    rng = random.Random("aborted")
+    open_since: dict[int, int] = {}
+    known: list[tuple[int, int, int]] = []
+    for turn in range(1500):
+        producer_id = rng.randrange(4) if turn % 50 == 0 else 9
+        if producer_id in open_since:
+            known.append((producer_id, open_since.pop(producer_id), live.log.log_end_offset))
+            live.append(marker(producer_id, abort=True))
+        else:
+            open_since[producer_id] = live.append(of_producer(producer_id, 0, epoch=0, transactional=True))
+            entry = live.log.producers.producers[producer_id]
+            entry.batches.clear()
+    assert live.log.segment_count > 1 and len(known) > 600
+    for _ in range(300):
+        start = rng.randrange(live.log.log_end_offset)
+        end = start + rng.choice([1, 2, 30, 1000])
+        found = [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in live.log.aborted_transactions(start, end)]
+        assert found == [txn for txn in known if txn[2] >= start and txn[1] < end], (start, end)
+
+
+def test_a_search_for_aborted_transactions_reads_little(tmp_path: Path) -> None:
+    """A `.txnindex` with 20,000 entries costs a reader of one batch a bisection, wherever in the log that is."""
+    disk = _CountingDisk()
+    live = LiveLog(tmp_path / "t-0", disk=disk)
+    live.append(of_producer(7, 0, transactional=True), marker(7, abort=True))
+    path = live.log.local_log().active.segment.path(FileKind.TXN_INDEX)
+    count = 20_000
+    disk.write_file(path, b"".join(ABORTED_TXN.pack(0, 7, 2 * at, 2 * at + 1, 2 * at + 2) for at in range(count)))
+    for at in (0, 1, count // 3, count - 1):
+        disk.read_bytes = 0
+        assert [txn.first_offset for txn in live.log.aborted_transactions(2 * at, 2 * at + 2)] == [2 * at]
+        assert disk.read_bytes < 8000
 
 
 def test_transactions_outlive_a_crash(live: LiveLog) -> None:

@@ -37,10 +37,10 @@ def test_the_first_record_of_a_time(
         if max((time for time, _ in of_segment), default=-1) >= NOW_MS + wanted:
             expected = next((row for row in of_segment if row[0] >= NOW_MS + wanted and row[1] >= start), None)
             break
-    found = live.log.offset_for_timestamp(NOW_MS + wanted)
+    found = live.by_time(NOW_MS + wanted)
     assert (None if found is None else (found.timestamp, found.offset)) == expected
     assert found is None or found.leader_epoch == 2
-    largest = live.log.offset_for_max_timestamp()
+    largest = live.largest()
     assert largest is not None
     time = max(rows)[0]
     assert (largest.timestamp, largest.offset) == (time, next(offset for stamp, offset in rows if stamp == time))
@@ -49,10 +49,10 @@ def test_the_first_record_of_a_time(
 def test_records_without_timestamps(tmp_path: Path) -> None:
     """Nothing is found by time, and none is the latest."""
     live = LiveLog(tmp_path / "t-0")
-    assert live.log.offset_for_max_timestamp() is None
+    assert live.largest() is None
     live.append(new_batch(timestamps=[-1]))
-    assert live.log.offset_for_max_timestamp() is None
-    assert live.log.offset_for_timestamp(NOW_MS) is None
+    assert live.largest() is None
+    assert live.by_time(NOW_MS) is None
 
 
 def test_log_append_time_counts(tmp_path: Path) -> None:
@@ -60,5 +60,5 @@ def test_log_append_time_counts(tmp_path: Path) -> None:
     live = LiveLog(tmp_path / "t-0", LogConfig(message_timestamp_type=LOG_APPEND_TIME))
     live.append(new_batch([b"a", b"b"], timestamps=[5, 6], codec=4), now_ms=NOW_MS)
     live.append(new_batch([b"a", b"b"], timestamps=[5, 6], codec=4), now_ms=NOW_MS + 10)
-    assert live.log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 10, 2, 0)
-    assert live.log.offset_for_max_timestamp() == (NOW_MS + 10, 2, 0)
+    assert live.by_time(NOW_MS + 1) == (NOW_MS + 10, 2, 0)
+    assert live.largest() == (NOW_MS + 10, 2, 0)

@@ -216,6 +216,25 @@ def test_read_committed_sees_what_is_decided(node: WholeNode) -> None:
     assert [(txn.producer_id, txn.first_offset) for txn in answer.aborted_transactions] == [(9, 1)]
 
 
+def test_read_committed_lists_the_aborted_transactions_of_its_records_alone(node: WholeNode) -> None:
+    """A reader far behind gets one batch at a time, and is told of what was aborted there, not of all up to its limit."""
+    log = log_of(node)
+    attributes = TRANSACTIONAL_FLAG | CONTROL_FLAG
+    key = encode_records([Record(0, 0, b"\0\0\0\0", b"\0\0\0\0\0\0")])
+    abort = NewRecordBatch(0, 0, node.now_ms, node.now_ms, 1, key, attributes, producer_id=9, producer_epoch=0).encode()
+    for at in range(50):
+        data = batch(b"t", attributes=TRANSACTIONAL_FLAG, producer_id=9, producer_epoch=0, base_sequence=at)
+        for sent, origin in ((data, AppendOrigin.REPLICATION), (abort, AppendOrigin.COORDINATOR)):
+            log.append_as_leader(memoryview(bytearray(sent)), 0, node.now_ms, origin=origin)
+    log.update_high_watermark(log.log_end_offset)
+    for offset in range(0, 100, 2):
+        answer = only(node.fetch({("t", 0): offset}, isolation_level=1, partition_max_bytes=len(data) + len(abort)))
+        assert len(answer.records) == len(data) + len(abort)
+        assert [(txn.producer_id, txn.first_offset) for txn in answer.aborted_transactions] == [(9, offset)]
+    whole = only(node.fetch({("t", 0): 0}, isolation_level=1))
+    assert [txn.first_offset for txn in whole.aborted_transactions] == list(range(0, 100, 2))
+
+
 def test_an_error_ends_the_wait_of_all(node: WholeNode) -> None:
     codes = partitions_of(node.fetch({("t", 0): 0, ("t", 1): 5}, max_wait_ms=500).result())
     assert codes["t", 1].error_code == error_codes.OFFSET_OUT_OF_RANGE

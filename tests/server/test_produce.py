@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from kcli.format.codec_streams import ZSTD
+from kcli.format.codec_streams import LZ4, ZSTD
 from kcli.format.compression import deflate
+from kcli.format.record_batch import TRANSACTIONAL_FLAG
 from kcli.format.records import Record, encode_records
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, PRODUCE
 from kcli.protocol.framing import encode_request
 from kcli.protocol.message import Message
 from kcli.server.apis import produce
-from kcli.server.events import DeadlineReached
+from kcli.server.events import Computed, DeadlineReached
 from tests.server.whole_node import NOTHING, START_MS, Closed, Pending, WholeNode, batch, partitions_of, produce_request
 
 
@@ -264,6 +265,22 @@ def test_what_is_found_beside_the_loop_is_answered(node: WholeNode) -> None:
         silent.result()
 
 
+def test_batches_that_wait_for_a_check_count_as_memory_of_requests(node: WholeNode) -> None:
+    """From the copy on until each is appended or refused, whichever way the check ends; also of those whose turn is later."""
+    node.holds_flushes = True
+    first, second = inflating(5_000_000), inflating(140_000_000)
+    assert node.held_bytes == 0
+    pending = node.produce_all({("t", 0): first, ("t", 1): second})
+    assert node.held_bytes == len(first) + len(second)
+    other = node.produce("t", 0, first)
+    assert node.held_bytes == 2 * len(first) + len(second)
+    while node.computing:
+        effect = node.computing.pop(0)
+        node.handle(Computed(effect.compute_id, effect.work()))
+    assert pending.answer is not None and only(other).base_offset == 1
+    assert node.held_bytes == 0
+
+
 def test_a_partition_may_go_while_its_batch_is_checked(node: WholeNode) -> None:
     node.holds_flushes = True
     pending = node.produce("t", 1, inflating(5_000_000))
@@ -293,6 +310,47 @@ def test_a_fault_in_a_check_is_told_and_ends_the_connection(node: WholeNode, mon
 
     monkeypatch.setattr(produce, "check_carefully", check)
     with pytest.raises(Closed, match="met a fault"):
-        node.produce("t", 1, inflating(5_000_000)).result()
+        node.produce_all({("t", index): inflating(5_000_000) for index in (0, 1)}).result()
+    assert node.held_bytes == 0
     assert any("a fault of kcli in serving Produce" in line for line in node.lines)
     assert only(node.produce("t", 0, batch(b"a"))).error_code == 0
+
+
+def test_records_in_several_lz4_frames_are_refused(node: WholeNode) -> None:
+    """Kafka's Lz4BlockInputStream ends with the first frame: its consumers could not read the others."""
+    records = [encode_records([Record(index, 0, None, b"v")]) for index in range(2)]
+    two = batch(b"v", b"v", attributes=LZ4, records=deflate(LZ4, records[0]) + deflate(LZ4, records[1]))
+    one = batch(b"v", b"v", attributes=LZ4, records=deflate(LZ4, records[0] + records[1]))
+    assert only(node.produce("t", 0, two)).error_code == error_codes.INVALID_RECORD
+    assert only(node.produce("t", 0, one)).error_code == 0
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_transactional_batches_are_refused_while_transactions_are_not_served(node: WholeNode, version: int) -> None:
+    """Nothing could end them: one such batch would hold the last stable offset, and readers of committed records, forever."""
+    flags = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0, "attributes": TRANSACTIONAL_FLAG}
+    refused, taken = batch(b"t", **flags), batch(b"a")
+    pending = node.produce_all({("t", 0): refused, ("t", 1): taken}, version=version)
+    answers = {answer.index: answer for topic in pending.result().responses for answer in topic.partition_responses}
+    assert {index: answer.error_code for index, answer in answers.items()} == {0: error_codes.UNSUPPORTED_VERSION, 1: 0}
+    if version >= 8:
+        assert "does not serve transactions yet" in answers[0].error_message
+    partition = node.broker.partition("t", 0)
+    assert partition is not None and partition.log is not None
+    assert partition.log.log_end_offset == partition.log.last_stable_offset == 0
+    with pytest.raises(Closed, match="UNSUPPORTED_VERSION"):
+        node.produce("t", 0, refused, acks=0).result()
+
+
+def test_refused_transactional_batches_are_logged_once_a_minute(node: WholeNode) -> None:
+    """One line names the client and counts the batches, however many it sends."""
+    flags = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0, "attributes": TRANSACTIONAL_FLAG}
+    for _ in range(20):
+        node.produce("t", 0, batch(b"t", **flags))
+    assert [line for line in node.lines if line.startswith("transactional")] == [
+        "transactional batches were refused (1), the last of 'test' at 127.0.0.1 for t: "
+        "kcli serve does not serve transactions yet; produce without a transactional.id"
+    ]
+    node.advance(60_000)
+    node.produce("t", 0, batch(b"t", **flags))
+    assert "refused (20)" in [line for line in node.lines if line.startswith("transactional")][1]

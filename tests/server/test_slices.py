@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,6 +203,46 @@ def test_a_decision_in_slices_is_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(partitions_of(again.fetch({("x", 11): 0}).result())["x", 11].records) > 0
 
 
+class _CountedLogs(dict[Any, Any]):
+    """Logs that count how many of them are visited one after the other."""
+
+    visited = 0
+
+    def items(self) -> Any:
+        """All of them are visited."""
+        self.visited += len(self)
+        return super().items()
+
+
+@pytest.mark.parametrize("name", ["", "1", "each topic"])
+def test_new_settings_of_many_topics_cost_each_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A new default, or settings for each topic, reach all logs in slices; no topic costs a look at those of the others."""
+    monkeypatch.setattr(metadata_publisher, "TOPICS_A_LOG", 2, raising=False)
+    node = WholeNode(tmp_path / "data")
+    topics = [f"t{index}" for index in range(40)]
+    for topic in topics:
+        node.create_topic(topic, 2, **({"flush_messages": "7"} if topic == "t3" else {}))
+    manager = node.broker.log_manager
+    logs = manager.logs = _CountedLogs(manager.logs)
+    monkeypatch.setattr(metadata_publisher, "SLICE_LOGS", 1)
+    turns_before = node.turns
+    make = API_KEYS[apis.INCREMENTAL_ALTER_CONFIGS].request.classes
+    named = [(2, topic, "retention.ms") for topic in topics] if name == "each topic" else [(4, name, "log.retention.ms")]
+    resources = [
+        make["AlterConfigsResource"](
+            resource_type=kind,
+            resource_name=resource,
+            configs=[make["AlterableConfig"](name=key, config_operation=0, value="123456")],
+        )
+        for kind, resource, key in named
+    ]
+    assert {found.error_code for found in ask(node, apis.INCREMENTAL_ALTER_CONFIGS, 1, resources=resources).responses} == {0}
+    node.until(lambda: {log.config.retention_ms for log in logs.values()} == {123456})
+    assert logs.visited <= 2 * len(logs)
+    assert node.turns - turns_before > 15
+    assert [key for key, log in sorted(logs.items()) if log.config.flush_messages == 7] == [("t3", 0), ("t3", 1)]
+
+
 @pytest.mark.parametrize("acks", [0, 1, -1])
 @pytest.mark.parametrize("held_bytes", [0, 150, 1 << 20])
 def test_a_produce_in_slices_appends_every_batch_once(
@@ -224,7 +265,7 @@ def test_a_produce_in_slices_appends_every_batch_once(
         }
         assert codes == dict.fromkeys(batches, 0) | {("?", 0): error_codes.UNKNOWN_TOPIC_OR_PARTITION}
     node.advance(100)
-    assert node.broker.held_produce_bytes == 0
+    assert node.broker.held_produce_bytes == node.held_bytes == 0
     monkeypatch.undo()
     for index in range(PARTITIONS):
         kept = bytes(partitions_of(node.fetch({("t", index): (index + 1) % 2}).result())["t", index].records)
@@ -239,7 +280,7 @@ def test_a_fault_in_a_later_slice_of_a_produce_leaves_nothing_held(
     monkeypatch.setattr(node.broker, "partition", lambda *args: 1 // 0)
     node.advance(100)
     assert isinstance(pending.answer, Closed)
-    assert node.broker.held_produce_bytes == 0
+    assert node.broker.held_produce_bytes == node.held_bytes == 0
 
 
 # ---------------------------------------------------------------------------------- what happens to others between slices

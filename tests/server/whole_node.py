@@ -12,6 +12,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
 from kcli.log.disk import LogDisk, OsDisk
+from kcli.log.wall_time import WallTime
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, PRODUCE, Api
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
@@ -27,6 +28,7 @@ from kcli.server.events import (
     Event,
     Flush,
     Flushed,
+    HoldMemory,
     NoResponse,
     RequestReceived,
     ResponseReceived,
@@ -81,8 +83,17 @@ class WholeNode:
         config = load_config(None, [f"log.dirs={directory}", f"listeners={listeners}", *overrides])
         self.now_ms = START_MS
         self.lines: list[str] = []
+        self.held_bytes = 0  # of requests, as the node says
+        self.wall = WallTime()
+        self.turns = 0  # how often deadlines had come
         self.node = build_node(
-            config, disk or OsDisk(), random.Random(next(_STARTS)), self.now_ms, self.lines.append, max_open_files
+            config,
+            disk or OsDisk(),
+            random.Random(next(_STARTS)),
+            self.now_ms,
+            self.lines.append,
+            max_open_files,
+            wall=self.wall,
         )
         assert self.node.broker is not None
         self.broker = self.node.broker
@@ -106,6 +117,7 @@ class WholeNode:
 
     def handle(self, event: Event) -> None:
         """Hand an event in and do what it leads to."""
+        self.turns += isinstance(event, DeadlineReached)
         self._do(self.node.handle(event, self.now_ms))
 
     def _do(self, effects: list[Effect]) -> None:
@@ -128,6 +140,9 @@ class WholeNode:
                 self._answered(effect.connection, b"".join(map(bytes_of, effect.parts)))
             elif isinstance(effect, NoResponse):
                 self._settle(effect.connection, NOTHING)
+            elif isinstance(effect, HoldMemory):
+                self.held_bytes += effect.size_bytes
+                assert self.held_bytes >= 0
             else:
                 assert isinstance(effect, CloseConnection)
                 self._settle(effect.connection, Closed(effect.reason))

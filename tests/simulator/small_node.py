@@ -12,6 +12,7 @@ from typing import Any
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import CRC_START, LOG_APPEND_TIME_FLAG, RecordBatch, read_header
+from kcli.log.wall_time import WallTime
 from kcli.protocol import apis, error_codes
 from kcli.protocol.framing import encode_response_parts, read_request_header
 from kcli.protocol.message import Message
@@ -116,7 +117,8 @@ class SmallNode:
 
     log_class = SmallLog
 
-    def __init__(self, disk: SimulatedDisk, rng: Random, now_ms: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, disk: SimulatedDisk, rng: Random, now_ms: int, tell: Callable[[str], None], wall: WallTime) -> None:
+        self.wall = wall
         self.node_id = 1
         self.is_ready = self.is_stopped = False
         self.disk = disk
@@ -166,7 +168,7 @@ class SmallNode:
             key, version, correlation_id, _, position = read_request_header(event.frame)
             api = apis.API_KEYS[key]
             request, _ = api.request.decode(event.frame, version, position)
-            self.now_ms = now_ms
+            self.now_ms = self.wall.at(now_ms)
 
             def respond(response: Message | None) -> None:
                 if response is None:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
+import pytest
+
+from kcli.log.log_directory import parent_path
+from kcli.log.wall_time import WallTime
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.machine import Machine
 from kcli.simulator.network import FrameReader, Link, Network, Weather
+from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
 from kcli.simulator.wall_clock import WallClock
@@ -119,20 +127,58 @@ def test_a_trace_is_its_lines() -> None:
     assert traces[0].digest() != traces[1].digest() and list(traces[0].tail) == lines
 
 
-def test_a_wall_clock_that_is_set_is_met_by_the_node() -> None:
-    """Milliseconds are whole ones; forward at once, back at half the speed; a process that begins sees the wall as it is."""
+def test_a_wall_clock_that_is_set_leaves_the_nodes_time_alone() -> None:
+    """Milliseconds are whole ones; a step is seen on the wall alone; a new process begins with the wall's time."""
     scheduler = Scheduler(Random(1), 1_750_000_000_000)
     wall = WallClock(scheduler)
     clock, start_ms = wall.process_clock(), scheduler.now_ms
 
-    def pass_by(ms: int) -> int:
+    def pass_by(ms: int) -> tuple[int, int]:
         scheduler.at(scheduler.now_ms + ms, lambda: None)
         scheduler.run_next()
-        return clock.now_ms() - start_ms
+        now_ms = clock.now_ms()
+        assert clock.wall_time.at(now_ms) == wall.wall_ms()
+        return now_ms - start_ms, wall.wall_ms() - start_ms
 
-    assert [pass_by(1) for _ in range(1000)] == list(range(1, 1001))
+    assert [pass_by(1) for _ in range(1000)] == [(ms, ms) for ms in range(1, 1001)]
     wall.set_off(3_600_000)
-    assert pass_by(0) == 3_601_000 and wall.wall_ms() - start_ms == 3_601_000
+    assert pass_by(0) == (1000, 3_601_000)
     wall.set_off(-3_600_000)
-    assert pass_by(1000) == 3_601_500 and wall.wall_ms() - start_ms == 2000 - 3_600_000
+    assert pass_by(1000) == (2000, 2000 - 3_600_000)
     assert wall.process_clock().now_ms() == wall.wall_ms() and wall.most_behind_ms == 3_600_000
+
+
+@pytest.mark.parametrize("off_ms", [-3_600_000, 3_600_000])
+def test_a_step_of_the_wall_clock_ends_no_session_of_a_whole_node(off_ms: int) -> None:
+    """Nobody is fenced in the minute behind a step of an hour, no timer is stuck, and the node stops in order."""
+    scheduler = Scheduler(Random(1), 1_750_000_000_000)
+    wall, make_node, nodes = WallClock(scheduler), NodeMaker(5), []
+    disk = SimulatedDisk(Random(2), wall.wall_ms)
+    for directory in make_node.directories:
+        disk.make_directory(parent_path(directory))
+
+    def make(disk: SimulatedDisk, rng: Random, now_ms: int, wall_time: WallTime) -> Any:
+        nodes.append(make_node(disk, rng, now_ms, lambda line: None, wall_time))
+        return nodes[-1]
+
+    def run_for(ms: int) -> None:
+        end_ms = scheduler.now_ms + ms
+        scheduler.at(end_ms, lambda: None)
+        while scheduler.now_ms < end_ms:
+            assert scheduler.run_next()
+
+    network = Network(scheduler, Random(3), Weather(1, 50, 0.0, 0.0, 0.0))
+    machine = Machine(scheduler, network, disk, Random(4), Trace(lambda: scheduler.now_ms), make, wall)
+    machine.start()
+    run_for(20_000)
+    assert machine.is_ready
+    controller = nodes[0].controller.controller
+    for off in (off_ms, 0, -off_ms):
+        wall.set_off(off)
+        run_for(60_000)
+        assert controller.counts.timed_out_heartbeats == 0
+        assert scheduler.now_ms - controller.state.sessions[1].last_heartbeat_ms < 5000
+        assert not controller.state.image.brokers[1].is_fenced
+    machine.stop()
+    run_for(10_000)
+    assert not machine.is_up

@@ -7,7 +7,8 @@
                            younger than that
     dirty ratio            bytes of the segments from the first dirty to the first uncleanable offset, by those and the
                            bytes of the segments that begin before the first dirty offset
-    overdue                max.compaction.lag.ms, and the first batch of some dirty segment is older
+    overdue                max.compaction.lag.ms, and the first batch of some dirty segment is older; one with a timestamp of
+                           0 or below does not count (LogCleanerManager.maxCompactionDelay of Kafka 4.3)
 
 A log is cleaned when its ratio is above min.cleanable.dirty.ratio, or when it is overdue and has dirty bytes.
 """
@@ -139,7 +140,7 @@ def _delay_ms(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
     if lag_ms == INT64_MAX:
         return 0
     stamps = [_first_timestamp(log, segment) for segment in closed_from(log.local_log().segments, first_dirty)]
-    oldest = min((stamp for stamp in stamps if stamp > NO_TIMESTAMP), default=None)
+    oldest = min((stamp for stamp in stamps if stamp > 0), default=None)
     return 0 if oldest is None else max(0, now_ms - lag_ms - oldest)
 
 

@@ -171,7 +171,7 @@ class LogCleaner:
             if self._registry.is_live(log):
                 path = self._registry.log_dir_of(log).path
                 before = found.get(path, Uncleanable(0, 0))
-                found[path] = Uncleanable(before.logs + 1, before.size_bytes + dirty_bytes(log, now_ms))
+                found[path] = Uncleanable(before.logs + 1, before.size_bytes + dirty_bytes(log, self._registry.wall.at(now_ms)))
         return found
 
     def uncleanable_in(self, path: str) -> list[UncleanablePartition]:
@@ -206,7 +206,7 @@ class LogCleaner:
                 continue
             self._correct(log)
             try:
-                found = log_to_clean(log, log.cleaned_offset, now_ms)
+                found = log_to_clean(log, log.cleaned_offset, registry.wall.at(now_ms))
             except FormatError as error:
                 self._tell_uncleanable(log, error.message, now_ms)
                 continue
@@ -260,7 +260,7 @@ class LogCleaner:
         offsets = OffsetMap(map_bytes, secret, settings.cleaner_load_factor)
         # Half of it for what is read, half for what is left.
         buffer_bytes = max(settings.cleaner_io_buffer_bytes // settings.cleaner_threads // 2, LEAST_BUFFER_BYTES)
-        under_way = CleaningRound(log, cleanable, offsets, now_ms, buffer_bytes)
+        under_way = CleaningRound(log, cleanable, offsets, registry.wall.at(now_ms), buffer_bytes)
         number = min(set(range(len(self._threads) + 1)) - {thread.number for thread in self._threads})
         self._threads.append(_CleanerThread(number, log, under_way, now_ms, map_bytes))
         self._stats.setdefault(number, ThreadStats()).delay_ms = self._look_now.delay_ms
@@ -334,7 +334,7 @@ class LogCleaner:
 
     def _tell_uncleanable(self, log: UnifiedLog, why: str, now_ms: int) -> None:
         """Have no round look at a log again until the broker starts anew."""
-        self.uncleanable[log] = GivenUp(now_ms, first_dirty_offset(log, log.cleaned_offset), why)
+        self.uncleanable[log] = GivenUp(self._registry.wall.at(now_ms), first_dirty_offset(log, log.cleaned_offset), why)
         text = f"{log.directory}: it is not cleaned any more: {why}; `kcli verify {log.directory}` tells what is wrong"
         self._registry.report(WarningLine(text, path=log.directory, topic=log.topic, partition=log.partition, error=why))
         self.on_uncleanable(parent_path(log.directory))

@@ -22,6 +22,8 @@ class BrokerPort(Protocol):
     cluster_id: str
     image: MetadataImage
     config: Any  # kcli.server.config.dynamic_config's DynamicConfig
+    disk: Any  # kcli.log.disk's LogDisk
+    computations: Any  # kcli.server.computations' Computations
     log_manager: Any  # kcli.log.log_manager's LogManager
     authorizer: Authorizer
     metrics: Any
@@ -89,6 +91,10 @@ class RequestContext:
     def is_allowed(self, operation: str, resource_type: str, resource_name: str = CLUSTER_NAME) -> bool:
         """True where the client may do that."""
         return self.broker.authorizer.is_allowed(self.connection, operation, resource_type, resource_name)
+
+    def is_allowed_somewhere(self, operation: str, resource_type: str) -> bool:
+        """True where the client may do that on some resource of the type."""
+        return self.broker.authorizer.is_allowed_somewhere(self.connection, operation, resource_type)
 
     def respond(self, response: Message) -> None:
         """Answer the request, now that it can be."""

@@ -3,7 +3,8 @@
     isolation          sees records up to        and is told of
     -----------------  ------------------------  ---------------------------------------------------------------------
     read uncommitted   the high watermark
-    read committed     the last stable offset    the aborted transactions among them, to leave their records out
+    read committed     the last stable offset    the aborted transactions that touch the offsets of its records, to leave
+                                                 theirs out (Kafka: LocalLog.addAbortedTransactions)
 
 answered              when
 --------------------  ---------------------------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ class _Fetch:
             slice_ = log.read(wanted.fetch_offset, max_bytes, limit_offset=limit_offset, min_one_message=is_first)
             aborted = None
             if self._is_committed:
-                aborted = self._aborted(log, wanted.fetch_offset, limit_offset) if slice_.size else []
+                aborted = self._aborted(log, wanted.fetch_offset, slice_.end_offset) if slice_.size else []
         except OffsetOutOfRangeError:
             return self._failed(wanted, error_codes.OFFSET_OUT_OF_RANGE)
         except PartitionError as error:

@@ -6,6 +6,8 @@ null               none                 a new id, epoch 0
 null               any (KIP-360)        a new id as well: without a transaction there is nothing to keep
 empty                                   INVALID_REQUEST
 any                                     INVALID_REQUEST: transactions are not served yet
+
+Without a transactional id it takes IDEMPOTENT_WRITE on the cluster, or WRITE on some topic (KIP-679; KafkaApis of Kafka 4.3).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def handle_init_producer_id(context: RequestContext, request: Message) -> Messag
         return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NO_EPOCH)
     if (request.producer_id < 0) != (request.producer_epoch < 0):
         return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NO_EPOCH)
-    if not context.is_allowed("IDEMPOTENT_WRITE", "CLUSTER"):
+    if not (context.is_allowed("IDEMPOTENT_WRITE", "CLUSTER") or context.is_allowed_somewhere("WRITE", "TOPIC")):
         return make(error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED, producer_epoch=_NO_EPOCH)
 
     def given(producer_id: int, now_ms: int) -> None:

@@ -13,8 +13,15 @@ Other partitions of the request are not held up by one that fails: each has its 
 A batch whose records take long to check (they inflate to much, or must be built anew) is checked by a Compute effect, and the
 answer waits for it; the other clients do not. A request of many partitions is appended in slices, but for large batches, which
 are appended sooner than copied: no other of its connection is served meanwhile, so a producer's batches stay in their order.
+What both copy counts in queued.max.request.bytes while it waits (HoldMemory), so that reading pauses where too much does.
 
 Kafka's own topics take nothing from clients but from its admin tools, which say who they are by their client id.
+
+A batch of a transaction is refused with UNSUPPORTED_VERSION while transactions are not served: nothing could end the
+transaction, and the last stable offset would stay at it forever. Kafka's own client takes that code for fatal
+(TransactionManager of 4.3), where INVALID_TXN_STATE would have it abort the transaction and try again. Clients that look for a
+coordinator first fail there with the same: kafka-python with error 35, librdkafka with a fatal _UNSUPPORTED_FEATURE. Logs that
+Kafka wrote may have such batches: recovery, reads and replication do not come here.
 
 Versions 3 to 12 name topics, 13 has their ids (KIP-516). Below version 7 zstd is not known, so such batches are refused.
 Errors of single records are told from version 8 on (KIP-467).
@@ -28,7 +35,7 @@ from typing import Any
 
 from kcli.format.codec_streams import ZSTD
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.record_batch import CODEC_MASK, HEADER, HEADER_BYTES
+from kcli.format.record_batch import CODEC_MASK, CONTROL_FLAG, HEADER, HEADER_BYTES, MAGIC, MAGIC_POSITION, TRANSACTIONAL_FLAG
 from kcli.log.append_errors import AppendError
 from kcli.log.append_paths import check_carefully
 from kcli.log.log_config import LogConfig
@@ -40,6 +47,8 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.slices import Pace, in_slices
 from kcli.server.broker.purgatory import DelayedOperation
+from kcli.server.events import HoldMemory
+from kcli.server.log_lines import WarningLine
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.state.topic_names import INTERNAL_TOPICS
 
@@ -48,6 +57,7 @@ TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
 # The one client id that may write to Kafka's own topics.
 ADMIN_CLIENT_ID = "__admin_client"
+_NO_TRANSACTIONS = "kcli serve does not serve transactions yet; produce without a transactional.id"
 _OWN_TOPIC = "{} is one of Kafka's own topics, which clients do not write to"
 # Requests that are appended in slices are held in memory, all together at most so much.
 MAX_HELD_BYTES = 128 * 1024 * 1024
@@ -148,7 +158,9 @@ class _Produce:
         try:
             yield from self._append_topics(request)
         finally:
-            self._broker.held_produce_bytes -= self._held_bytes
+            if self._held_bytes:
+                self._broker.held_produce_bytes -= self._held_bytes
+                self._broker.effects.append(HoldMemory(-self._held_bytes))
 
     def _append_topics(self, request: Message) -> Iterator[None]:
         broker, context, pace = self._broker, self._context, Pace()
@@ -197,6 +209,7 @@ class _Produce:
         for data in left:
             data.records = memoryview(bytearray(data.records))
         self._broker.held_produce_bytes += size_bytes
+        self._broker.effects.append(HoldMemory(size_bytes))
         self._held_bytes = size_bytes
 
     def append(
@@ -232,12 +245,12 @@ class _Produce:
             answer.error_code, answer.error_message = error_codes.INVALID_TOPIC_EXCEPTION, _OWN_TOPIC.format(name)
             return
         try:
-            if isinstance(records, memoryview) and context.version < ZSTD_VERSION and _is_zstd(records):
-                raise PartitionError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce")
-            info = partition.append(records if size_bytes else memoryview(b""), self._acks, now_ms)
+            if isinstance(records, memoryview):
+                self._check_kind(name, records, now_ms)
+            info = partition.append(records if size_bytes else memoryview(b""), self._acks, broker.timer.wall.at(now_ms))
         except LongCheckError:
-            # The frame is the shell's again when this event is done with.
-            self._checking.append((name, topic_id, index, memoryview(bytearray(records)), answer))  # type: ignore[arg-type]
+            assert isinstance(records, memoryview)
+            self._check_later(name, topic_id, index, records, answer)
             return
         except (AppendError, PartitionError) as error:
             self._refused(name, size_bytes, answer, error)
@@ -260,6 +273,28 @@ class _Produce:
         if log.needs_flush(now_ms, by_time=False):
             self._to_flush.append((log, answer))
 
+    def _check_later(self, name: str, topic_id: Uuid | None, index: int, records: memoryview, answer: Message) -> None:
+        """Copy a batch whose check takes long: the frame is the shell's again when this event is done with."""
+        self._broker.effects.append(HoldMemory(len(records)))
+        self._checking.append((name, topic_id, index, memoryview(bytearray(records)), answer))
+
+    def _check_kind(self, topic: str, records: memoryview, now_ms: int) -> None:
+        """Refuse a batch that a client may not send in this version, or not at all. Raises PartitionError."""
+        if self._context.version < ZSTD_VERSION and _is_zstd(records):
+            raise PartitionError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce")
+        if _is_transactional(records):
+            self._tell_transactional(topic, now_ms)
+            raise PartitionError(error_codes.UNSUPPORTED_VERSION, _NO_TRANSACTIONS)
+
+    def _tell_transactional(self, topic: str, now_ms: int) -> None:
+        host, client_id = self._context.connection.client_host, self._context.client_id
+
+        def line(count: int) -> WarningLine:
+            text = f"transactional batches were refused ({count}), the last of {client_id!r} at {host} for {topic}"
+            return WarningLine(f"{text}: {_NO_TRANSACTIONS}", topic=topic, host=host)
+
+        self._broker.transactional_lines.tell(line, now_ms)
+
     def _refused(self, name: str, size_bytes: int, answer: Message, error: AppendError | PartitionError) -> None:
         self._broker.metrics.topic(name).append_refused(error.code, size_bytes)
         answer.error_code, answer.error_message = error.code, str(error)
@@ -280,7 +315,9 @@ class _Produce:
         config = self._broker.topic_config(name)
 
         def checked(result: ValidBatch | Exception, now_ms: int) -> None:
+            self._broker.effects.append(HoldMemory(-len(records)))
             if isinstance(result, Exception) and not isinstance(result, AppendError):
+                self._broker.effects.append(HoldMemory(-sum(len(left) for _, _, _, left, _ in self._checking)))
                 self._broker.router.failed(self._context, result)
                 return
             if isinstance(result, AppendError):
@@ -289,7 +326,7 @@ class _Produce:
                 self.append(name, topic_id, index, result, answer, now_ms)
             self.finish(now_ms)
 
-        self._broker.computations.compute(partial(_check, records, config, now_ms), checked)
+        self._broker.computations.compute(partial(_check, records, config, self._broker.timer.wall.at(now_ms)), checked)
 
     def _wait_for_flushes(self, now_ms: int) -> None:
         """Go on when the disk has all of it; a partition that it refuses has its error."""
@@ -331,6 +368,13 @@ def _check(records: memoryview, config: LogConfig, now_ms: int) -> ValidBatch | 
 
 def _is_zstd(records: memoryview) -> bool:
     return len(records) >= HEADER_BYTES and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == ZSTD
+
+
+def _is_transactional(records: memoryview) -> bool:
+    """Whether it is data of a transaction; control batches of clients have an error of their own."""
+    if len(records) < HEADER_BYTES or records[MAGIC_POSITION] != MAGIC:
+        return False
+    return records[_ATTRIBUTES_LOW_BYTE] & (TRANSACTIONAL_FLAG | CONTROL_FLAG) == TRANSACTIONAL_FLAG
 
 
 def _record_errors(context: RequestContext, error: Exception) -> list[Message]:

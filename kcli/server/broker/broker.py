@@ -52,7 +52,7 @@ from kcli.server.controller.features import supported_features
 from kcli.server.dice import Dice
 from kcli.server.events import Connection, Effect
 from kcli.server.flushes import FlushCallback, Flushes
-from kcli.server.log_lines import Line, fault_line
+from kcli.server.log_lines import LimitedLines, Line, fault_line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.timing_wheel import Timer
@@ -109,6 +109,7 @@ class Broker:
         self.router = RequestRouter(self, effects, config["unstable.api.versions.enable"])
         self.router.serve_with(PRODUCE, ProduceHandler(self).handle)
         self.router.serve_with(FETCH, FetchHandler(self).handle)
+        self.transactional_lines = LimitedLines(tell)
         self.held_produce_bytes = 0  # of requests that are appended in slices
         self._waiting_fetches: dict[Connection, DelayedFetch] = {}
         self._default_topic_config: LogConfig | None = None
@@ -185,14 +186,15 @@ class Broker:
 
     def reconfigure_topic(self, topic: str) -> None:
         """Let the logs of a topic go by its present settings."""
-        if topic in self.image.topic_ids:
-            self.log_manager.update_topic_config(topic, self.topic_config(topic))
+        found = self.image.topic(topic)
+        if found is not None:
+            self.log_manager.update_topic_config(topic, found.partitions, self.topic_config(topic))
 
-    def reconfigure(self) -> None:
-        """Let everything go by the broker's present settings."""
+    def reconfigure(self) -> bool:
+        """Let everything but the logs follow the broker's present settings -> whether these have changed."""
         changed = self.config.follow(self.image)
         if not changed:
-            return
+            return False
         self._default_topic_config = None
         self.fetch_max_bytes = self.config["fetch.max.bytes"]
         self.fetch_sessions.max_sessions = self.config["max.incremental.fetch.session.cache.slots"]
@@ -201,10 +203,9 @@ class Broker:
             producer_id_expiration_ms=self.config["producer.id.expiration.ms"],
             **cleaner_settings(self.config),
         )
-        for topic in self.image.topic_ids:
-            self.reconfigure_topic(topic)
         keys = ", ".join(changed)
         self.tell(Line(f"dynamic configuration: {keys} changed", keys=keys))
+        return True
 
     def partition(self, topic: str, index: int) -> Partition | None:
         """The partition that this broker hosts, or None."""

@@ -31,6 +31,8 @@ SLICE_LOGS = 8
 LOGS_A_NEW_ONE = 4
 LOGS_DELETED_TOGETHER = 4
 CHANGES_A_LOG = 50
+# So many topics' logs get new settings at the cost of one log; each topic's settings are put together anew.
+TOPICS_A_LOG = 15
 # Does some of what records ask for -> as how many opened logs it counts.
 Work = Callable[[int], int]
 _PARTITION_RECORDS = frozenset(("PartitionRecord", "PartitionChangeRecord"))
@@ -81,6 +83,8 @@ class MetadataPublisher:
         self._is_started = True
         self._pending = ({}, [], {})
         self._broker.reconfigure()
+        # The logs were loaded with the settings of before, and with their topics' as of then.
+        self._reconfigure_topics(list(self.image.topic_ids))
         self._publish(self._partitions(), [], {}, now_ms)
 
         def finish(now_ms: int) -> int:
@@ -117,13 +121,25 @@ class MetadataPublisher:
         for topic in removed:
             self._remove(topic, now_ms)
         self._update(changed, now_ms)
-        for resource in configs:
-            if resource.type == "TOPIC":
-                self._broker.reconfigure_topic(resource.name)
-        if any(resource.type == "BROKER" for resource in configs):
-            self._broker.reconfigure()
+        if any(resource.type == "BROKER" for resource in configs) and self._broker.reconfigure():
+            self._reconfigure_topics(list(self.image.topic_ids))
+        else:
+            self._reconfigure_topics([resource.name for resource in configs if resource.type == "TOPIC"])
         if not self._is_working:
             self._run_work(now_ms)
+
+    def _reconfigure_topics(self, names: list[str]) -> None:
+        """Let the logs of topics follow their present settings, at once where the topics are few."""
+        if len(names) <= TOPICS_A_LOG:
+            self._reconfigure(names, 0)
+            return
+        for start in range(0, len(names), TOPICS_A_LOG):
+            self._work.append(partial(self._reconfigure, names[start : start + TOPICS_A_LOG]))
+
+    def _reconfigure(self, names: Iterable[str], now_ms: int) -> int:
+        for name in names:
+            self._broker.reconfigure_topic(name)
+        return 1
 
     def _run_work(self, now_ms: int) -> None:
         """Do a slice of the work that waits, in its order: a topic's old logs go before one of its name is made anew."""

@@ -20,6 +20,7 @@ from enum import StrEnum
 from itertools import chain
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import INT64_MAX
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, CONTROLLER_REGISTRATION, UNREGISTER_BROKER
 from kcli.protocol.catalog import message_type
@@ -193,9 +194,7 @@ def _next_step(
         if request.want_shut_down:
             return BrokerStep.CONTROLLED_SHUTDOWN if _leads(state, broker.broker_id) else BrokerStep.SHUTDOWN_NOW
         return BrokerStep.UNFENCED
-    if _leads(state, broker.broker_id) or session.controlled_shutdown_offset > _lowest_active_offset(
-        state, broker.broker_id, request
-    ):
+    if _leads(state, broker.broker_id) or session.controlled_shutdown_offset > _lowest_active_offset(state):
         return BrokerStep.CONTROLLED_SHUTDOWN
     return BrokerStep.SHUTDOWN_NOW
 
@@ -204,14 +203,14 @@ def _leads(state: ControllerState, broker_id: int) -> bool:
     return any(partition.leader == broker_id for _, _, partition in state.partitions())
 
 
-def _lowest_active_offset(state: ControllerState, asking_id: int, request: Message) -> int:
-    """How far every broker that is not fenced has applied the log; of the one that asks, by what it says now."""
-    offsets = [
-        request.current_metadata_offset if broker_id == asking_id else session.metadata_offset
-        for broker_id, session in state.sessions.items()
-        if broker_id in state.image.brokers and not state.image.brokers[broker_id].is_fenced
-    ]
-    return min(offsets, default=request.current_metadata_offset)
+def _lowest_active_offset(state: ControllerState) -> int:
+    """How far every broker that is active has applied the log; INT64_MAX where none is.
+
+    Brokers that are leaving, the one that asks among them, do not count (BrokerHeartbeatManager.touch and lowestActiveOffset of
+    Kafka 4.3): two that stop at once would else wait for each other.
+    """
+    offsets = [session.metadata_offset for broker_id, session in state.sessions.items() if state.is_active(broker_id)]
+    return min(offsets, default=INT64_MAX)
 
 
 def expired_brokers(state: ControllerState, now_ms: int) -> list[BrokerRegistration]:

@@ -12,6 +12,7 @@ that is named twice is refused, and so is each that is not valid; the others of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from kcli.protocol import error_codes
@@ -64,12 +65,13 @@ def _is_judged_here(state: ControllerState, resource: ConfigResource) -> bool:
 def _alter(key: int, request: Message, alter: Callable[[ConfigResource, list[Message]], list[Message]]) -> Decision:
     made = API_KEYS[key].response.classes["AlterConfigsResourceResponse"]
     named = [(one.resource_type, one.resource_name) for one in request.resources]
+    counts = Counter(named)
     records: list[Message] = []
     responses = []
     for one, name in zip(request.resources, named):
         code, text = error_codes.NONE, None
         try:
-            if named.count(name) > 1:
+            if counts[name] > 1:
                 raise ConfigRequestError(error_codes.INVALID_REQUEST, "the request names this resource twice")
             records += alter(resource_of(*name), one.configs)
         except ConfigRequestError as error:

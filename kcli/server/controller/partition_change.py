@@ -4,7 +4,8 @@
     ----------  -------------------------------------------------------------------------------------------------------
     ONLINE      the one there is, if it may stay; else the first replica in sync that may lead; with an empty ISR the first
                 of the eligible ones (ELR); else the last known leader, if it is back alone
-    PREFERRED   the first replica, where it is in sync and may lead; else as ONLINE
+    PREFERRED   the first replica, where it is in sync and may lead; else as ONLINE, the last known leader included, as in
+                Kafka (PartitionChangeBuilder.electPreferredLeader of 4.3)
     UNCLEAN     as ONLINE; where nobody is left, any replica that may lead: its log may lack records, it starts RECOVERING
 
 With eligible leader replicas, who leaves an ISR that is below min.insync.replicas stays eligible, unless it stopped uncleanly;

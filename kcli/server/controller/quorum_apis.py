@@ -93,8 +93,8 @@ def describe_quorum(request: Message, raft: RaftClient, now_ms: int) -> Message:
             replica_id=voter.voter_id,
             replica_directory_id=voter.directory_id,
             log_end_offset=raft.next_offset if voter.voter_id == raft.config.node_id else -1,
-            last_fetch_timestamp=now_ms if voter.voter_id == raft.config.node_id else -1,
-            last_caught_up_timestamp=now_ms if voter.voter_id == raft.config.node_id else -1,
+            last_fetch_timestamp=raft.wall.at(now_ms) if voter.voter_id == raft.config.node_id else -1,
+            last_caught_up_timestamp=raft.wall.at(now_ms) if voter.voter_id == raft.config.node_id else -1,
         )
         for voter in raft.history.voters.values()
     ]

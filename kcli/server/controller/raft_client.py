@@ -112,6 +112,7 @@ class RaftClient:
         self._disk = disk
         self._files = files
         self._timer = timer
+        self.wall = timer.wall
         self._flush = flush
         self._tell = tell
         self.listeners: list[RaftListener] = []
@@ -138,7 +139,7 @@ class RaftClient:
         Raises MetadataLogError for what cannot be read, OSError as the disk does.
         """
         config = self.config
-        self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, now_ms, self._tell)
+        self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, self.wall.at(now_ms), self._tell)
         self.history = VoterHistory(config.static_voters)
         self._read_control_records()
         self._store = QuorumStateStore(self._disk, config.directory)
@@ -247,12 +248,12 @@ class RaftClient:
         return records
 
     def _append_control(self, records: list[tuple[int, Message]], now_ms: int) -> list[ControlRecord]:
-        base_offset = self.log.end_offset
-        self.log.append(encode_control_batch(records, base_offset, self.epoch, now_ms), now_ms)
+        base_offset, wall_ms = self.log.end_offset, self.wall.at(now_ms)
+        self.log.append(encode_control_batch(records, base_offset, self.epoch, wall_ms), wall_ms)
         named = [ControlRecord(type_id, "", message) for type_id, message in records]
         for delta, record in enumerate(named):
             self.history.apply(base_offset + delta, record)
-        self._appended.append(MetadataBatch(base_offset, base_offset + len(records) - 1, self.epoch, now_ms, [], named))
+        self._appended.append(MetadataBatch(base_offset, base_offset + len(records) - 1, self.epoch, wall_ms, [], named))
         return named
 
     def append(self, records: Sequence[Message], now_ms: int, values: Sequence[bytes] | None = None) -> int:
@@ -266,14 +267,15 @@ class RaftClient:
         base_offset = self.log.end_offset
         if values is None:
             values = [encode_metadata_record(record) for record in records]
-        batch = encode_data_batch(values, base_offset, self.epoch, now_ms)
+        wall_ms = self.wall.at(now_ms)
+        batch = encode_data_batch(values, base_offset, self.epoch, wall_ms)
         try:
-            self.log.append(batch, now_ms)
+            self.log.append(batch, wall_ms)
         except OSError as error:
             self.storage_failed(error, now_ms)
             raise
         last_offset = base_offset + len(records) - 1
-        self._appended.append(MetadataBatch(base_offset, last_offset, self.epoch, now_ms, list(records), [], len(batch)))
+        self._appended.append(MetadataBatch(base_offset, last_offset, self.epoch, wall_ms, list(records), [], len(batch)))
         self._begin_flush()
         return last_offset
 
@@ -367,7 +369,7 @@ class RaftClient:
         if self._appended and self._appended[0].base_offset == self._delivered_offset:
             self._reader = None
             batch = self._appended.popleft()
-            self.commit_times.add(now_ms - batch.timestamp_ms)
+            self.commit_times.add(max(0, self.wall.at(now_ms) - batch.timestamp_ms))
             return batch
         if self._reader is None:
             limit_offset = self._appended[0].base_offset if self._appended else self.high_watermark

@@ -63,7 +63,7 @@ def _settled(partition: Partition) -> list[int]:
 
 def _move(state: ControllerState, topic: Topic, index: int, target: list[int], *, may_resize: bool) -> Message | None:
     partition = topic.partitions[index]
-    check_assignment(state, index, target, None)
+    check_assignment(state, index, target, None, is_new=False)
     before = _settled(partition)
     if not may_resize and len(target) != len(before):
         text = f"{topic.name}-{index} has {len(before)} replicas and would get {len(target)}, which the request does not allow"

@@ -105,7 +105,7 @@ class SnapshotEmitter:
         """Begin to write a snapshot of the image as it is now."""
         self._bytes, self._has_records, self._last_ms = 0, False, now_ms
         history = self._raft.history
-        batches = SnapshotBatches(snapshot.epoch, now_ms)
+        batches = SnapshotBatches(snapshot.epoch, self._timer.wall.at(now_ms))
         header = batches.header(
             last_timestamp_ms,
             history.kraft_version_before(snapshot.end_offset),
@@ -184,7 +184,7 @@ class SnapshotEmitter:
         if self._writing is not None:
             return
         try:
-            removable = self._raft.log.clean(now_ms)
+            removable = self._raft.log.clean(self._timer.wall.at(now_ms))
         except OSError as error:
             path, reason = self._raft.log.directory, error.strerror or error
             self._tell(WarningLine(f"{path}: old snapshots cannot be let go of: {reason}", path=path, error=reason))

@@ -173,8 +173,14 @@ def _manual(state: ControllerState, topic: Message) -> list[list[int]]:
     return [assignments[index] for index in range(len(assignments))]
 
 
-def check_assignment(state: ControllerState, index: int, replicas: Sequence[int], expected: int | None) -> None:
-    """Check one partition's assigned replicas; `expected` is how many others have. Raises ApiError."""
+def check_assignment(
+    state: ControllerState, index: int, replicas: Sequence[int], expected: int | None, *, is_new: bool = True
+) -> None:
+    """Check one partition's assigned replicas; `expected` is how many others have. Raises ApiError.
+
+    A new partition needs a broker that is active, to lead it. One that moves may go to brokers that are all fenced, and moves
+    when they are back, as in Kafka (ReplicationControlManager.changePartitionReassignment).
+    """
     fault = None
     unknown = [broker_id for broker_id in replicas if broker_id not in state.image.brokers]
     if not replicas:
@@ -185,7 +191,7 @@ def check_assignment(state: ControllerState, index: int, replicas: Sequence[int]
         fault = f"is assigned to broker {unknown[0]}, which is not registered"
     elif expected is not None and len(replicas) != expected:
         fault = f"has {len(replicas)} replica(s) and the partitions before it have {expected}"
-    elif not any(map(state.is_active, replicas)):
+    elif is_new and not any(map(state.is_active, replicas)):
         fault = "is assigned to brokers that are all fenced or shutting down"
     if fault is not None:
         raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, f"partition {index} {fault}")
@@ -336,6 +342,7 @@ def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -
     wanted: list[tuple[str | None, Uuid]] = [(topic.name, topic.topic_id) for topic in request.topics]
     if info.version < 6:
         wanted = [(name, ZERO_UUID) for name in request.topic_names]
+    counts = Counter(wanted)
     records: list[Message] = []
     results: list[Message] = []
     made = API_KEYS[DELETE_TOPICS].response.classes["DeletableTopicResult"]
@@ -345,7 +352,7 @@ def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -
             continue
         answered.add((name, topic_id))
         try:
-            topic = _topic_to_delete(state, wanted, name, topic_id)
+            topic = _topic_to_delete(state, counts, name, topic_id)
             records.append(new_record("RemoveTopicRecord", topic_id=topic.topic_id))
             results.append(made(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE))
         except ApiError as error:
@@ -353,14 +360,16 @@ def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -
     return Decision(records, API_KEYS[DELETE_TOPICS].response.new(responses=results))
 
 
-def _topic_to_delete(state: ControllerState, wanted: list[tuple[str | None, Uuid]], name: str | None, topic_id: Uuid) -> Topic:
-    """The topic that is meant. Raises ApiError."""
+def _topic_to_delete(
+    state: ControllerState, counts: Counter[tuple[str | None, Uuid]], name: str | None, topic_id: Uuid
+) -> Topic:
+    """The topic that is meant; `counts` is how often the request names each. Raises ApiError."""
     code, fault = error_codes.INVALID_REQUEST, None
     if name is not None and topic_id != ZERO_UUID:
         fault = "a topic is named either by its name or by its id, not by both"
     elif name is None and topic_id == ZERO_UUID:
         fault = "a topic has neither a name nor an id"
-    elif wanted.count((name, topic_id)) > 1:
+    elif counts[name, topic_id] > 1:
         fault = "the request names this topic twice"
     if fault is not None:
         raise ApiError(code, fault)
@@ -372,6 +381,6 @@ def _topic_to_delete(state: ControllerState, wanted: list[tuple[str | None, Uuid
     found = state.image.topic(name)
     if found is None:
         raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-    if (None, found.topic_id) in wanted:
+    if (None, found.topic_id) in counts:
         raise ApiError(code, f"topic {name!r} is named by its id, too")
     return found

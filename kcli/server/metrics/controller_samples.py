@@ -79,7 +79,10 @@ def tell_delivered(raft: RaftClient, tell: Tell, now_ms: int, name: str, *, join
     if raft.delivered_timestamp_ms < 0:
         return
     tell(name.format("timestamp"), raft.delivered_timestamp_ms)
-    tell(name.format("lagms" if joined else "lag_ms"), 0 if raft.is_leader else now_ms - raft.delivered_timestamp_ms)
+    tell(
+        name.format("lagms" if joined else "lag_ms"),
+        0 if raft.is_leader else max(0, raft.wall.at(now_ms) - raft.delivered_timestamp_ms),
+    )
 
 
 def _sample_quorum(raft: RaftClient, tell: Tell) -> None:

@@ -1,12 +1,10 @@
-"""The time that a node lives in: milliseconds since 1970 that never go back and never stand still.
+"""The two times that a node lives by: a steady one for what waits, and the wall clock's for timestamps (kcli.log.wall_time).
 
-The system's clock may jump. What waits for its time (fetches, heartbeats, sessions) must not wait an hour longer because of
-it, and timestamps that a broker gives must not fall behind those that it gave. So:
-
-    the system's clock is      the node's time
-    -------------------------  -----------------------------------------------------------------
-    ahead of the node's        follows it at once
-    behind the node's          goes on at half the speed of a steady clock, until the two agree
+time        begins as            then
+----------  -------------------  ----------------------------------------------------------------------------------
+the node's  the wall clock's     goes on with a monotonic clock: fetches, heartbeats and sessions wait neither an hour
+                                 longer nor an hour less because somebody sets the clock
+wall        the wall clock's     is read each time, as Kafka does; it may go back
 """
 
 from __future__ import annotations
@@ -14,21 +12,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from kcli.log.wall_time import WallTime
+
 
 class Clock:
-    """A clock in ms; `wall` and `steady` give seconds and can be replaced in tests."""
+    """A clock in ms; `wall` and `steady` give seconds and can be replaced in tests. `wall_time` is set with each reading."""
 
-    __slots__ = ("_now_s", "_steady", "_steady_s", "_wall")
+    __slots__ = ("_ahead_s", "_steady", "_wall", "wall_time")
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._steady = wall, steady
-        self._now_s, self._steady_s = wall(), steady()
+        self._ahead_s = wall() - steady()
+        self.wall_time = WallTime()
 
     def now_ms(self) -> int:
-        """The time, in ms since 1970."""
-        steady_s = self._steady()
-        least_s = self._now_s + (steady_s - self._steady_s) / 2
-        wall_s = self._wall()
-        self._now_s = now_s = wall_s if wall_s > least_s else least_s
-        self._steady_s = steady_s
-        return int(now_s * 1000)
+        """The node's time, in ms; it never goes back."""
+        now_ms = int((self._steady() + self._ahead_s) * 1000)
+        self.wall_time.off_ms = int(self._wall() * 1000) - now_ms
+        return now_ms

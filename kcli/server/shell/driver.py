@@ -7,6 +7,7 @@
     NoResponse       lets the connection's next request in
     SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection
     Flush            fsync in a thread, then Flushed
+    HoldMemory       counts it in the buffer pool, whose limit pauses reading
     CloseConnection  closes it; to the node's own requests it is a ResponseReceived without an answer
 
 Connections that nothing was heard of for max_idle_ms are looked for in IDLE_ROUNDS rounds in that time, and closed.
@@ -35,6 +36,7 @@ from kcli.server.events import (
     Event,
     Flush,
     Flushed,
+    HoldMemory,
     NoResponse,
     RequestReceived,
     SendFile,
@@ -74,11 +76,11 @@ class NodePort(Protocol):
 class Driver:
     """Runs one node on the running event loop; `tell(line)` writes a line of the log."""
 
-    def __init__(self, node: NodePort, tell: Callable[[str], None], limits: Limits) -> None:
+    def __init__(self, node: NodePort, tell: Callable[[str], None], limits: Limits, clock: Clock | None = None) -> None:
         self.node = node
         self.tell = tell
         self.loop = asyncio.get_running_loop()
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self.buffers = BufferPool(limits.max_receive_bytes)
         self.max_request_bytes = limits.max_request_bytes
         self.gate = Gate(limits, tell)
@@ -176,6 +178,8 @@ class Driver:
             self._flush(effect)
         elif isinstance(effect, Compute):
             self._compute(effect)
+        elif isinstance(effect, HoldMemory):
+            self.buffers.hold(effect.size_bytes)
         elif isinstance(effect, CloseConnection):
             if isinstance(effect.connection.shell, ClientConnection):
                 effect.connection.shell.close(effect.reason)

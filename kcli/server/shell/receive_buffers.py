@@ -8,8 +8,9 @@
     huge       doubled as bytes come in             for a request larger than that; a size that is only claimed costs nothing
 
 A connection gives its buffer back as soon as nothing is left in it, so memory follows the requests that are under way and not
-the connections there are. Large and huge buffers together stay below `max_bytes` (queued.max.request.bytes): whoever needs
-a large one then waits, unread, until another is given back; a request that needs a huge one then loses its connection.
+the connections there are. Large and huge buffers together, and what the node keeps of requests while it checks them (`hold`),
+stay below `max_bytes` (queued.max.request.bytes): a connection that needs a large one then waits, unread, until one is given
+back; a request that needs a huge one then loses its connection.
 
 The first large buffers are slices of one mapping that asks for huge pages: what fills and reads them then looks up one
 page where it would look up 512, which is a sixth of what a produced megabyte costs on a virtual machine.
@@ -49,7 +50,7 @@ class BufferPool:
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.max_bytes = max_bytes
-        self.taken_bytes = 0  # of large and huge ones
+        self.taken_bytes = 0  # of large and huge ones, and of what is held
         self._small: list[bytearray] = []
         self._large: list[memoryview] = []
         self._is_mapped = False
@@ -88,6 +89,15 @@ class BufferPool:
         self.taken_bytes -= size
         if isinstance(buffer, memoryview):
             self._large.append(buffer)
+        self._wake()
+
+    def hold(self, size_bytes: int) -> None:
+        """Count bytes of requests that are kept elsewhere; a negative number releases as many, and a connection may go on."""
+        self.taken_bytes += size_bytes
+        if size_bytes < 0:
+            self._wake()
+
+    def _wake(self) -> None:
         while self._waiting and self.has_room():
             self._waiting.popleft()()
 

@@ -175,8 +175,10 @@ class Server:
             limits = limits_of(config, descriptors, max_open)
         except UnknownHostError as error:
             raise ServerError(str(error)) from None
-        self.node = build_node(config, ServingDisk(), random.SystemRandom(), Clock().now_ms(), self.tell, max_open, bound)
-        self.driver = Driver(self.node, self.tell, limits)
+        clock = Clock()
+        rng, now_ms = random.SystemRandom(), clock.now_ms()
+        self.node = build_node(config, ServingDisk(), rng, now_ms, self.tell, max_open, bound, clock.wall_time)
+        self.driver = Driver(self.node, self.tell, limits, clock)
         if self.node.broker is not None:
             self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: self._change_limits(now, descriptors, max_open))
         self.driver.on_change = self._look

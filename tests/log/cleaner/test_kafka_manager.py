@@ -113,6 +113,17 @@ def test_grab_filthiest_compacted_log_throws_exception(running: Running) -> None
     assert running.manager.get_log("t", 0) is log
 
 
+def test_a_first_timestamp_of_zero_does_not_make_a_log_overdue(running: Running) -> None:
+    """max.compaction.lag.ms counts from the first batch of a segment whose timestamp is above 0 (maxCompactionDelay)."""
+    log = running.make(0, FILTHY._replace(max_compaction_lag_ms=HOUR_MS), records=0)
+    for timestamp in (0, NOW_MS - 2 * HOUR_MS):
+        log.append_as_leader(new_batch([b"value"], keys=[b"key"], timestamps=[timestamp]), 1, NOW_MS)
+        log.roll(NOW_MS)
+        log.update_high_watermark(log.log_end_offset)
+        expected_ms = HOUR_MS if timestamp else 0
+        assert log_to_clean(log, None, NOW_MS).delay_ms == expected_ms
+
+
 def test_dirty_offset_reset_if_larger_than_end_offset(running: Running) -> None:
     """A checkpoint behind the log's end says nothing: the log is dirty from its start."""
     log = filthy(running, 0, 20, 200)

@@ -32,3 +32,7 @@ class Refusing:
     def is_allowed(self, connection: Connection, operation: str, resource_type: str, resource_name: str) -> bool:
         self.asked.add((operation, resource_type, resource_name))
         return (operation, resource_type, resource_name) not in self.refused
+
+    def is_allowed_somewhere(self, connection: Connection, operation: str, resource_type: str) -> bool:
+        self.asked.add((operation, resource_type, "?"))
+        return (operation, resource_type, "?") not in self.refused

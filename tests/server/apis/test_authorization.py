@@ -120,9 +120,20 @@ def test_what_belongs_to_the_cluster(node: WholeNode) -> None:
     directory = struct(apis.ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDir", path="/x", topics=[topic])
     (result,) = ask(node, apis.ALTER_REPLICA_LOG_DIRS, 2, dirs=[directory]).results
     assert result.partitions[0].error_code == CLUSTER_REFUSED
-    refuse(node, ("IDEMPOTENT_WRITE", "CLUSTER", CLUSTER_NAME))
-    answer = ask(node, apis.INIT_PRODUCER_ID, 5, transactional_id=None, transaction_timeout_ms=1000)
-    assert answer.error_code == CLUSTER_REFUSED
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [
+        ([("IDEMPOTENT_WRITE", "CLUSTER", CLUSTER_NAME), ("WRITE", "TOPIC", "?")], CLUSTER_REFUSED),
+        ([("IDEMPOTENT_WRITE", "CLUSTER", CLUSTER_NAME)], 0),
+        ([("WRITE", "TOPIC", "?")], 0),
+    ],
+)
+def test_who_writes_to_some_topic_may_be_idempotent(node: WholeNode, refused: list[tuple[str, str, str]], code: int) -> None:
+    """KIP-679: IDEMPOTENT_WRITE on the cluster is not needed any more (KafkaApis.handleInitProducerIdRequest)."""
+    refuse(node, *refused)
+    assert ask(node, apis.INIT_PRODUCER_ID, 5, transactional_id=None, transaction_timeout_ms=1000).error_code == code
 
 
 @pytest.mark.parametrize(

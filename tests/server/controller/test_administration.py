@@ -96,6 +96,16 @@ def moving(node: ControllerNode, **fields: Any) -> list[tuple[list[int], list[in
     return [(one.replicas, one.adding_replicas, one.removing_replicas) for topic in response.topics for one in topic.partitions]
 
 
+def test_partitions_may_be_moved_to_brokers_that_are_fenced(node: ControllerNode) -> None:
+    """They move when these are back, as in Kafka (ReplicationControlManager.changePartitionReassignment)."""
+    node.create_topic("orders")
+    node.register(2, 2)
+    assert node.broker.image.brokers[2].is_fenced
+    assert move(node, [2]) == 0
+    assert moving(node) == [([2, 1], [2], [1])]
+    assert partition(node).leader == 1
+
+
 def test_partitions_move_and_come_back(node: ControllerNode) -> None:
     """To another broker, listed while under way, and back; on one broker nothing can move."""
     node.create_topic("orders")

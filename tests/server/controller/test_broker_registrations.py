@@ -168,6 +168,20 @@ def test_a_controlled_shutdown_moves_the_leaders(node: ControllerNode) -> None:
     assert all(partition(node, index=index).isr == [2] for index in range(4))
 
 
+def test_brokers_that_leave_at_once_do_not_wait_for_each_other(node: ControllerNode) -> None:
+    """The lowest active offset counts no broker that is leaving (Kafka: BrokerHeartbeatManager.lowestActiveOffset)."""
+    for broker_id in (2, 3):
+        node.register(broker_id, broker_id)
+        node.beat(broker_id)
+    node.create_topic("orders", 6, 3)
+    assert not node.beat(1, want_shut_down=True).should_shut_down
+    assert not node.beat(2, want_shut_down=True).should_shut_down
+    assert {partition(node, index=index).leader for index in range(6)} == {3}
+    node.beat(3)
+    assert node.beat(2, want_shut_down=True).should_shut_down, "broker 1, which was heard of before, does not count"
+    assert node.beat(1, want_shut_down=True).should_shut_down
+
+
 def test_requests_of_the_past_are_refused(node: ControllerNode) -> None:
     """A heartbeat with another epoch, or of a broker that is not registered: STALE_BROKER_EPOCH."""
     request = API_KEYS[BROKER_HEARTBEAT].request

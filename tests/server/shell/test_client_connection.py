@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcli.log.disk import OsDisk
-from kcli.server.events import ConnectionClosed, Effect, FileRegion, RequestReceived, SendFile, SendResponse
+from kcli.server.events import ConnectionClosed, Effect, FileRegion, HoldMemory, RequestReceived, SendFile, SendResponse
 from kcli.server.shell.client_connection import REQUESTS_PER_TURN, ClientConnection
 from kcli.server.shell.limits import Limits
 from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool
@@ -340,6 +340,24 @@ def test_who_waits_for_memory_and_leaves_does_not_block_the_others() -> None:
         await holder.send(b"\0")
         assert len(await holder.frame()) == MB
         assert len(await waiter.frame()) == 100_000
+
+    run(test, Limits(max_receive_bytes=LARGE_BUFFER_BYTES))
+
+
+def test_memory_that_the_node_holds_makes_large_requests_wait() -> None:
+    """What the node keeps of requests counts with those that come in: reading pauses, and goes on when it is released."""
+
+    async def test(shell: Shell) -> None:
+        client, other = await shell.connect(), await shell.connect()
+        shell.driver.execute([HoldMemory(LARGE_BUFFER_BYTES)])
+        sending = shell.driver.loop.create_task(client.send(framed(bytes(MB))))
+        await shell.until(lambda: any(known._is_waiting for known in shell.driver._clients))
+        assert await other.ask(b"small") == b"small"
+        assert shell.driver.buffers.taken_bytes == LARGE_BUFFER_BYTES
+        shell.driver.execute([HoldMemory(-LARGE_BUFFER_BYTES)])
+        assert len(await client.frame()) == MB
+        await sending
+        assert shell.driver.buffers.taken_bytes == 0
 
     run(test, Limits(max_receive_bytes=LARGE_BUFFER_BYTES))
 

@@ -1,4 +1,4 @@
-"""Protects a server whose machine's clock is set back an hour: it goes on taking records, answering in time, and stopping."""
+"""Protects a server whose machine's clock is set by an hour: it goes on taking records, answering in time, and stopping."""
 
 from __future__ import annotations
 
@@ -54,19 +54,24 @@ async def produce(client: Client, value: bytes) -> int:
     return int(answer.base_offset)
 
 
-async def served(client: Client, wall: Wall) -> None:
+async def served(client: Client, other: Client, wall: Wall, step_s: float) -> None:
     """Before, at and behind the jump."""
     classes = API_KEYS[METADATA].request.classes
     wanted = API_KEYS[METADATA].request.new(topics=[classes["MetadataRequestTopic"](name="t")], allow_auto_topic_creation=True)
     while (await ask(client, METADATA, 12, wanted)).topics[0].error_code:
         await asyncio.sleep(0.01)
     offsets = [await produce(client, b"before %d" % number) for number in range(3)]
-    wall.off_s = -HOUR_S
+    # A fetch that waits over the step waits its time, neither none of it nor an hour.
+    began = time.monotonic()
+    waiting = asyncio.create_task(ask(other, FETCH, 12, fetch_request({("t", 0): 3}, max_wait_ms=WAIT_MS)))
+    await asyncio.sleep(0.01)
+    wall.off_s = step_s
+    assert not partitions_of(await waiting)["t", 0].records
+    assert WAIT_MS / 1000 - 0.01 <= time.monotonic() - began < PATIENCE_S / 2
     offsets += [await produce(client, b"behind %d" % number) for number in range(3)]
     assert offsets == list(range(6))
     began = time.monotonic()
     empty = await ask(client, FETCH, 12, fetch_request({("t", 0): 6}, max_wait_ms=WAIT_MS))
-    # The node's time goes on at half the speed: it answers not too early and after twice the time, not after an hour.
     assert WAIT_MS / 1000 - 0.01 <= time.monotonic() - began < PATIENCE_S / 2
     assert not partitions_of(empty)["t", 0].records
     found = partitions_of(await ask(client, FETCH, 12, fetch_request({("t", 0): 0})))["t", 0]
@@ -74,7 +79,9 @@ async def served(client: Client, wall: Wall) -> None:
     assert all(b"%s %d" % (when, number) in bytes(found.records) for when in (b"before", b"behind") for number in range(3))
 
 
-def test_an_hour_back_is_nothing_to_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S])
+def test_a_step_of_an_hour_is_nothing_to_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
+    """No session ends, no timer is stuck: the broker stays registered, and a stop is in order."""
     wall, lines = Wall(), list[str]()
     for module in (driver_module, server_module):
         monkeypatch.setattr(module, "Clock", partial(Clock, wall.now_s))
@@ -91,11 +98,15 @@ def test_an_hour_back_is_nothing_to_who_waits(tmp_path: Path, monkeypatch: pytes
             await asyncio.wait((ready, running), return_when=asyncio.FIRST_COMPLETED)
             ports = ready.result() if ready.done() else await running
             assert ports is not None
-            reader = await connect(ports["PLAINTEXT"])
+            reader, other = await connect(ports["PLAINTEXT"]), await connect(ports["PLAINTEXT"])
             try:
-                await served(reader, wall)
+                await served(reader, other, wall, step_s)
+                now_ms = server.driver.clock.now_ms()
+                sessions = server.node.controller.controller.state.sessions  # type: ignore[attr-defined]
+                assert abs(now_ms - sessions[1].last_heartbeat_ms) < PATIENCE_S * 1000
             finally:
                 reader.close()
+                other.close()
                 server.stop("the test is done")
             await running
 
