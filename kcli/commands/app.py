@@ -9,6 +9,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, print_text, tell
 
@@ -51,11 +52,26 @@ docs/ and the README have examples."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose help is as wide in a pipe as in the docs: 100 columns."""
+    """An ArgumentParser whose help is as wide in a pipe as in the docs, 100 columns, and that takes whole option names only.
+
+    The beginning of a name, such as --a for --apply, would change data by a slip of the finger. dump-log changes nothing, and
+    takes beginnings as kafka-dump-log does.
+    """
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         kwargs.setdefault("formatter_class", lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100))
+        kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        """Print a sentence on a wrong command line, with the option that may have been meant, and exit with 2."""
+        start, _, words = message.partition("unrecognized arguments: ")
+        option = words.split()[0].partition("=")[0] if words and not start else ""
+        if option.startswith("--"):
+            from kcli.inspect.suggestions import did_you_mean
+
+            message += did_you_mean(option, self._option_string_actions)
+        super().error(message)
 
     def print_help(self, file: object = None) -> None:
         """Print the help on stdout. Raises as write_out does, where argparse itself would pass over it."""
@@ -70,6 +86,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
         usage=f"kcli {command} [OPTIONS] {module.ARGUMENTS}",
         description=module.DESCRIPTION,
         epilog=getattr(module, "EPILOG", None),
+        allow_abbrev=command == "dump-log",
     )
     parser.set_defaults(run=module.run)
     module.add_arguments(parser)

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from kcli.format import limits
 from kcli.format.file_names import FileKind, segment_file_name
 from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, OffsetIndex, TimeIndex, TimeIndexEntry, TransactionIndex
-from kcli.log.disk import Disk, LogDisk, LogFile
+from kcli.log.disk import Disk, DiskFile
 from kcli.log.log_directory import join_path
 
 UNREAD = -2  # of a largest timestamp: nobody has asked yet
@@ -69,7 +69,7 @@ class LiveSegment:
         self.may_have_aborted = bool(data)
         return TransactionIndex.decode(data, self.base_offset)
 
-    def aborted_transactions(self, disk: LogDisk, first_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
+    def aborted_transactions(self, disk: Disk, first_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
         """Find the transactions that touch [first_offset, end_offset) -> (them, whether later segments have no more).
 
         Entries are in order of their markers: the first one is found by bisection, and the search ends where nothing below
@@ -80,7 +80,7 @@ class LiveSegment:
         if not self.may_have_aborted:
             return found, False
         try:
-            file = disk.open_log_file(self.path(FileKind.TXN_INDEX), create=False)
+            file = disk.open_file(self.path(FileKind.TXN_INDEX))
         except FileNotFoundError:
             self.may_have_aborted = False
             return found, False
@@ -106,7 +106,7 @@ class LiveSegment:
         return TimeIndexEntry(self.largest_timestamp, self.offset_of_largest)
 
 
-def _last_offset(file: LogFile, slot: int) -> int:
+def _last_offset(file: DiskFile, slot: int) -> int:
     return int.from_bytes(file.read_at(slot * ABORTED_TXN.size + _LAST_OFFSET_AT, 8), "big", signed=True)
 
 

@@ -209,7 +209,7 @@ class SegmentAppender:
         """
         self.write_indexes()
         try:
-            file = self._disk.open_log_file(self.segment.path(FileKind.TIME_INDEX), create=False)
+            file = self._disk.open_file(self.segment.path(FileKind.TIME_INDEX))
         except FileNotFoundError:
             return TimeIndexEntry(NO_TIMESTAMP, self.segment.base_offset)  # lost while the broker runs: the log is read instead
         try:

@@ -172,3 +172,17 @@ def test_start_up_loads_little() -> None:
     log = ROOT / "fixtures" / "kafka-logs" / "data" / "empty-0" / f"{0:020d}.log"
     done = subprocess.run([sys.executable, "-c", program, str(log)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr == "\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["verify", "--repair", "--a"], "--apply"), (["compact", "--actve"], "--active"), (["verify", "--outptu=x"], "--output")],
+)
+def test_the_beginning_of_an_option_is_no_option(
+    words: list[str], meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--a once carried a repair out. A mistyped option is refused, with the one that may have been meant."""
+    with pytest.raises(SystemExit) as ended:
+        main([*words, str(tmp_path)])
+    assert ended.value.code == 2
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err

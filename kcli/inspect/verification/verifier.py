@@ -167,11 +167,11 @@ class Verifier:
         """What the log directory that a partition lies in says; it is no target itself, so its own faults are not told."""
         path = parent_path(partition.path)
         if path not in self._roots:
-            self._roots[path] = self._read_root(path, FindingList(), with_topics=False)
+            self._roots[path] = self._read_root(path, FindingList())
         return self._roots[path]
 
-    def _read_root(self, path: str, findings: FindingList, *, with_topics: bool = True) -> Root:
-        return read_root(self._disk, path, findings, quarantine=self._quarantine_of(path), with_topics=with_topics)
+    def _read_root(self, path: str, findings: FindingList) -> Root:
+        return read_root(self._disk, path, findings, quarantine=self._quarantine_of(path))
 
     def _add_partition(self, partition: PartitionDirectory, root: Root) -> None:
         options = root.options(partition)
