@@ -221,6 +221,18 @@ def brute_force(rows: list[tuple[int, int]]) -> tuple[int, int]:
     return best
 
 
+@pytest.mark.parametrize(
+    "wrong", [{0: 2048, 1: 4}, {0: 4, 1: 2048}, {5: 9, 6: 8}, {0: 1 << 25}, {3: 1, 7: 2, 8: 1}]
+)
+def test_wrong_leader_epochs_give_way_to_the_majority(tmp_path: Path, log: bytes, wrong: dict[int, int]) -> None:
+    """Neighbours that are wrong as well are no example."""
+    size, damaged = size_of(log), log
+    for number, epoch in wrong.items():
+        damaged = patched(damaged, number * size + 12, epoch.to_bytes(4, "big"))
+    _, left = salvage(tmp_path, damaged)
+    assert left == log
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_choice_is_the_best_there_is(seed: int) -> None:
     """Against all choices of small random heaps of batches."""

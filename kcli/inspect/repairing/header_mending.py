@@ -10,7 +10,8 @@ Four fields lie outside of the CRC, and the CRC does not cover itself, so a batc
                   elsewhere cannot cause that
     baseOffset    one byte of it is wrong and the batch fills the gap that it      the first offset of the gap
                     leaves in the offsets exactly; or, of the last batch, one bit
-    leaderEpoch   the batches beside it have another, and epochs never go back     theirs
+    leaderEpoch   epochs never go back, and it is not among the largest number     that of the batch before it
+                    of epochs in the segment that rise together                      that is right, or of the next
 
 What is put right must open as well: its records are read.
 """
@@ -206,19 +207,37 @@ class _Mender:
             self.mends.append(Mend(start + MAGIC_POSITION, bytes([MAGIC]), why))
 
     def _mend_leader_epochs(self) -> None:
-        """Leader epochs never go back: one between two equal others, or above the next, or below the one before, is wrong."""
+        """Leader epochs never go back: those are wrong that are not among the largest number that rise together."""
         epochs = self.kept.leader_epoch
-        last = len(epochs) - 1
-        for index in range(1, last):
-            before, behind = epochs[index - 1], epochs[index + 1]
-            if epochs[index] != before == behind or (before <= behind and not before <= epochs[index] <= behind):
-                self._set_leader_epoch(index, before if before >= NO_LEADER_EPOCH else behind)
-        if last > 0 and not NO_LEADER_EPOCH <= epochs[0] <= epochs[1]:
-            self._set_leader_epoch(0, epochs[1])
-        if last > 0 and epochs[last] < epochs[last - 1]:
-            self._set_leader_epoch(last, epochs[last - 1])
+        if all(NO_LEADER_EPOCH <= before <= behind for before, behind in pairwise(epochs)):
+            return
+        right = _rising(epochs)
+        is_right = set(right)
+        for index in range(len(epochs) if right else 0):
+            if index not in is_right:
+                at = bisect_left(right, index)
+                self._set_leader_epoch(index, epochs[right[max(at - 1, 0)]])
 
     def _set_leader_epoch(self, index: int, epoch: int) -> None:
         if epoch >= 0 and self.kept.magic[index] == MAGIC:
             self.kept.leader_epoch[index] = epoch
             self.mends.append(leader_epoch_mend(self.kept.position[index], epoch))
+
+
+def _rising(epochs: Sequence[int]) -> list[int]:
+    """Return the indexes of the largest number of epochs that never go back; of equal choices one with low epochs."""
+    lasts: list[int] = []  # the least epoch at which a choice of so many ends
+    ends: list[int] = []  # its index
+    before: dict[int, int] = {}
+    for index, epoch in enumerate(epochs):
+        if epoch < NO_LEADER_EPOCH:
+            continue
+        at = bisect_right(lasts, epoch)
+        before[index] = ends[at - 1] if at else -1
+        lasts[at : at + 1], ends[at : at + 1] = [epoch], [index]
+    chosen: list[int] = []
+    index = ends[-1] if ends else -1
+    while index >= 0:
+        chosen.append(index)
+        index = before[index]
+    return chosen[::-1]
