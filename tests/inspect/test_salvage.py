@@ -128,6 +128,16 @@ def test_a_leader_epoch_at_the_edge_of_a_segment_is_put_right(tmp_path: Path, lo
     assert (runs(first)[-1][0], second.mends) == (0, [])
 
 
+def test_the_only_batch_of_a_segment_gets_the_epoch_of_the_others(tmp_path: Path, log: bytes) -> None:
+    """It is the first one of the log: those of the segments behind it are more."""
+    size = size_of(log)
+    first, _ = salvage(tmp_path, patched(log[:size], 12, (1 << 25).to_bytes(4, "big")))
+    others = [salvage(tmp_path, log[:size])[0] for _ in range(2)]
+    mend_epochs_across([first, *others])
+    assert [(mend.position, mend.data) for mend in first.mends] == [(12, bytes(4))]
+    assert all(not other.mends for other in others)
+
+
 def test_a_length_that_leads_past_a_sound_batch_hides_none(tmp_path: Path, log: bytes) -> None:
     """A length of exactly two batches, a CRC that is wrong for it: both batches are found."""
     size = size_of(log)
@@ -221,9 +231,7 @@ def brute_force(rows: list[tuple[int, int]]) -> tuple[int, int]:
     return best
 
 
-@pytest.mark.parametrize(
-    "wrong", [{0: 2048, 1: 4}, {0: 4, 1: 2048}, {5: 9, 6: 8}, {0: 1 << 25}, {3: 1, 7: 2, 8: 1}]
-)
+@pytest.mark.parametrize("wrong", [{0: 2048, 1: 4}, {0: 4, 1: 2048}, {5: 9, 6: 8}, {0: 1 << 25}, {3: 1, 7: 2, 8: 1}])
 def test_wrong_leader_epochs_give_way_to_the_majority(tmp_path: Path, log: bytes, wrong: dict[int, int]) -> None:
     """Neighbours that are wrong as well are no example."""
     size, damaged = size_of(log), log

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
@@ -27,7 +28,7 @@ from kcli.format.checkpoint import decode_leader_epochs, encode_leader_epochs
 from kcli.format.end_transaction_marker import UnreadableMarkerError
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
-from kcli.format.record_batch import HEADER_BYTES, RecordBatch
+from kcli.format.record_batch import HEADER_BYTES, NO_LEADER_EPOCH, RecordBatch
 from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.inspect.verification.epochs import start_is_moved
@@ -42,6 +43,10 @@ from kcli.log.record_windows import RecordScanner
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
+
+
+# Above so many changes of the epoch in a log nothing is put right across segments: the time is their square.
+MOST_EPOCH_RUNS = 2000
 
 
 class Cut(NamedTuple):
@@ -370,13 +375,29 @@ def _epoch_runs(kept: Batches) -> list[EpochRun]:
 
 
 def mend_epochs_across(salvages: Sequence[SegmentSalvage]) -> None:
-    """Put right the leader epoch of a batch at a segment's edge that lies between batches of one other epoch."""
+    """Put right the leader epoch of a batch at a segment's edge that is not among the most batches whose epochs rise together.
+
+    Of equal choices those with low epochs stay.
+    """
     runs = [(salvage, slot) for salvage in salvages for slot in range(len(salvage.epochs))]
-    for (before, i), (salvage, slot), (behind, j) in zip(runs, runs[1:], runs[2:], strict=False):
-        run, epoch = salvage.epochs[slot], before.epochs[i].epoch
-        following = behind.epochs[j].epoch
-        is_out_of_order = 0 <= epoch <= following and not epoch <= run.epoch <= following
-        if run.batches == 1 and (run.epoch != epoch == following >= 0 or is_out_of_order):
+    found = [salvage.epochs[slot] for salvage, slot in runs]
+    if len(found) > MOST_EPOCH_RUNS or all(NO_LEADER_EPOCH <= one.epoch <= other.epoch for one, other in pairwise(found)):
+        return
+    best: list[tuple[int, int]] = []  # of each run: the batches of the best choice that ends with it, the run before it
+    for index, run in enumerate(found):
+        before = max(
+            ((best[at][0], -found[at].epoch, at) for at in range(index) if NO_LEADER_EPOCH <= found[at].epoch <= run.epoch),
+            default=(0, 0, -1),
+        )
+        best.append((before[0] + run.batches if run.epoch >= NO_LEADER_EPOCH else 0, before[2]))
+    at = max(range(len(best)), key=lambda index: (best[index][0], -found[index].epoch))
+    right: list[int] = []
+    while at >= 0:
+        right.insert(0, at)
+        at = best[at][1]
+    for index, (salvage, slot) in enumerate(runs):
+        run, epoch = found[index], found[right[max(bisect_left(right, index) - 1, 0)]].epoch
+        if index not in right and run.batches == 1 and epoch >= 0:
             salvage.epochs[slot] = run._replace(epoch=epoch)
             salvage.mends.append(leader_epoch_mend(run.position, epoch))
 
