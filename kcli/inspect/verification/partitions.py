@@ -326,9 +326,8 @@ class PartitionVerifier:
         options = self.options._replace(log_start_offset=self._possible_log_start(self.end_offset))
         start = evident_start(self.disk, self.partition, options, base)
         if start < base and (not self._is_cleaned_up_to(base) or self._has_index_below(base)):
-            message = f"missing before the first segment: {format_offsets(start, base)}"
-            path = self.partition.file(FileKind.LEADER_EPOCH_CHECKPOINT) or self._facts[0].path
-            self.findings.add("segment-gap", path, message, offset=start)
+            message = f"missing before the first segment, which begins at offset {base}: {format_offsets(start, base)}"
+            self.findings.add("segment-gap", self.partition.path, message, offset=start)
             self._missing.append((start, base))
 
     def _has_index_below(self, base_offset: int) -> bool:
