@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text, tell
@@ -108,6 +111,7 @@ def _add_writing(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="add the records that no earlier run has written to OUT, each once; the state is in OUT/_kcli_state",
     )
+    group.add_argument("--report", metavar="FILE", help="write the account to FILE as JSON too, also where the job fails")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -121,35 +125,83 @@ def run(args: argparse.Namespace) -> int:
             tell(other)
         raise CannotRun(f"to-parquet needs Apache Spark and pyarrow: {pip_command('spark')} installs them") from None
     from kcli.inspect.description.remarks import missing_name
+    from kcli.spark.parquet_export import check_export
     from kcli.spark.partitions import UnknownTopicError
     from kcli.spark.session import SparkError
     from kcli.spark.spark_errors import ExportError
 
     options = _export_options(args)
+    begin = time.monotonic()
+    wanted: list[OffsetRange] | None = None  # until the checks have passed, that of the report's path too
+    account: dict[str, object] = {}
     try:
-        result, partitions = _export(args, options)
+        wanted = check_export(options)
+        result, partitions = _export(args, options, wanted)
     except UnknownTopicError as error:
-        for topic in error.missing:
-            tell(f"{', '.join(args.paths)}: {missing_name('topic', topic, error.known)}")
-        if not error.missing:
-            tell(str(error))
-        return EXIT_FINDINGS
+        sentences = [f"{', '.join(args.paths)}: {missing_name('topic', topic, error.known)}" for topic in error.missing]
+        code = _failed(sentences or [str(error)], EXIT_FINDINGS, account)
     except ExportError as error:
-        tell(str(error))
-        return EXIT_FINDINGS if error.is_damage else EXIT_CANNOT_RUN
+        code = _failed([str(error)], EXIT_FINDINGS if error.is_damage else EXIT_CANNOT_RUN, account)
     except SparkError as error:
-        raise CannotRun(str(error)) from None
-    print_text(summary(options, result, partitions))
-    for fault in result.report.first_faults:
-        sys.stderr.write(f"kcli: {fault}\n")
-    return EXIT_FINDINGS if result.report.corrupt else EXIT_OK
+        code = _failed([str(error)], EXIT_CANNOT_RUN, account)
+    else:
+        print_text(summary(options, result, partitions))
+        for fault in result.report.first_faults:
+            sys.stderr.write(f"kcli: {fault}\n")
+        code = EXIT_FINDINGS if result.report.corrupt else EXIT_OK
+        account = account_members(options, result, partitions)
+    if args.report is not None and wanted is not None:
+        head = {"type": "to-parquet", "version": 1, "exitCode": code, "seconds": round(time.monotonic() - begin, 3)}
+        Path(args.report).write_text(json.dumps({**head, "logSizeInBytes": _size_bytes(wanted), **account}) + "\n", "utf-8")
+    return code
 
 
-def _export(args: argparse.Namespace, options: ExportOptions) -> tuple[ExportResult, list[Key]]:
-    """Check the options, start Spark where there is something to read, and export -> what was done, the partitions chosen."""
-    from kcli.spark.parquet_export import begin_run, check_export, export, finish_without_rows
+def _failed(sentences: list[str], code: int, account: dict[str, object]) -> int:
+    """Say what went wrong on stderr and in the account -> the exit code."""
+    for sentence in sentences:
+        tell(sentence)
+    account["error"] = "; ".join(sentences)
+    return code
 
-    wanted = check_export(options)
+
+def account_members(options: ExportOptions, result: ExportResult, partitions: list[Key]) -> dict[str, object]:
+    """Return what --report says of an export that has ended: docs/to-parquet.md has the members."""
+    report, run = result.report, result.run
+    offsets = {wanted.partition.key: wanted for wanted in run.plan.new_ranges} if run is not None else {}
+    rows = []
+    for key in partitions:
+        reasons = {name: count for (topic, number, name), count in sorted(report.left_out.items()) if (topic, number) == key}
+        row: dict[str, object] = {"topic": key[0], "partition": key[1], "rows": report.rows[key], "leftOut": reasons}
+        row |= {"corruptPlaces": report.corrupt[key], "corruptSizeInBytes": report.corrupt_bytes[key]}
+        if key in offsets:
+            row |= {"firstOffset": offsets[key].first, "endOffset": offsets[key].end}
+        rows.append(row)
+    from kcli.spark.parquet_output import local_path
+    from kcli.spark.run_commit import STATE_DIRECTORY
+
+    local = local_path(options.out)
+    files = [path for path in Path(local).rglob("*.parquet") if STATE_DIRECTORY not in path.parts] if local is not None else []
+    return {
+        "out": options.out,
+        "run": None if run is None else run.number,
+        "rows": result.rows,
+        "outputFiles": None if local is None else len(files),
+        "outputSizeInBytes": None if local is None else sum(path.stat().st_size for path in files),
+        "partitionsToHighWatermark": result.to_high_watermark,
+        "partitionsToLogEnd": result.to_log_end,
+        "partitions": rows,
+        "undecoded": {"rows": result.undecoded, **result.undecoded_columns, "path": result.undecoded_path},
+        "corruptPlaces": sum(report.corrupt.values()),
+        "corruptPath": result.corrupt_path,
+        "firstFaults": report.first_faults,
+        "recordsLost": [] if run is None else run.plan.losses,
+    }
+
+
+def _export(args: argparse.Namespace, options: ExportOptions, wanted: list[OffsetRange]) -> tuple[ExportResult, list[Key]]:
+    """Start Spark where there is something to read, and export -> what was done, the partitions chosen."""
+    from kcli.spark.parquet_export import begin_run, export, finish_without_rows
+
     partitions = [part.partition.key for part in wanted]
     if not options.incremental:
         _warn_of_doubled_rows(options)
@@ -190,11 +242,19 @@ def _warn_of_doubled_rows(options: ExportOptions) -> None:
 
 def _jvm_options(wanted: list[OffsetRange]) -> dict[str, str]:
     """For little input a JVM that starts fast and compiles lightly: it saves some seconds."""
-    disk = OsDisk()
-    size = sum(disk.size(segment.log) for offsets in wanted for segment in offsets.partition.segments)
-    if size > SMALL_INPUT_BYTES:
+    if _size_bytes(wanted) > SMALL_INPUT_BYTES:
         return {}
     return {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
+
+
+def _size_bytes(wanted: list[OffsetRange]) -> int:
+    """How many bytes the segments of the partitions have; one that is gone meanwhile has none."""
+    size_bytes = 0
+    for offsets in wanted:
+        for segment in offsets.partition.segments:
+            with suppress(OSError):
+                size_bytes += OsDisk().size(segment.log)
+    return size_bytes
 
 
 def _progress() -> dict[str, str]:
@@ -229,6 +289,7 @@ def _export_options(args: argparse.Namespace) -> ExportOptions:
         value_schema=args.value_schema,
         infer_from=args.infer_from,
         save_schema=args.save_schema,
+        report=args.report,
         flatten=args.flatten,
         compression=args.compression,
         mode=args.mode,

@@ -75,6 +75,7 @@ class ExportOptions(NamedTuple):
     value_schema: str = INFERRED
     infer_from: int | None = None
     save_schema: str | None = None
+    report: str | None = None
     flatten: bool = False
     compression: str = DEFAULT_COMPRESSION
     mode: str = "error"
@@ -116,8 +117,9 @@ def check_export(options: ExportOptions) -> list[OffsetRange]:
         found = plan_anew(lambda: _chosen(options, read))
         inputs = _inputs(found, read)
         check_output(options.out, options.mode, inputs, incremental=options.incremental)
-        if options.save_schema is not None:
-            check_saved_file(options.save_schema, options.out, inputs)
+        for option, path in (("--save-schema", options.save_schema), ("--report", options.report)):
+            if path is not None:
+                check_saved_file(option, path, options.out, inputs)
     except UnknownTopicError:
         raise
     except ValueError as error:

@@ -90,19 +90,19 @@ def holds_data(out: str) -> bool:
     return any(not path.name.startswith((".", "_")) for path in Path(local).iterdir())
 
 
-def check_saved_file(path: str, out: str, inputs: Iterable[str]) -> None:
-    """Check that a file (--save-schema) can be written and is none of Kafka's, nor in an input or in the output.
+def check_saved_file(option: str, path: str, out: str, inputs: Iterable[str]) -> None:
+    """Check that the file of an option (--save-schema, --report) can be written, and is not in an input or the output.
 
     Raises OutputError, OSError as the file system does.
     """
     if _has_name_of_kafka(Path(path).resolve()):
-        raise OutputError(f"--save-schema {path} has the name of a file of Kafka's; choose another name")
+        raise OutputError(f"{option} {path} has the name of a file of Kafka's; choose another name")
     if not Path(path).parent.is_dir() or Path(path).is_dir():
-        raise OutputError(f"--save-schema {path} is not a file in a directory that exists; choose another path")
+        raise OutputError(f"{option} {path} is not a file in a directory that exists; choose another path")
     for directory in (*inputs, *filter(None, [local_path(out)])):
         identity = _identity(directory)
         if identity is not None and identity in {*_ancestors(path), _identity(path)}:
-            raise OutputError(f"--save-schema {path} is in {directory}, which the schema must not change; choose another path")
+            raise OutputError(f"{option} {path} is in {directory}, which must not change; choose another path")
 
 
 def already_exists(out: str) -> OutputError:

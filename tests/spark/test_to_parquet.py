@@ -233,6 +233,51 @@ def test_the_account(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_the_account_as_json(run: Run, tmp_path: Path) -> None:
+    """--report has what the lines say, for programs; of a job that fails it has the error and the exit code."""
+    log = build(tmp_path / "logs")
+    report = tmp_path / "report.json"
+    words = (tmp_path / "logs", "--out", tmp_path / "out", "--isolation", "read_committed", "--report", report)
+    assert run(*words)[0] == EXIT_OK
+    account = json.loads(report.read_text())
+    files = list((tmp_path / "out").glob("*.parquet"))
+    assert (account["type"], account["exitCode"], account["rows"], account["out"]) == (
+        "to-parquet",
+        0,
+        15,
+        str(tmp_path / "out"),
+    )
+    assert account["partitions"][0] == {
+        "topic": "events",
+        "partition": 0,
+        "rows": 11,
+        "leftOut": {"aborted": 2, "belowLogStart": 3, "control": 2},
+        "corruptPlaces": 0,
+        "corruptSizeInBytes": 0,
+    }
+    assert (account["outputFiles"], account["outputSizeInBytes"]) == (len(files), sum(file.stat().st_size for file in files))
+    first = log.path(".log", 0)
+    damaged = bytearray(first.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    first.write_bytes(damaged)
+    assert run(*words, "--mode", "overwrite")[0] == EXIT_FINDINGS
+    account = json.loads(report.read_text())
+    assert account["exitCode"] == EXIT_FINDINGS and str(first) in account["error"]
+
+
+@pytest.mark.parametrize("name", ["out/report.json", "logs/report.json", "meta.properties", "nope/report.json"])
+def test_the_report_is_no_file_of_the_log_or_the_output(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is refused before Spark starts, and nothing is written."""
+    build(tmp_path / "logs")
+    (tmp_path / "out").mkdir()
+    before = digests(tmp_path)
+    words = (tmp_path / "logs", "--out", tmp_path / "out", "--mode", "append", "--report", tmp_path / name)
+    assert to_parquet.run(parse(*map(str, words))) == EXIT_CANNOT_RUN
+    assert "--report" in capfd.readouterr().err
+    assert digests(tmp_path) == before
+
+
+@pytest.mark.spark
 def test_the_account_says_where_reading_ended(run: Run, tmp_path: Path) -> None:
     """Partitions whose high watermark is known end there; of the others all is read, and the account says so."""
     build(tmp_path / "logs")
