@@ -128,11 +128,21 @@ def test_lies_in_every_output(command_server: CommandServer, lie: str, tmp_path:
             check(command, log)
 
 
+LZ4_HEADER_BYTES, LZ4_END_BYTES = 7, 4
+
+
 def deflated(codec: int, *pieces: bytes | tuple[bytes, int]) -> bytes:
-    """Pieces, or pieces so many times, deflated without ever being held: members or frames, one behind the other."""
-    return b"".join(
-        deflate(codec, piece) if isinstance(piece, bytes) else deflate(codec, piece[0]) * piece[1] for piece in pieces
-    )
+    """Pieces, or pieces so many times, deflated without ever being held: members or frames, one behind the other.
+
+    Of lz4 one frame with the blocks of all pieces: readers take the first frame only.
+    """
+    found = [
+        (deflate(codec, piece), 1) if isinstance(piece, bytes) else (deflate(codec, piece[0]), piece[1]) for piece in pieces
+    ]
+    if codec != codec_id("lz4"):
+        return b"".join(data * times for data, times in found)
+    blocks = b"".join(data[LZ4_HEADER_BYTES:-LZ4_END_BYTES] * times for data, times in found)
+    return found[0][0][:LZ4_HEADER_BYTES] + blocks + bytes(LZ4_END_BYTES)
 
 
 def zeros(megabytes: int) -> tuple[bytes, int]:

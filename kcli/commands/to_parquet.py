@@ -134,6 +134,7 @@ def run(args: argparse.Namespace) -> int:
     begin = time.monotonic()
     wanted: list[OffsetRange] | None = None  # until the checks have passed, that of the report's path too
     account: dict[str, object] = {}
+    code = EXIT_CANNOT_RUN
     try:
         wanted = check_export(options)
         result, partitions = _export(args, options, wanted)
@@ -143,16 +144,19 @@ def run(args: argparse.Namespace) -> int:
     except ExportError as error:
         code = _failed([str(error)], EXIT_FINDINGS if error.is_damage else EXIT_CANNOT_RUN, account)
     except SparkError as error:
-        code = _failed([str(error)], EXIT_CANNOT_RUN, account)
+        code, account["error"] = EXIT_CANNOT_RUN, str(error)
+        raise CannotRun(str(error)) from None
     else:
         print_text(summary(options, result, partitions))
         for fault in result.report.first_faults:
             sys.stderr.write(f"kcli: {fault}\n")
         code = EXIT_FINDINGS if result.report.corrupt else EXIT_OK
-        account = account_members(options, result, partitions)
-    if args.report is not None and wanted is not None:
-        head = {"type": "to-parquet", "version": 1, "exitCode": code, "seconds": round(time.monotonic() - begin, 3)}
-        Path(args.report).write_text(json.dumps({**head, "logSizeInBytes": _size_bytes(wanted), **account}) + "\n", "utf-8")
+        account |= account_members(options, result, partitions)
+    finally:
+        if args.report is not None and wanted is not None:
+            head = {"type": "to-parquet", "version": 1, "exitCode": code, "seconds": round(time.monotonic() - begin, 3)}
+            members = {**head, "logSizeInBytes": _size_bytes(wanted), **account}
+            Path(args.report).write_text(json.dumps(members) + "\n", "utf-8")
     return code
 
 

@@ -14,8 +14,8 @@ from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, Cannot
 from kcli.log.disk import OsDisk
 from kcli.spark.session import SparkError
 from tests.log_builder import PartitionBuilder
-from tests.spark.test_to_parquet import Run, build, digests, parse
-from tests.spark.test_to_parquet import run as run
+from tests.spark.test_to_parquet import build, digests
+from tests.spark.to_parquet_run import Run, parse
 
 WARNING = "--mode append may write rows again that are there already; --incremental, to a directory of its own"
 
@@ -150,7 +150,9 @@ def test_runs_with_everything(run: Run, spark: Any, tmp_path: Path) -> None:
     assert f"7 rows written to {out} by run 2" in text and "1 rows did not decode" in text
     assert offsets_in(out) == [offset for offset in range(18) if offset not in (4, 12)]
     rows = {row["offset"]: row for row in pq.read_table(out).to_pylist()}
-    assert rows[14]["value"] == {"id": 14, "name": None} and rows[15]["valueBytes"] == b"not json"
+    assert rows[14]["value"] == {"id": 14, "name": None} and rows[15]["value"] is None
+    undecoded = pq.read_table(f"{out}.undecoded").to_pylist()
+    assert [(row["offset"], row["value"], row["column"]) for row in undecoded] == [(15, b"not json", "value")]
     assert [row["baseOffset"] for row in pq.read_table(f"{out}.corrupt").to_pylist()] == [4, 12]
     (tmp_path / "link").symlink_to(out)
     assert spark.read.parquet(str(tmp_path / "link")).count() == 16
