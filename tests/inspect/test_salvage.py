@@ -241,6 +241,15 @@ def test_wrong_leader_epochs_give_way_to_the_majority(tmp_path: Path, log: bytes
     assert left == log
 
 
+def test_a_leader_epoch_between_two_equal_ones_is_wrong(tmp_path: Path, log: bytes) -> None:
+    """The first one and all behind it are as many as the low one and all behind it."""
+    size, sound = size_of(log), log
+    for number in range(BATCHES):
+        sound = patched(sound, number * size + 12, (3).to_bytes(4, "big"))
+    _, left = salvage(tmp_path, patched(sound, size + 12, bytes(4)))
+    assert left == sound
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_choice_is_the_best_there_is(seed: int) -> None:
     """Against all choices of small random heaps of batches."""

@@ -10,8 +10,8 @@ Four fields lie outside of the CRC, and the CRC does not cover itself, so a batc
                   elsewhere cannot cause that
     baseOffset    one byte of it is wrong and the batch fills the gap that it      the first offset of the gap
                     leaves in the offsets exactly; or, of the last batch, one bit
-    leaderEpoch   epochs never go back, and it is not among the largest number     that of the batch before it
-                    of epochs in the segment that rise together                      that is right, or of the next
+    leaderEpoch   epochs never go back, and most of the segment's batches have     that of the batch before it
+                    epochs that rise together without it                             that is right, or of the next
 
 What is put right must open as well: its records are read.
 """
@@ -207,13 +207,19 @@ class _Mender:
             self.mends.append(Mend(start + MAGIC_POSITION, bytes([MAGIC]), why))
 
     def _mend_leader_epochs(self) -> None:
-        """Leader epochs never go back: those are wrong that are not among the largest number that rise together."""
+        """Leader epochs never go back: one between two equal others is wrong, and those that are not among the largest number
+        that rise together."""
         epochs = self.kept.leader_epoch
+        for index in range(1, len(epochs) - 1):
+            if epochs[index] != epochs[index - 1] == epochs[index + 1]:
+                self._set_leader_epoch(index, epochs[index - 1])
         if all(NO_LEADER_EPOCH <= before <= behind for before, behind in pairwise(epochs)):
             return
         right = _rising(epochs)
+        if 2 * len(right) <= len(epochs):
+            return  # the other segments show which of them are right, see salvage.mend_epochs_across
         is_right = set(right)
-        for index in range(len(epochs) if right else 0):
+        for index in range(len(epochs)):
             if index not in is_right:
                 at = bisect_left(right, index)
                 self._set_leader_epoch(index, epochs[right[max(at - 1, 0)]])

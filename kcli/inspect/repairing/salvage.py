@@ -375,31 +375,44 @@ def _epoch_runs(kept: Batches) -> list[EpochRun]:
 
 
 def mend_epochs_across(salvages: Sequence[SegmentSalvage]) -> None:
-    """Put right the leader epoch of a batch at a segment's edge that is not among the most batches whose epochs rise together.
-
-    Of equal choices those with low epochs stay.
+    """Put right the leader epoch of a batch at a segment's edge: one between two equal others, and one that is not among the
+    most batches whose epochs rise together. Of equal choices those with low epochs stay.
     """
     runs = [(salvage, slot) for salvage in salvages for slot in range(len(salvage.epochs))]
     found = [salvage.epochs[slot] for salvage, slot in runs]
+
+    def put_right(index: int, epoch: int) -> None:
+        salvage, slot = runs[index]
+        if found[index].batches == 1 and epoch >= 0:
+            found[index] = salvage.epochs[slot] = found[index]._replace(epoch=epoch)
+            salvage.mends.append(leader_epoch_mend(found[index].position, epoch))
+
+    for index in range(1, len(found) - 1):
+        if found[index].epoch != found[index - 1].epoch == found[index + 1].epoch:
+            put_right(index, found[index - 1].epoch)
     if len(found) > MOST_EPOCH_RUNS or all(NO_LEADER_EPOCH <= one.epoch <= other.epoch for one, other in pairwise(found)):
         return
+    right = _most_batches(found)
+    for index in range(len(found)):
+        if index not in right:
+            put_right(index, found[right[max(bisect_left(right, index) - 1, 0)]].epoch)
+
+
+def _most_batches(runs: Sequence[EpochRun]) -> list[int]:
+    """Return the indexes of the runs with the most batches whose epochs rise together; there is a run."""
     best: list[tuple[int, int]] = []  # of each run: the batches of the best choice that ends with it, the run before it
-    for index, run in enumerate(found):
+    for index, run in enumerate(runs):
         before = max(
-            ((best[at][0], -found[at].epoch, at) for at in range(index) if NO_LEADER_EPOCH <= found[at].epoch <= run.epoch),
+            ((best[at][0], -runs[at].epoch, at) for at in range(index) if NO_LEADER_EPOCH <= runs[at].epoch <= run.epoch),
             default=(0, 0, -1),
         )
         best.append((before[0] + run.batches if run.epoch >= NO_LEADER_EPOCH else 0, before[2]))
-    at = max(range(len(best)), key=lambda index: (best[index][0], -found[index].epoch))
+    at = max(range(len(best)), key=lambda index: (best[index][0], -runs[index].epoch))
     right: list[int] = []
     while at >= 0:
         right.insert(0, at)
         at = best[at][1]
-    for index, (salvage, slot) in enumerate(runs):
-        run, epoch = found[index], found[right[max(bisect_left(right, index) - 1, 0)]].epoch
-        if index not in right and run.batches == 1 and epoch >= 0:
-            salvage.epochs[slot] = run._replace(epoch=epoch)
-            salvage.mends.append(leader_epoch_mend(run.position, epoch))
+    return right
 
 
 def rebuild_epochs(planned: PlannedDisk, directory: str, runs: Sequence[EpochRun]) -> None:
