@@ -189,7 +189,9 @@ def test_reading_beside_a_broker(
 def export(data: Path, out: Path) -> None:
     """kcli to-parquet beside the broker: each partition's offsets from 0 on, each once."""
     command = [sys.executable, "-m", "kcli", "to-parquet", str(data), "--topic", TOPIC, "--out", str(out)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # Not the JVM of a session of these tests.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    environment = {**own, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [*command, "--columns", "partition,offset"], env=environment, capture_output=True, text=True, timeout=300
     )

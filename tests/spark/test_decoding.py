@@ -125,7 +125,7 @@ def test_reasons_where_python_sees_none() -> None:
         ({"save_schema": "{root}/s.json", "decode_value": "utf8"}, "--save-schema is for JSON values"),
         ({"save_schema": "{root}/nothing/s.json"}, "is not a file in a directory that exists"),
         ({"save_schema": "{root}"}, "is not a file in a directory that exists"),
-        ({"save_schema": "{root}/logs/s.json"}, "is in .*logs, which the schema must not change"),
+        ({"save_schema": "{root}/logs/s.json"}, "is in .*logs, which must not change"),
         ({"save_schema": "{root}/link/t-0/s.json"}, "is in .*logs"),
         ({"save_schema": "{root}/out/s.json", "mode": "append"}, "is in .*out"),
         ({"save_schema": "{root}/meta.properties"}, "has the name of a file of Kafka's"),
