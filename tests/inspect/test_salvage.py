@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcli.format.record_batch import HEADER_BYTES, read_header
+from kcli.inspect.repairing.header_mending import rising
 from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, mend_epochs_across
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.disk import OsDisk
@@ -239,6 +240,21 @@ def test_wrong_leader_epochs_give_way_to_the_majority(tmp_path: Path, log: bytes
         damaged = patched(damaged, number * size + 12, epoch.to_bytes(4, "big"))
     _, left = salvage(tmp_path, damaged)
     assert left == log
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_epochs_that_rise_weigh_most(seed: int) -> None:
+    """Against all choices of small random lists, with and without weights."""
+    rng = random.Random(seed)
+    epochs = [rng.randrange(-3, 6) for _ in range(9)]
+    for weights in (None, [rng.randrange(1, 5) for _ in epochs]):
+        chosen = rising(epochs, weights)
+        weigh = weights or [1] * len(epochs)
+        known = [i for i, epoch in enumerate(epochs) if epoch >= -1]
+        every = [list(some) for size in range(len(known) + 1) for some in itertools.combinations(known, size)]
+        sound = [some for some in every if all(epochs[i] <= epochs[j] for i, j in itertools.pairwise(some))]
+        assert chosen in sound
+        assert sum(weigh[i] for i in chosen) == max(sum(weigh[i] for i in some) for some in sound)
 
 
 def test_a_leader_epoch_between_two_equal_ones_is_wrong(tmp_path: Path, log: bytes) -> None:

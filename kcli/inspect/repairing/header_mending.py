@@ -215,7 +215,7 @@ class _Mender:
                 self._set_leader_epoch(index, epochs[index - 1])
         if all(NO_LEADER_EPOCH <= before <= behind for before, behind in pairwise(epochs)):
             return
-        right = _rising(epochs)
+        right = rising(epochs)
         if 2 * len(right) <= len(epochs):
             return  # the other segments show which of them are right, see salvage.mend_epochs_across
         is_right = set(right)
@@ -230,17 +230,25 @@ class _Mender:
             self.mends.append(leader_epoch_mend(self.kept.position[index], epoch))
 
 
-def _rising(epochs: Sequence[int]) -> list[int]:
-    """Return the indexes of the largest number of epochs that never go back; of equal choices one with low epochs."""
-    lasts: list[int] = []  # the least epoch at which a choice of so many ends
-    ends: list[int] = []  # its index
+def rising(epochs: Sequence[int], weights: Sequence[int] | None = None) -> list[int]:
+    """Return the indexes of the epochs that never go back and weigh most together; of equal choices one with low epochs.
+
+    Each epoch weighs 1 if no `weights` are given. Epochs below NO_LEADER_EPOCH are never among them.
+    """
+    # The choices that no other one beats, by the epoch at which they end: of the next one both epoch and weight are higher.
+    lasts: list[int] = []
+    totals: list[int] = []
+    ends: list[int] = []  # the index of the epoch at which the choice ends
     before: dict[int, int] = {}
     for index, epoch in enumerate(epochs):
         if epoch < NO_LEADER_EPOCH:
             continue
         at = bisect_right(lasts, epoch)
         before[index] = ends[at - 1] if at else -1
-        lasts[at : at + 1], ends[at : at + 1] = [epoch], [index]
+        total = (totals[at - 1] if at else 0) + (1 if weights is None else weights[index])
+        start = at - 1 if at and lasts[at - 1] == epoch else at
+        beaten = slice(start, max(bisect_right(totals, total), start))
+        lasts[beaten], totals[beaten], ends[beaten] = [epoch], [total], [index]
     chosen: list[int] = []
     index = ends[-1] if ends else -1
     while index >= 0:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
@@ -28,8 +27,8 @@ from kcli.format.checkpoint import decode_leader_epochs, encode_leader_epochs
 from kcli.format.end_transaction_marker import UnreadableMarkerError
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
-from kcli.format.record_batch import HEADER_BYTES, NO_LEADER_EPOCH, RecordBatch
-from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset
+from kcli.format.record_batch import HEADER_BYTES, RecordBatch
+from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset, rising
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.inspect.verification.epochs import start_is_moved
 from kcli.log.batch_search import SearchBudget, find_batch, stated_next_offset
@@ -43,10 +42,6 @@ from kcli.log.record_windows import RecordScanner
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
-
-
-# Above so many changes of the epoch in a log nothing is put right across segments: the time is their square.
-MOST_EPOCH_RUNS = 2000
 
 
 class Cut(NamedTuple):
@@ -390,29 +385,11 @@ def mend_epochs_across(salvages: Sequence[SegmentSalvage]) -> None:
     for index in range(1, len(found) - 1):
         if found[index].epoch != found[index - 1].epoch == found[index + 1].epoch:
             put_right(index, found[index - 1].epoch)
-    if len(found) > MOST_EPOCH_RUNS or all(NO_LEADER_EPOCH <= one.epoch <= other.epoch for one, other in pairwise(found)):
-        return
-    right = _most_batches(found)
-    for index in range(len(found)):
-        if index not in right:
+    right = rising([run.epoch for run in found], [run.batches for run in found])
+    is_right = set(right)
+    for index in range(len(found) if right else 0):
+        if index not in is_right:
             put_right(index, found[right[max(bisect_left(right, index) - 1, 0)]].epoch)
-
-
-def _most_batches(runs: Sequence[EpochRun]) -> list[int]:
-    """Return the indexes of the runs with the most batches whose epochs rise together; there is a run."""
-    best: list[tuple[int, int]] = []  # of each run: the batches of the best choice that ends with it, the run before it
-    for index, run in enumerate(runs):
-        before = max(
-            ((best[at][0], -runs[at].epoch, at) for at in range(index) if NO_LEADER_EPOCH <= runs[at].epoch <= run.epoch),
-            default=(0, 0, -1),
-        )
-        best.append((before[0] + run.batches if run.epoch >= NO_LEADER_EPOCH else 0, before[2]))
-    at = max(range(len(best)), key=lambda index: (best[index][0], -runs[index].epoch))
-    right: list[int] = []
-    while at >= 0:
-        right.insert(0, at)
-        at = best[at][1]
-    return right
 
 
 def rebuild_epochs(planned: PlannedDisk, directory: str, runs: Sequence[EpochRun]) -> None:
