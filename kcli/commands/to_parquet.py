@@ -15,7 +15,7 @@ from kcli.distribution import other_kcli, pip_command
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -171,11 +171,12 @@ def _failed(sentences: list[str], code: int, account: dict[str, object]) -> int:
 def account_members(options: ExportOptions, result: ExportResult, partitions: list[Key]) -> dict[str, object]:
     """Return what --report says of an export that has ended: docs/to-parquet.md has the members."""
     report, run = result.report, result.run
-    offsets = {wanted.partition.key: wanted for wanted in run.plan.new_ranges} if run is not None else {}
+    offsets = {} if run is None else run.plan.new_by_partition()
+    left_out = report.left_out_of()
     rows = []
     for key in partitions:
-        reasons = {name: count for (topic, number, name), count in sorted(report.left_out.items()) if (topic, number) == key}
-        row: dict[str, object] = {"topic": key[0], "partition": key[1], "rows": report.rows[key], "leftOut": reasons}
+        row: dict[str, object] = {"topic": key[0], "partition": key[1], "rows": report.rows[key]}
+        row["leftOut"] = left_out.get(key, {})
         row |= {"corruptPlaces": report.corrupt[key], "corruptSizeInBytes": report.corrupt_bytes[key]}
         if key in offsets:
             row |= {"firstOffset": offsets[key].first, "endOffset": offsets[key].end}
@@ -187,7 +188,7 @@ def account_members(options: ExportOptions, result: ExportResult, partitions: li
     files = [path for path in Path(local).rglob("*.parquet") if STATE_DIRECTORY not in path.parts] if local is not None else []
     return {
         "out": options.out,
-        "run": None if run is None else run.number,
+        "run": run.number if run is not None and offsets else None,
         "rows": result.rows,
         "outputFiles": None if local is None else len(files),
         "outputSizeInBytes": None if local is None else sum(path.stat().st_size for path in files),
@@ -329,10 +330,11 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[Key])
     An incremental run has lines of the partitions that it has read or left records out of.
     """
     report, run = result.report, result.run
-    offsets = {} if run is None else {new.partition.key: new for new in run.plan.new_ranges}
+    offsets = {} if run is None else run.plan.new_by_partition()
+    left_out = report.left_out_of()
     lines = []
     for key in partitions if offsets or report.rows or report.left_out or report.corrupt else ():
-        notes = _notes(report, key)
+        notes = _notes(report, key, left_out.get(key, {}))
         if key in offsets:
             notes.insert(0, f"offsets {offsets[key].first} to {offsets[key].end - 1}")
         if run is None or notes:
@@ -361,15 +363,11 @@ def undecoded_line(result: ExportResult) -> str:
     return f"{line}, but for {lost} that the log lost since" if lost > 0 else line
 
 
-def _notes(report: Report, key: Key) -> list[str]:
+def _notes(report: Report, key: Key, left_out: Mapping[str, int]) -> list[str]:
     """What was left out of a partition and why."""
     from kcli.spark.report import REASONS
 
-    notes = [
-        f"{count} {REASONS[reason]} left out"
-        for (topic, partition, reason), count in sorted(report.left_out.items())
-        if (topic, partition) == key
-    ]
+    notes = [f"{count} {REASONS[reason]} left out" for reason, count in left_out.items()]
     if report.corrupt[key]:
         notes.append(f"{report.corrupt[key]} corrupt places skipped ({report.corrupt_bytes[key]} bytes)")
     return notes

@@ -71,6 +71,10 @@ class RunPlan(NamedTuple):
         """The ranges that are not empty."""
         return [wanted for wanted in self.ranges if wanted.end > wanted.first]
 
+    def new_by_partition(self) -> dict[Key, OffsetRange]:
+        """Return the ranges that are not empty, by partition."""
+        return {wanted.partition.key: wanted for wanted in self.new_ranges}
+
 
 # -------------------------------------------------------------------------------------------------------------- options
 

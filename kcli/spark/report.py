@@ -54,6 +54,13 @@ class Report:
         if records:
             self.left_out[topic, partition, reason] += records
 
+    def left_out_of(self) -> dict[Partition, dict[str, int]]:
+        """Return the records left out of each partition that has any, by reason, in the order of the reasons' names."""
+        found: dict[Partition, dict[str, int]] = {}
+        for (topic, partition, reason), count in sorted(self.left_out.items()):
+            found.setdefault((topic, partition), {})[reason] = count
+        return found
+
     def to_json(self) -> str:
         """The report as one line."""
         return json.dumps(

@@ -93,6 +93,11 @@ def test_nothing_new_needs_no_spark(no_spark: None, tmp_path: Path, capfd: pytes
     assert capfd.readouterr() == (f"nothing new: no rows written to {tmp_path / 'out'}\n", "")
     assert to_parquet.run(parse(*words)) == EXIT_OK
     assert capfd.readouterr() == (f"nothing new since run 1: no rows written to {tmp_path / 'out'}\n", "")
+    report = tmp_path / "report.json"
+    assert to_parquet.run(parse(*words, "--report", str(report))) == EXIT_OK
+    capfd.readouterr()
+    account = json.loads(report.read_text())
+    assert (account["run"], account["rows"], account["exitCode"]) == (None, 0, EXIT_OK)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["_kcli_state"]
     values(log, 3, 1)
     with pytest.raises(CannotRun, match="would start"):
