@@ -221,7 +221,6 @@ def length_and_crc(scene: Scene, rng: random.Random) -> str:
     here = [other for other in places(place.partition) if other.log == place.log]
     ends = [other.position for other in here if other.position > place.position]
     ends += [other.position + start for other in here for start, _ in other.batch.embedded if other.position >= place.position]
-    ends = [end for end in ends if end != place.end]
     if not ends:
         raise NotApplicableError("nothing follows it")
     flipped = _flip_in(place, RECORDS_AT, len(place.batch.data), rng) if len(place.batch.data) > RECORDS_AT else ""

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 from kcli.inspect.verification.finding_kinds import INFO, KINDS
 from tests.fuzz import outputs
 from tests.fuzz.batches import FORGED, LogRecord
-from tests.fuzz.damages import BATCH, SIDE
+from tests.fuzz.damages import BATCH, BLIND, SIDE
 from tests.fuzz.directories import PartitionModel, Scene
 from tests.fuzz.evidence import WITH_EVIDENCE, Evidence, read_evidence
 from tests.fuzz.outputs import Printed, ShownRecord
@@ -66,8 +66,6 @@ LEFT_FOR_THE_OPERATOR = {
 }
 END_OF_TIME = 2**63 - 1
 # What a path ends with that is a file of a partition, not its directory.
-# Of a remark on what looks like batches in damaged bytes.
-INNER = re.compile(r"what looks like sound batches, \d+ of offsets (\d+) to (\d+)")
 FILE_NAME = re.compile(r"/([^/]*\.[^/]*|leader-epoch-checkpoint)$")
 
 
@@ -79,20 +77,16 @@ class Violation(NamedTuple):
 
 
 class PartitionOutcome(NamedTuple):
-    """What the repair said of a partition: holes as [first, end), the log's offsets afterwards.
-
-    `inner` are the offsets [first, end) of what looks like batches in damaged bytes: lost records, or payload of one.
-    """
+    """What the repair said of a partition: holes as [first, end), the log's offsets afterwards."""
 
     holes: list[tuple[int, int]]
-    inner: list[tuple[int, int]]
     log_start: int
     log_end: int
     loses_records: bool
 
     def names(self, offset: int) -> bool:
         """Whether a hole names the offset."""
-        return any(first <= offset < end for first, end in (*self.holes, *self.inner))
+        return any(first <= offset < end for first, end in self.holes)
 
 
 class Outcome(NamedTuple):
@@ -243,8 +237,7 @@ class Checker:
             self._violated("invented", f"{what}: {len(others)} records in {directory}, which is no partition's")
 
     def _is_one_batch_damaged(self) -> bool:
-        """Whether one fault is in one batch. Where its length and its content are wrong, other batches may be lost with it."""
-        return self.reaches == [BATCH]
+        return self.reaches in ([BATCH], [BLIND])
 
     def _undamaged_offsets(self, partition: PartitionModel) -> set[int]:
         """The offsets in undamaged batches that can be distinguished from the content of a damaged one."""
@@ -298,18 +291,17 @@ class Checker:
     def _partition_outcomes(self, applied: Printed) -> dict[str, PartitionOutcome]:
         found: dict[str, PartitionOutcome] = {}
         holes: dict[str, list[tuple[int, int]]] = {}
-        inner: dict[str, list[tuple[int, int]]] = {}
         for line in applied.json_lines():
-            path = line.get("path", "")
-            directory = str(Path(path).parent) if FILE_NAME.search(path) else path
             if line["type"] == "hole":
+                path = line["path"]
+                directory = str(Path(path).parent) if FILE_NAME.search(path) else path
                 end = END_OF_TIME if line["endOffset"] is None else line["endOffset"]
                 holes.setdefault(directory, []).append((line["firstOffset"], end))
-            elif line["type"] == "remark" and (offsets := INNER.search(line["message"])):
-                inner.setdefault(directory, []).append((int(offsets[1]), int(offsets[2]) + 1))
             elif line["type"] == "partition":
-                named = holes.pop(path, []), inner.pop(path, [])
-                found[path] = PartitionOutcome(*named, line["logStartOffset"], line["logEndOffset"], line["losesRecords"])
+                path = line["path"]
+                found[path] = PartitionOutcome(
+                    holes.pop(path, []), line["logStartOffset"], line["logEndOffset"], line["losesRecords"]
+                )
         return found
 
     def _check_contradiction(self, what: str, verified: Printed, plan: Printed) -> None:
@@ -387,9 +379,7 @@ class Checker:
                 )
         if outcome.log_end > max(evidence.upper, self.payloads[str(partition.path)].end_offset):
             self._violated("end-too-high", f"{name}: ends at {outcome.log_end}, the evidence goes to {evidence.upper}")
-        if not all(outcome.names(offset) for offset in range(outcome.log_end, evidence.lower)) or (
-            outcome.log_end < evidence.lower and not outcome.inner
-        ):
+        if outcome.log_end < evidence.lower:
             self._violated("end-too-low", f"{name}: ends at {outcome.log_end}, offsets below {evidence.lower} were given out")
         reappearing = [offset for offset in partition.records if outcome.log_start <= offset < log_start]
         if evidence.is_log_start_known and reappearing and outcome.log_end > outcome.log_start:
@@ -403,7 +393,7 @@ class Checker:
         silent = sorted(offset for offset in gone if not outcome.names(offset))
         if silent:
             self._violated("lost", f"{where}: offsets {spans(silent)} are gone and no hole names them; holes {outcome.holes}")
-        false = sorted(offset for offset in shown if outcome._replace(inner=[]).names(offset))
+        false = sorted(offset for offset in shown if outcome.names(offset))
         if false:
             self._violated("false-hole", f"{where}: offsets {spans(false)} are there, and a hole names them: {outcome.holes}")
         return bool(gone)
