@@ -71,12 +71,7 @@ class LeaderEpochCache:
         if self._in_file is not None:
             _assign(self._in_file, entry)
         if is_written and (is_changed or self.written_epoch != epoch):
-            if self.defer():
-                self.is_behind = True
-                self.version += 1
-                self.written_epoch = self.latest_epoch
-            else:
-                self._write()
+            self._follow()
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget the epochs that start at or behind `end_offset`; nothing for a negative one."""
@@ -91,14 +86,20 @@ class LeaderEpochCache:
         Without `is_written` the file keeps them for as long as this object lives: it must not begin behind a log start
         offset that a crash may bring back, since that is only written to its checkpoint from time to time.
         """
-        gone = sum(entry.start_offset <= start_offset for entry in self._entries)
-        if gone > 1 or (gone and self._entries[0].start_offset != start_offset):
+        before = self._entries[:]
+        if _truncate_from_start(self._entries, start_offset):
             if not is_written and self._in_file is None:
-                self._in_file = self._entries[:]
-            self._entries[:gone] = [EpochStart(self._entries[gone - 1].epoch, start_offset)]
+                self._in_file = before
             if is_written:
                 self._in_file = None
                 self._write()
+
+    def segments_gone(self, start_offset: int) -> None:
+        """Have the file begin at `start_offset`, too: no segment before it is left, so that no crash can bring records back."""
+        if self._in_file is not None and _truncate_from_start(self._in_file, start_offset):
+            if self._in_file == self._entries:
+                self._in_file = None
+            self._follow()
 
     def clear(self) -> None:
         """Forget all."""
@@ -131,6 +132,15 @@ class LeaderEpochCache:
 
     def _for_file(self) -> tuple[EpochStart, ...]:
         return self.entries if self._in_file is None else tuple(self._in_file)
+
+    def _follow(self) -> None:
+        """Have the file hold the entries: by whoever takes it on, else at once."""
+        if self.defer():
+            self.is_behind = True
+            self.version += 1
+            self.written_epoch = self.latest_epoch
+        else:
+            self._write()
 
     def _write(self) -> None:
         self.begin_to_follow()
@@ -191,6 +201,15 @@ def _assign(entries: list[EpochStart], entry: EpochStart) -> bool:
     while entries and (entries[-1].epoch >= entry.epoch or entries[-1].start_offset >= entry.start_offset):
         entries.pop()
     entries.append(entry)
+    return True
+
+
+def _truncate_from_start(entries: list[EpochStart], start_offset: int) -> bool:
+    """Forget entries before `start_offset`, but for the one that it lies in -> whether anything changed."""
+    gone = sum(entry.start_offset <= start_offset for entry in entries)
+    if gone == 0 or (gone == 1 and entries[0].start_offset == start_offset):
+        return False
+    entries[:gone] = [EpochStart(entries[gone - 1].epoch, start_offset)]
     return True
 
 

@@ -405,7 +405,9 @@ class UnifiedLog:
         following = local.bases[len(doomed)]
         if following > self.log_start_offset:
             self.maybe_increment_log_start_offset(following)
-        return [*local.remove_segments(doomed), *self._set_aside_snapshots([gone.base_offset for gone in doomed])]
+        renamed = local.remove_segments(doomed)
+        self.leader_epochs.segments_gone(following)
+        return [*renamed, *self._set_aside_snapshots([gone.base_offset for gone in doomed])]
 
     def _set_aside_snapshots(self, offsets: list[int]) -> list[str]:
         renamed = [path for path in map(self.producers.set_aside_snapshot, offsets) if path is not None]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState
-from kcli.inspect.verification.finding_kinds import ERROR
+from kcli.inspect.verification.finding_kinds import ERROR, HOLES
 from kcli.inspect.verification.verifier import Verifier
 from kcli.log.log_directory import parent_path, resolve_paths
 from kcli.simulator.compacted_ledger import Clocks, CompactedLedger
@@ -54,6 +54,7 @@ class DiskChecker:
         self._must_reach: dict[PartitionLedger, _Kept] = {}
         self._on_device: dict[PartitionLedger, _Kept] = {}
         self._has_lost_power = False  # since the start before: what is on the disk is on the device
+        self._had_power_cut = False
         self.checked_records = 0
         self._was_ready = False  # the process that dies next had begun to serve; before that it promises nothing new
         self.dead_directory: str | None = None  # which the running node cannot read
@@ -122,7 +123,8 @@ class DiskChecker:
                 last_batch_end = image.batches[-1][1].next_offset if image.batches else 0
                 partition.recovered(found, must.records, last_batch_end, self._clocks(), has_lost_power=self._has_lost_power)
         # A power cut takes records that were never flushed. The checkpoints that know of them outlive it, and further kills.
-        self.verify(may_miss_records=True)
+        self._had_power_cut |= self._has_lost_power
+        self.verify(may_miss_records=True, may_have_holes=self._had_power_cut)
         self._has_lost_power = False
 
     def finished(self) -> None:
@@ -135,17 +137,17 @@ class DiskChecker:
             self._check_records(partition, image, "stands on the disk at the end")
             if isinstance(partition, CompactedLedger):
                 partition.ended(image.identities(), image.start, self._clocks())
-        self.verify()
+        self.verify(may_have_holes=self._had_power_cut)
 
     def _check_records(self, partition: PartitionLedger, image: LogImage, how: str) -> None:
         for offset, record in image.records():
             partition.read(offset, record, how)
             self.checked_records += 1
 
-    def verify(self, *, may_miss_records: bool = False) -> None:
+    def verify(self, *, may_miss_records: bool = False, may_have_holes: bool = False) -> None:
         """Run `kcli verify` on all directories. Raises SimulationFailure for an error that it finds.
 
-        With `may_miss_records` a log may end below what a checkpoint says.
+        With `may_miss_records` a log may end below what a checkpoint says, with `may_have_holes` offsets may be missing inside.
         """
         directories = [path for path in self._directories if path != self.dead_directory]
         targets, problems = resolve_paths(self._disk, directories)
@@ -153,8 +155,8 @@ class DiskChecker:
             raise SimulationFailure(f"verify cannot read the disk: {problems[0].message}")
         findings = Verifier(self._disk, targets).run().findings
         errors = [finding for finding in findings if finding.severity == ERROR and not _SET_ASIDE.search(finding.file)]
-        if may_miss_records:
-            errors = [finding for finding in errors if finding.code != "records-missing"]
+        allowed = [*(("records-missing",) if may_miss_records else ()), *(HOLES if may_have_holes else ())]
+        errors = [finding for finding in errors if finding.code not in allowed]
         if errors:
             raise SimulationFailure("verify: " + "; ".join(f"{one.code} {one.file}: {one.message}" for one in errors[:3]))
 

@@ -114,3 +114,17 @@ def test_a_start_that_a_crash_may_bring_back_keeps_its_epochs_in_the_file(tmp_pa
     assert cache.entries == ((6, 12),) and path.read_text() == "0\n3\n1 0\n2 10\n6 12\n"
     cache.truncate_from_start(20)
     assert path.read_text() == "0\n1\n6 20\n"
+
+
+def test_the_file_begins_where_the_first_segment_does(tmp_path: Path) -> None:
+    """Once segments are gone no crash can bring their records back; else the first segment would seem to be missing."""
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text("0\n2\n1 0\n2 10\n")
+    cache = load_leader_epochs(OsDisk(), str(tmp_path))
+    cache.truncate_from_start(15, is_written=False)
+    cache.segments_gone(12)
+    assert cache.entries == ((2, 15),) and path.read_text() == "0\n1\n2 12\n"
+    cache.segments_gone(15)
+    assert path.read_text() == "0\n1\n2 15\n"
+    cache.assign(3, 20)
+    assert path.read_text() == "0\n2\n2 15\n3 20\n"

@@ -66,6 +66,16 @@ def test_by_bytes(live: LiveLog) -> None:
     assert delete(live, retention_bytes=0) == (10, 1)
 
 
+def test_the_leader_epochs_begin_at_the_first_segment(live: LiveLog) -> None:
+    """In the file, too: an epoch that begins before the first segment says that a segment is missing."""
+    live.log.leader_epochs.assign(1, 0)
+    live.log.maybe_increment_log_start_offset(5)
+    path = live.directory / "leader-epoch-checkpoint"
+    assert path.read_text() == "0\n1\n1 0\n"
+    assert delete(live) == (5, 3)
+    assert path.read_text() == "0\n1\n1 4\n"
+
+
 def test_by_the_log_start_offset(live: LiveLog) -> None:
     """Whole segments before it go, under any policy; nothing else goes in a compacted topic."""
     live.log.maybe_increment_log_start_offset(5)
