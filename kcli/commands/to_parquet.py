@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text, tell
+from kcli.commands.progress import progress_bar
 from kcli.distribution import other_kcli, pip_command
+from kcli.inspect.quantities import format_bytes, format_count, format_offsets
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
+    from kcli.spark.incremental import IncrementalRun
     from kcli.spark.parquet_export import ExportOptions, ExportResult
     from kcli.spark.planning import OffsetRange
     from kcli.spark.report import Report
@@ -34,6 +35,7 @@ tell, for each partition, the rows written and what was left out. Exit codes: 0 
 job failed for it, or it was skipped as asked) or no topic has the name, 2 could not run. docs/to-parquet.md has
 columns and options."""
 
+MOST_RANGES = 5  # of lost offsets that a line names
 SMALL_INPUT_BYTES = 64 * 1024 * 1024
 Key = tuple[str, int]
 # As kcli.spark.parquet_export.DEFAULT_COMPRESSION, which --help must not load Spark for; a test holds them together.
@@ -137,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     code = EXIT_CANNOT_RUN
     try:
         wanted = check_export(options)
-        result, partitions = _export(args, options, wanted)
+        result, partitions, wanted = _export(args, options, wanted)
     except UnknownTopicError as error:
         sentences = [f"{', '.join(args.paths)}: {missing_name('topic', topic, error.known)}" for topic in error.missing]
         code = _failed(sentences or [str(error)], EXIT_FINDINGS, account)
@@ -147,11 +149,13 @@ def run(args: argparse.Namespace) -> int:
         code, account["error"] = EXIT_CANNOT_RUN, str(error)
         raise CannotRun(str(error)) from None
     else:
+        account |= account_members(options, result, partitions)
         print_text(summary(options, result, partitions))
+        if wanted:
+            print_text(expense_line(_size_bytes(wanted), time.monotonic() - begin, options.out, account))
         for fault in result.report.first_faults:
             sys.stderr.write(f"kcli: {fault}\n")
         code = EXIT_FINDINGS if result.report.corrupt else EXIT_OK
-        account |= account_members(options, result, partitions)
     finally:
         if args.report is not None and wanted is not None:
             head = {"type": "to-parquet", "version": 1, "exitCode": code, "seconds": round(time.monotonic() - begin, 3)}
@@ -178,6 +182,7 @@ def account_members(options: ExportOptions, result: ExportResult, partitions: li
         row: dict[str, object] = {"topic": key[0], "partition": key[1], "rows": report.rows[key]}
         row["leftOut"] = left_out.get(key, {})
         row |= {"corruptPlaces": report.corrupt[key], "corruptSizeInBytes": report.corrupt_bytes[key]}
+        row |= {"lostOffsets": report.lost_offsets[key], "lostRanges": report.lost.get(key, [])}
         if key in offsets:
             row |= {"firstOffset": offsets[key].first, "endOffset": offsets[key].end}
         rows.append(row)
@@ -203,34 +208,39 @@ def account_members(options: ExportOptions, result: ExportResult, partitions: li
     }
 
 
-def _export(args: argparse.Namespace, options: ExportOptions, wanted: list[OffsetRange]) -> tuple[ExportResult, list[Key]]:
-    """Start Spark where there is something to read, and export -> what was done, the partitions chosen."""
-    from kcli.spark.parquet_export import begin_run, export, finish_without_rows
+def _export(
+    args: argparse.Namespace, options: ExportOptions, wanted: list[OffsetRange]
+) -> tuple[ExportResult, list[Key], list[OffsetRange]]:
+    """Start Spark where there is something to read, and export -> what was done, the partitions chosen, the offsets read."""
+    from kcli.spark.parquet_export import begin_run, finish_without_rows
 
     partitions = [part.partition.key for part in wanted]
     if not options.incremental:
         _warn_of_doubled_rows(options)
-        return _with_spark(args, wanted, options, lambda spark: export(spark, options, tell)), partitions
+        return _with_spark(args, wanted, options, None), partitions, wanted
     with begin_run(options) as run:
         for sentence in run.remarks():
             tell(sentence)
         wanted = run.plan.new_ranges
         if not wanted:
-            return finish_without_rows(run), partitions
-        return _with_spark(args, wanted, options, lambda spark: export(spark, options, tell, run)), partitions
+            return finish_without_rows(run), partitions, wanted
+        return _with_spark(args, wanted, options, run), partitions, wanted
 
 
 def _with_spark(
-    args: argparse.Namespace, wanted: list[OffsetRange], options: ExportOptions, act: Callable[[SparkSession], ExportResult]
+    args: argparse.Namespace, wanted: list[OffsetRange], options: ExportOptions, run: IncrementalRun | None
 ) -> ExportResult:
-    """Start Spark for an export of the offsets wanted, and stop it at the end."""
+    """Start Spark for an export of the offsets wanted, show how far it is, and stop it at the end."""
+    from kcli.spark.parquet_export import export
     from kcli.spark.session import start_session
 
-    conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **_progress(), **_pairs("--conf", args.conf)}
+    progress = _progress(args.master)
+    conf = {"spark.driver.memory": args.driver_memory, **_jvm_options(wanted), **progress, **_pairs("--conf", args.conf)}
     spark = start_session(args.master, "kcli to-parquet", conf, log_level="OFF")
     try:
         options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
-        return act(spark)
+        with progress_bar(0 if progress else _size_bytes(wanted)) as bar:
+            return export(spark, options, tell, run, None if bar is None else bar.advance)
     finally:
         spark.stop()
 
@@ -253,18 +263,25 @@ def _jvm_options(wanted: list[OffsetRange]) -> dict[str, str]:
 
 
 def _size_bytes(wanted: list[OffsetRange]) -> int:
-    """How many bytes the segments of the partitions have; one that is gone meanwhile has none."""
+    """How many bytes the segments have that hold the offsets wanted; one that is gone meanwhile has none."""
+    from kcli.format.primitives import INT64_MAX
+
     size_bytes = 0
     for offsets in wanted:
-        for segment in offsets.partition.segments:
-            with suppress(OSError):
-                size_bytes += OsDisk().size(segment.log)
+        segments = offsets.partition.segments
+        ends = [*(segment.base_offset for segment in segments[1:]), INT64_MAX]
+        for segment, end_offset in zip(segments, ends, strict=False):
+            if segment.base_offset < offsets.end and end_offset > offsets.first:
+                with suppress(OSError):
+                    size_bytes += OsDisk().size(segment.log)
     return size_bytes
 
 
-def _progress() -> dict[str, str]:
-    """Spark's own progress bar, which it draws on stderr, where that is a terminal."""
-    return {"spark.ui.showConsoleProgress": "true"} if is_terminal(2) else {}
+def _progress(master: str) -> dict[str, str]:
+    """Spark's own progress bar, which it draws on stderr, where ours cannot see how far the executors are."""
+    from kcli.spark.session import is_here
+
+    return {"spark.ui.showConsoleProgress": "true"} if is_terminal(2) and not is_here(master) else {}
 
 
 def _export_options(args: argparse.Namespace) -> ExportOptions:
@@ -350,8 +367,20 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[Key])
     if result.undecoded:
         lines.append(undecoded_line(result))
     if result.corrupt_path is not None:
-        lines.append(f"{sum(report.corrupt.values())} corrupt places are listed in {result.corrupt_path}")
+        places = sum(report.corrupt.values())
+        lines.append(
+            f"{format_count(places, 'corrupt place')} {'is' if places == 1 else 'are'} listed in {result.corrupt_path}"
+        )
     return "\n".join(lines)
+
+
+def expense_line(log_bytes: int, seconds: float, out: str, account: Mapping[str, object]) -> str:
+    """The last line of the account: how much was read in which time, and the files that the output has now."""
+    line = f"{format_bytes(log_bytes)} of segments read in {seconds:.1f} s"
+    files, size_bytes = account["outputFiles"], account["outputSizeInBytes"]
+    if isinstance(files, int) and isinstance(size_bytes, int):
+        line += f"; {out} has {format_count(files, 'Parquet file')}, {format_bytes(size_bytes)}"
+    return line
 
 
 def undecoded_line(result: ExportResult) -> str:
@@ -363,11 +392,20 @@ def undecoded_line(result: ExportResult) -> str:
     return f"{line}, but for {lost} that the log lost since" if lost > 0 else line
 
 
+def _ranges(ranges: Sequence[tuple[int, int]], offsets: int) -> str:
+    """The first of the ranges of lost offsets, and how many more there are."""
+    named = ranges[:MOST_RANGES]
+    more = offsets - sum(end - first for first, end in named)
+    return ", ".join(format_offsets(*one) for one in named) + (f" and {more:,} more" if more else "")
+
+
 def _notes(report: Report, key: Key, left_out: Mapping[str, int]) -> list[str]:
     """What was left out of a partition and why."""
     from kcli.spark.report import REASONS
 
     notes = [f"{count} {REASONS[reason]} left out" for reason, count in left_out.items()]
     if report.corrupt[key]:
-        notes.append(f"{report.corrupt[key]} corrupt places skipped ({report.corrupt_bytes[key]} bytes)")
+        notes.append(f"{format_count(report.corrupt[key], 'corrupt place')} skipped ({report.corrupt_bytes[key]} bytes)")
+    if report.lost_offsets[key]:
+        notes.append(f"lost: {_ranges(report.lost.get(key, []), report.lost_offsets[key])}")
     return notes

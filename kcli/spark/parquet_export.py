@@ -51,6 +51,7 @@ from kcli.spark.report import Report
 from kcli.spark.run_state import ROWS
 from kcli.spark.session import is_here
 from kcli.spark.spark_errors import ExportError, translated
+from kcli.spark.task_progress import watched
 
 REPORT_COLUMN = "_kcli_report"
 # As Spark cuts files, of which each task writes one; who calls `export` sees to it that all cores have a task.
@@ -203,10 +204,12 @@ def export(
     options: ExportOptions,
     tell: Callable[[str], None] = lambda sentence: None,
     run: IncrementalRun | None = None,
+    on_bytes: Callable[[int], None] | None = None,
 ) -> ExportResult:
     """Write the Parquet files, and commit them if they are of an incremental run.
 
-    `tell` is given a sentence on what is found before, such as an inferred schema. Raises ExportError for damage that is to
+    `tell` is given a sentence on what is found before, such as an inferred schema, and `on_bytes`, by a thread, how many more
+    bytes the tasks have read, if they are on this machine. Raises ExportError for damage that is to
     fail the job and for what Spark refuses.
     """
     translated(lambda: spark.dataSource.register(KafkaLogDataSource))
@@ -231,7 +234,8 @@ def export(
         _check_partition_by(frame, options)
         if run is not None:
             translated(lambda: run.begin(Path(folder).name, frame.schema.simpleString()))
-        was_written = _write(spark, frame, options, options.out if run is None else run.stage(ROWS))
+        with watched(folder, on_bytes):
+            was_written = _write(spark, frame, options, options.out if run is None else run.stage(ROWS))
         if observed is not None:
             texts = observed.get["reports"] if was_written else ()
         else:

@@ -309,12 +309,17 @@ Opened = TypeVar("Opened", bound=Closable)
 
 
 def open_ranges(
-    disk: Disk, part: SegmentRange, options: ReadOptions, opener: Callable[[SegmentRange], Opened]
+    disk: Disk,
+    part: SegmentRange,
+    options: ReadOptions,
+    opener: Callable[[SegmentRange], Opened],
+    on_loss: Callable[[SegmentRange, int, int], None] = lambda part, first_offset, end_offset: None,
 ) -> Iterator[tuple[SegmentRange, Opened]]:
     """Open a range by `opener`; where its segment is no longer the one that was planned, the ranges that hold its offsets now.
 
     A broker rolls, cleans and deletes segments while a job runs. An open file stays as it is, so the check before and after the
-    opening is enough. Raises PlanError for offsets that were deleted where failOnDataLoss is true, OSError as the disk does.
+    opening is enough. `on_loss` is told of offsets [first, end) of a range that were deleted, where failOnDataLoss is false.
+    Raises PlanError for them where it is true, OSError as the disk does.
     """
     waiting, lookups = [part], 0
     while waiting:
@@ -326,10 +331,15 @@ def open_ranges(
         lookups += 1
         if lookups > MOST_LOOKUPS:
             raise PlanError(f"{head.file} was replaced {MOST_LOOKUPS} times while it was opened; run the job again")
-        waiting[:0] = ranges_now(disk, head, options)
+        waiting[:0] = ranges_now(disk, head, options, on_loss)
 
 
-def ranges_now(disk: Disk, part: SegmentRange, options: ReadOptions) -> list[SegmentRange]:
+def ranges_now(
+    disk: Disk,
+    part: SegmentRange,
+    options: ReadOptions,
+    on_loss: Callable[[SegmentRange, int, int], None] = lambda part, first_offset, end_offset: None,
+) -> list[SegmentRange]:
     """The range itself while its file is the one that was planned, else the ranges that hold its offsets now.
 
     Raises as `open_ranges` does.
@@ -348,6 +358,7 @@ def ranges_now(disk: Disk, part: SegmentRange, options: ReadOptions) -> list[Seg
             f"{part.topic}-{part.partition}: offsets {first} to {min(start, end) - 1} were deleted while the job ran; "
             "option failOnDataLoss=false goes on without them"
         )
+    on_loss(part, first, min(start, end))
     if found is None or start >= end:
         return []
     wanted = OffsetRange(found, max(first, start), end)

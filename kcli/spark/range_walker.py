@@ -77,6 +77,11 @@ class RangeWalker:
         self.report.corrupt_files.add(fault.part.file)
         self.report.first_faults.append(str(fault))
 
+    def lose(self, part: SegmentRange, first_offset: int, end_offset: int) -> None:
+        """Report those of the offsets [first_offset, end_offset) as lost that are wanted of the range."""
+        first, end = max(first_offset, part.first_offset), min(end_offset, part.end_offset, part.bound_offset)
+        self.report.lose(part.topic, part.partition, first, end)
+
     def entries(self, part: SegmentRange) -> Iterator[LogBatch | Fault]:
         """The batches of a range that touch the offsets wanted and have a sound frame, and the faults between them."""
         last_offset = part.least_offset - 1
@@ -133,10 +138,13 @@ class RangeWalker:
 
     def windows(self, part: SegmentRange, batch: LogBatch) -> Iterator[RecordWindow]:
         """A batch's records; those before a fault in them count. Raises CorruptLogError as `fault` does."""
+        next_offset = batch.header.base_offset
         for window in batch.windows(self.scanner):
             error = _error_of(window)
+            next_offset = window.columns.offset[window.count - 1] + 1 if window.count else next_offset
             if error is not None:
                 self.fault(records_fault(part, batch, error))
+                self.lose(part, next_offset, batch.header.last_offset + 1)
             yield window
 
     def first_error(self, batch: LogBatch) -> Exception | None:

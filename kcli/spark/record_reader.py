@@ -22,6 +22,7 @@ from kcli.spark.range_walker import RangeWalker, is_aborted
 from kcli.spark.report import Report
 from kcli.spark.span_walk import SPAN_RECORDS, SpanWalk
 from kcli.spark.splits import LogSplit, SegmentRange
+from kcli.spark.task_progress import TaskProgress
 
 
 def read_records(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -35,20 +36,25 @@ def read_records(disk: Disk, split: LogSplit, schema: pa.Schema, options: ReadOp
     builder = ArrowBatchBuilder(
         schema, max_rows=options.arrow_batch_rows, max_bytes=options.arrow_batch_bytes, report=options.report_column
     )
+    progress, read_bytes = TaskProgress(disk, options.report_path, split.number), 0
     for planned in split.ranges:
         given = 0
-        for part, walk in open_ranges(disk, planned, options, lambda found: SpanWalk(walker, found, records)):
+        for part, walk in open_ranges(disk, planned, options, lambda found: SpanWalk(walker, found, records), walker.lose):
             for found in walk.steps():
                 for rows in (found,) if isinstance(found, Rows) else _wanted(walker, part, found):
                     given += rows.length
                     if builder.add(rows):
                         yield builder.finish()
+                        progress.reach(read_bytes + walk.read_bytes)
+        read_bytes += planned.size_bytes
+        progress.reach(read_bytes)
         if given:
             report.rows[planned.topic, planned.partition] += given
     if builder.rows:
         yield builder.finish()
     if options.report_column is not None:
         yield report_row(schema, options.report_column, report)
+    progress.reach(read_bytes, is_end=True)
     if options.report_path is not None:
         disk.write_file(f"{options.report_path}/{split.number}.json", report.to_json().encode())
 

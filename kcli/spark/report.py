@@ -1,15 +1,19 @@
-"""What tasks tell of their work beside the rows: how many they gave out, what they left out and why, what was corrupt.
+"""What tasks tell of their work beside the rows: how many they gave out, what they left out, what was corrupt or lost.
 
 A task cannot answer to anyone but through its rows, or a file:
 
     option          each task ends with                                       for
     --------------  --------------------------------------------------------  --------------------------------------------
-    `reportPath`    a file DIR/<split>.json                                   executors on this machine
+    `reportPath`    a file DIR/<split>.json; until then DIR/<split>.bytes     executors on this machine
+                      says how far it is (kcli.spark.task_progress)
     `reportColumn`  one more row, in which all columns are null but that one  any other; `kcli to-parquet` takes these rows
                                                                               out while the others are written, which costs
                                                                               a tenth of a microsecond a row
 
 So neither needs a second pass over the data. A task that is repeated writes the same file again; of rows Spark sees to it.
+
+Lost are the offsets between the sound batches around a corrupt place, those behind the last readable record of a batch, and
+those that were deleted before the task came to them. The log cleaner may have taken some of them before.
 """
 
 from __future__ import annotations
@@ -39,13 +43,18 @@ Partition = tuple[str, int]
 
 
 class Report:
-    """Counts by partition: rows given out, records left out by reason, corrupt places and the bytes that they take."""
+    """Counts by partition: rows given out, records left out by reason, corrupt places and the bytes that they take.
+
+    `lost` are ranges [first, end) of lost offsets, as far as the first MOST_LOST of a task go; `lost_offsets` counts all.
+    """
 
     def __init__(self) -> None:
         self.rows: Counter[Partition] = Counter()
         self.left_out: Counter[tuple[str, int, str]] = Counter()
         self.corrupt: Counter[Partition] = Counter()
         self.corrupt_bytes: Counter[Partition] = Counter()
+        self.lost: dict[Partition, list[tuple[int, int]]] = {}
+        self.lost_offsets: Counter[Partition] = Counter()
         self.corrupt_files: set[str] = set()
         self.first_faults: list[str] = []
 
@@ -53,6 +62,13 @@ class Report:
         """Count records that are left out for `reason`, one of REASONS."""
         if records:
             self.left_out[topic, partition, reason] += records
+
+    def lose(self, topic: str, partition: int, first_offset: int, end_offset: int) -> None:
+        """Note the offsets [first_offset, end_offset) as lost; an empty range is none."""
+        if first_offset < end_offset:
+            self.lost_offsets[topic, partition] += end_offset - first_offset
+            if sum(map(len, self.lost.values())) < MOST_LOST:
+                self.lost.setdefault((topic, partition), []).append((first_offset, end_offset))
 
     def left_out_of(self) -> dict[Partition, dict[str, int]]:
         """Return the records left out of each partition that has any, by reason, in the order of the reasons' names."""
@@ -68,6 +84,7 @@ class Report:
                 "rows": [[*key, count] for key, count in self.rows.items()],
                 "leftOut": [[*key, count] for key, count in self.left_out.items()],
                 "corrupt": [[*key, count, self.corrupt_bytes[key]] for key, count in self.corrupt.items()],
+                "lost": [[*key, count, self.lost.get(key, [])] for key, count in self.lost_offsets.items()],
                 "corruptFiles": sorted(self.corrupt_files),
                 "firstFaults": self.first_faults[:MAX_FAULTS],
             },
@@ -84,6 +101,10 @@ class Report:
         for topic, partition, count, size in told["corrupt"]:
             self.corrupt[topic, partition] += count
             self.corrupt_bytes[topic, partition] += size
+        for topic, partition, count, ranges in told["lost"]:
+            self.lost_offsets[topic, partition] += count
+            known = self.lost.setdefault((topic, partition), [])
+            known[:] = sorted([*known, *((first, end) for first, end in ranges)])
         self.corrupt_files.update(told["corruptFiles"])
         self.first_faults += told["firstFaults"][: MAX_FAULTS - len(self.first_faults)]
 
@@ -98,3 +119,4 @@ class Report:
 
 # Of corrupt places the first ones are told in words; all of them stand in the table `corrupt`.
 MAX_FAULTS = 20
+MOST_LOST = 1000  # ranges of lost offsets that a task names

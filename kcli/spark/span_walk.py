@@ -25,7 +25,7 @@ from kcli.log.record_windows import RecordWindow
 from kcli.log.segment_walk import SegmentWalk
 from kcli.spark.batch_spans import scan_span, usual_batches
 from kcli.spark.column_builders import Rows, Span
-from kcli.spark.range_walker import RangeWalker
+from kcli.spark.range_walker import Fault, RangeWalker
 from kcli.spark.splits import SegmentRange
 
 # What fits a core's own cache is read twice as fast as a MiB.
@@ -44,7 +44,13 @@ class SpanWalk:
         self._walk = SegmentWalk(walker.disk, part.file, start=part.position, end=part.end_position, buffer_bytes=BUFFER_BYTES)
         self._refused = CONTROL_FLAG if part.transactions is None else CONTROL_FLAG | TRANSACTIONAL_FLAG
         self._last_offset = part.least_offset - 1
+        self._has_fault = False  # since the last sound batch
         self._scratch = array("q", (0, 0))
+
+    @property
+    def read_bytes(self) -> int:
+        """How many bytes of the range are walked."""
+        return self._walk.position - self._part.position
 
     def close(self) -> None:
         """Close the file; `steps` does it at its end."""
@@ -55,13 +61,24 @@ class SpanWalk:
         try:
             for step in self._walk.steps():
                 if isinstance(step, Damage):
-                    self._walker.fault(self._walker.damage_fault(self._part, step))
+                    self._fault(self._walker.damage_fault(self._part, step))
                 elif step.batch is not None:
                     yield from self._single(step.batch)
                 else:
                     yield from self._stretch(step.rows)
+            self._reach(self._part.end_offset)
         finally:
             self._walk.close()
+
+    def _fault(self, fault: Fault) -> None:
+        self._walker.fault(fault)
+        self._has_fault = True
+
+    def _reach(self, base_offset: int) -> None:
+        """Go on with what begins at `base_offset`: after a fault the offsets before it are lost."""
+        if self._has_fault:
+            self._has_fault = False
+            self._walker.lose(self._part, self._last_offset + 1, base_offset)
 
     def _stretch(self, rows: int) -> Iterator[Rows | LogBatch]:
         """The rows of a stretch: spans as long as there are any."""
@@ -85,6 +102,7 @@ class SpanWalk:
                 row += 1
             else:
                 assert span.span is not None
+                self._reach(batches.base_offset[row])
                 row += span.span.batch_count
                 self._last_offset = batches.last_offset[row - 1]
                 yield span
@@ -93,8 +111,9 @@ class SpanWalk:
         """A batch by itself, where it is sound and wanted."""
         fault = self._walker.batch_fault(self._part, self._walk.reader, batch, self._last_offset)
         if fault is not None:
-            self._walker.fault(fault)
+            self._fault(fault)
             return
+        self._reach(batch.header.base_offset)
         self._last_offset = batch.header.last_offset
         if self._walker.touches(self._part, batch):
             yield batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
+EXPENSE_LINE = re.compile(
+    r"^[0-9.]+ [KMG]?i?B of segments read in [0-9.]+ s(; .* has [0-9,]+ Parquet files?, [^\n]+)?\n\Z", re.MULTILINE
+)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """A session as kcli starts it, on two cores; Python workers find this checkout by PYTHONPATH, as an installed kcli."""
@@ -48,7 +54,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture
 def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Run `kcli to-parquet` in the tests' session -> (exit code, stdout, stderr)."""
+    """Run `kcli to-parquet` in the tests' session -> (exit code, stdout but for the line that has the time, stderr)."""
 
     def started(*_: object, log_level: str) -> Any:
         spark.sparkContext.setLogLevel(log_level)
@@ -61,6 +67,6 @@ def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.Capture
         capfdbinary.readouterr()
         code = to_parquet.run(parse(*map(str, words)))
         out, err = capfdbinary.readouterr()
-        return code, out.decode(), err.decode()
+        return code, EXPENSE_LINE.sub("", out.decode()), err.decode()
 
     return call

@@ -17,6 +17,7 @@ from kcli.format.records import Record, encode_records
 from kcli.log.disk import OsDisk
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.spark.range_walker import CorruptLogError
+from kcli.spark.report import Report
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.inspect.verified import batch as sound_batch
 from tests.log_builder import PartitionBuilder
@@ -39,10 +40,9 @@ def build(directory: Path) -> tuple[Path, list[LogBatch], bytearray]:
 
 
 def report_of(directory: Path, **options: str) -> dict[str, list[list[object]]]:
-    """The sum of the tasks' reports; here there is one task."""
+    """The sum of the tasks' reports."""
     rows = rows_of(directory, columns="offset", reportColumn="told", onCorrupt="skip", **options)
-    (told,) = [json.loads(row["told"]) for row in rows if row["told"] is not None]
-    return told
+    return json.loads(Report.sum(row["told"] for row in rows if row["told"] is not None).to_json())
 
 
 DAMAGE = {
@@ -73,6 +73,7 @@ def test_a_corrupt_batch(tmp_path: Path, damage: str, options: dict[str, str]) -
     lost = set(range(3 * TARGET, 3 * TARGET + 3))
     kept = [row["offset"] for row in rows_of(tmp_path / "t-0", onCorrupt="skip", **options)]
     assert sorted(kept) == sorted(set(range(3 * BATCHES)) - lost)
+    assert report_of(tmp_path / "t-0", **options)["lost"] == [["t", 0, 3, [[3 * TARGET, 3 * TARGET + 3]]]]
     listed = rows_of(tmp_path / "t-0", table="corrupt", **options)
     assert [(row["segment"], row["position"]) for row in listed] == [(str(path), batch.position)]
     assert listed[0]["bytes"][: 61 - 12] == bytes(data[batch.position : batch.position + 61 - 12])
@@ -88,6 +89,7 @@ def test_the_report_counts_what_was_skipped(tmp_path: Path) -> None:
     size = sum(batches[number].end_position - batches[number].position for number in (2, 8))
     assert told["rows"] == [["t", 0, 3 * (BATCHES - 2)]]
     assert told["corrupt"] == [["t", 0, 2, size]]
+    assert told["lost"] == [["t", 0, 6, [[6, 9], [24, 27]]]]
     assert told["corruptFiles"] == [str(path)]
     assert [f"byte {batches[number].position}" in str(told["firstFaults"]) for number in (2, 8)] == [True, True]
 
@@ -105,6 +107,9 @@ def test_records_that_do_not_parse(tmp_path: Path) -> None:
         rows_of(tmp_path / "t-0")
     kept = [row["offset"] for row in rows_of(tmp_path / "t-0", onCorrupt="skip")]
     assert len(kept) in range(3 * BATCHES - 3, 3 * BATCHES)
+    ((_, _, count, ((first, end),)),) = report_of(tmp_path / "t-0")["lost"]
+    assert sorted([*kept, *range(first, end)]) == list(range(3 * BATCHES))
+    assert count == end - first
     (listed,) = rows_of(tmp_path / "t-0", table="corrupt")
     assert (listed["kind"], listed["position"]) == ("bad-records", batch.position)
 
@@ -116,6 +121,7 @@ def test_a_torn_tail(tmp_path: Path) -> None:
     with pytest.raises(CorruptLogError, match=f"byte {batches[-1].position}: "):
         rows_of(tmp_path / "t-0")
     assert len(rows_of(tmp_path / "t-0", onCorrupt="skip")) == 3 * (BATCHES - 1)
+    assert report_of(tmp_path / "t-0")["lost"] == []  # how many records the torn batch had is not said by anything sound
     path.write_bytes(bytes(data) + bytes(100_000))
     assert len(rows_of(tmp_path / "t-0")) == 3 * BATCHES
 

@@ -142,8 +142,8 @@ def test_runs_with_everything(run: Run, spark: Any, tmp_path: Path) -> None:
     assert sorted(item.name for item in out.iterdir()) == ["_kcli_state"]
     code, text, err = run(*words, "--on-corrupt", "skip")
     assert code == EXIT_FINDINGS and err.count("the batch's CRC is") == 1
-    assert text.splitlines()[0].startswith("t-0: 9 rows; offsets 0 to 9; 1 corrupt places skipped (")
-    assert text.splitlines()[1:] == [f"9 rows written to {out} by run 1", f"1 corrupt places are listed in {out}.corrupt"]
+    assert text.splitlines()[0].startswith("t-0: 9 rows; offsets 0 to 9; 1 corrupt place skipped (")
+    assert text.splitlines()[1:] == [f"9 rows written to {out} by run 1", f"1 corrupt place is listed in {out}.corrupt"]
 
     values(log, 10, 4)
     log.append([(b"k", b'{"id": 14, "more": 1}'), (b"k", b"not json")])
@@ -151,7 +151,7 @@ def test_runs_with_everything(run: Run, spark: Any, tmp_path: Path) -> None:
     spoil(4, 12)
     code, text, err = run(*words, "--on-corrupt", "skip")
     assert code == EXIT_FINDINGS and err.count("the batch's CRC is") == 1
-    assert text.splitlines()[0].startswith("t-0: 7 rows; offsets 10 to 17; 1 corrupt places skipped (")
+    assert text.splitlines()[0].startswith("t-0: 7 rows; offsets 10 to 17; 1 corrupt place skipped (")
     assert f"7 rows written to {out} by run 2" in text and "1 rows did not decode" in text
     assert offsets_in(out) == [offset for offset in range(18) if offset not in (4, 12)]
     rows = {row["offset"]: row for row in pq.read_table(out).to_pylist()}

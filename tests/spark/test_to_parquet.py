@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from kcli.commands import to_parquet
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
+from kcli.inspect.quantities import format_bytes
 from kcli.spark import parquet_export
 from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, check_export, export
 from kcli.spark.report import Report
@@ -168,8 +170,11 @@ def test_the_default_compression_is_one() -> None:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_spark_draws_its_progress_on_terminals_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    """What a terminal is shown must not stand in a log file; --conf has the last word."""
+@pytest.mark.parametrize("master", ["local[2]", "spark://elsewhere:7077"])
+def test_spark_draws_its_progress_on_terminals_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool, master: str
+) -> None:
+    """Where the executors are not on this machine; ours is drawn here. --conf has the last word."""
     build(tmp_path / "logs")
     asked: list[dict[str, str]] = []
 
@@ -179,11 +184,11 @@ def test_spark_draws_its_progress_on_terminals_only(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("kcli.spark.session.start_session", started)
     monkeypatch.setattr(to_parquet, "is_terminal", lambda stream: terminal and stream == 2)
-    words = [str(tmp_path / "logs"), "--out", str(tmp_path / "out")]
+    words = [str(tmp_path / "logs"), "--out", str(tmp_path / "out"), "--master", master]
     for more in ([], ["--conf", "spark.ui.showConsoleProgress=false"]):
         with pytest.raises(CannotRun, match="enough"):
             to_parquet.run(parse(*words, *more))
-    assert asked[0].get("spark.ui.showConsoleProgress") == ("true" if terminal else None)
+    assert asked[0].get("spark.ui.showConsoleProgress") == ("true" if terminal and "elsewhere" in master else None)
     assert asked[1]["spark.ui.showConsoleProgress"] == "false"
 
 
@@ -254,6 +259,8 @@ def test_the_account_as_json(run: Run, tmp_path: Path) -> None:
         "leftOut": {"aborted": 2, "belowLogStart": 3, "control": 2},
         "corruptPlaces": 0,
         "corruptSizeInBytes": 0,
+        "lostOffsets": 0,
+        "lostRanges": [],
     }
     assert (account["outputFiles"], account["outputSizeInBytes"]) == (len(files), sum(file.stat().st_size for file in files))
     first = log.path(".log", 0)
@@ -287,6 +294,33 @@ def test_the_account_says_where_reading_ended(run: Run, tmp_path: Path) -> None:
     assert code == EXIT_OK
     assert "text-1: 3 rows; 1 records at or above the checkpointed high watermark left out\n" in out
     assert "records of 1 partitions are read up to the high watermark, of 1 to the end of the log\n" in out
+
+
+@pytest.mark.spark
+def test_the_bar_goes_from_the_first_byte_to_the_last(spark: Any, tmp_path: Path) -> None:
+    """Of two segments in two splits, each byte once."""
+    build(tmp_path / "logs")
+    told: list[int] = []
+    source = {"paths": json.dumps([str(tmp_path / "logs")]), "minPartitions": "2", "includeBelowLogStart": "true"}
+    export(spark, ExportOptions(str(tmp_path / "out"), source), on_bytes=told.append)
+    assert sum(told) == sum(path.stat().st_size for path in (tmp_path / "logs").glob("*-*/*.log"))
+
+
+@pytest.mark.spark
+def test_the_last_line_tells_of_time_and_bytes(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The segments that were read, and what the output has."""
+    build(tmp_path / "logs")
+    out = tmp_path / "out"
+    monkeypatch.setattr("kcli.spark.session.start_session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None, raising=False)
+    assert to_parquet.run(parse(str(tmp_path / "logs"), "--out", str(out))) == EXIT_OK
+    line = capfd.readouterr().out.splitlines()[-1]
+    files = list(out.glob("*.parquet"))
+    read = format_bytes(sum(path.stat().st_size for path in (tmp_path / "logs").glob("*-*/*.log")))
+    has = f"{out} has {len(files)} Parquet files, {format_bytes(sum(path.stat().st_size for path in files))}"
+    assert re.fullmatch(rf"{re.escape(read)} of segments read in [0-9]+\.[0-9] s; {re.escape(has)}", line)
 
 
 @pytest.mark.spark
@@ -411,8 +445,9 @@ def test_corrupt_bytes(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     code, out, err = run(*words, "--on-corrupt", "skip")
     assert code == EXIT_FINDINGS
-    assert "events-0: 12 rows; " in out and "1 corrupt places skipped" in out
-    assert f"1 corrupt places are listed in {tmp_path / 'out'}.corrupt" in out
+    assert "events-0: 12 rows; " in out and "1 corrupt place skipped" in out
+    assert f"1 corrupt place is listed in {tmp_path / 'out'}.corrupt" in out
+    assert "; lost: offset 7\n" in out
     assert f"{path}: byte " in err
     (listed,) = pq.read_table(f"{tmp_path / 'out'}.corrupt").to_pylist()
     assert (listed["segment"], listed["kind"], listed["baseOffset"]) == (str(path), "bad-crc", 7)
