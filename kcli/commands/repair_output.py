@@ -109,12 +109,17 @@ class _RepairRun:
 
         Raises CannotRun, before anything is touched, where one of them is locked, named twice, or would have the quarantine.
         """
+        from kcli.inspect.verification.directories import share_topics
+
         releases: list[Callable[[], None]] = []
         try:
             try:
                 opened = [self._open(directory, is_whole=is_whole) for directory, _, is_whole in found]
                 self._check_named_once([directory for directory, _, _ in found])
-                self._lock([session for session, _ in opened], releases)
+                sessions = [session for session, _ in opened]
+                self._lock(sessions, releases)
+                for session, root in zip(sessions, share_topics([session.root for session in sessions]), strict=True):
+                    session.root = root
             except CannotRun as error:
                 self.problems += 1
                 self.print(self.report.cannot_run(str(error), self._summary([])))

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.file_names import DirectoryState
 from kcli.format.index_entries import OffsetIndex, OffsetIndexEntry
+from kcli.format.metadata_files import MetaProperties
 from kcli.format.records import Record, encode_records
+from kcli.inspect.description.cluster_topics import ClusterTopics
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
 from kcli.inspect.repairing.repair_plan import PartitionPlan
+from kcli.inspect.verification.directories import Root, share_topics
 from kcli.log.disk import OsDisk
-from kcli.log.log_directory import read_partition
+from kcli.log.log_directory import Checkpoints, PartitionDirectory, read_partition
 from kcli.log.quarantine import Quarantine
 from tests.damage.layout import patch
 from tests.inspect.verified import batch, codes, entry, marker, partition, root_files, verify
@@ -72,6 +76,42 @@ def test_a_first_segment_that_a_broker_was_removing_is_not_missing(tmp_path: Pat
     log.rename(log.with_name(f"{log.name}.deleted"))
     plan, root = repair(tmp_path)
     assert (holes(plan), root.shutdown) == ([], CLEAN)
+    assert "segment-gap" not in codes(verify(tmp_path))
+    assert repair(tmp_path)[0].changes == []
+
+
+def test_a_first_segment_that_is_gone_with_its_indexes_is_missing_where_the_leader_epochs_begin_before(
+    tmp_path: Path, log: Path
+) -> None:
+    """A cleaner keeps the name of the first segment; a broker that deletes a segment moves the first leader epoch's start."""
+    for file in tmp_path.glob(f"t-0/{log.stem}.*"):
+        file.unlink()
+    assert "segment-gap" in codes(verify(tmp_path))
+    plan, root = repair(tmp_path)
+    assert (holes(plan), root.shutdown) == ([(0, 24)], NO_LONGER_CLEAN)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 9])
+def test_a_segment_that_was_cleaned_before_the_cleaners_checkpoint_was_written(tmp_path: Path, size_bytes: int) -> None:
+    """The file that the cleaned segment replaced is still to be deleted; an empty one shows nothing: it had no records."""
+    path = partition(tmp_path, "t-0", [batch(0, 5)], [batch(7, 5)], [batch(12, 5)])
+    root_files(tmp_path, recovery_point={"t-0": 17}, replication={"t-0": 17})
+    (path / f"{0:020}.log.deleted").write_bytes(bytes(size_bytes))
+    assert ("segment-gap" in codes(verify(tmp_path))) == (size_bytes == 0)
+
+
+def test_the_topics_of_another_log_directory_of_the_same_broker_count() -> None:
+    """Only one of a broker's log directories has the metadata log; another broker's may be of another time."""
+    topics = ClusterTopics("/a", {}, {"t": {"cleanup.policy": "compact"}}, {}, "", {})
+
+    def root(path: str, node_id: int, topics: ClusterTopics | None) -> Root:
+        checkpoints = Checkpoints({}, {}, {}, {}, [])
+        return Root(path, False, True, True, checkpoints, MetaProperties(1, "c", node_id), topics)
+
+    roots = share_topics([root("/b", 1, None), root("/a", 1, topics), root("/c", 2, None)])
+    assert [one.sibling_topics is topics for one in roots] == [True, True, False]
+    found = PartitionDirectory("/b/t-0", "t", 0, DirectoryState.CURRENT, True, [], [], [], [], [])
+    assert [one.options(found).is_compacted for one in roots] == [True, True, False]
 
 
 def test_a_wrong_offset_that_was_corrected_makes_no_offsets_missing_beyond_the_end(tmp_path: Path) -> None:

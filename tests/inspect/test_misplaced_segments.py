@@ -148,7 +148,7 @@ def test_a_batch_of_an_overlapping_segment_that_continues_a_damaged_one_counts_f
 
 def test_a_renamed_segment_whose_indexes_kept_their_name_gets_it_back(tmp_path: Path) -> None:
     """A cleaner took the batch behind the first one, so that nothing but the indexes shows which of the two names is right."""
-    path = partition(tmp_path, "t-0", [batch(7, 10)], [batch(17, 3), batch(21, 2)], [batch(23)])
+    path = partition(tmp_path, "t-0", [batch(7, 10)], [batch(17, 3), batch(21, 2)], [batch(23)], epochs=[(0, 7)])
     root_files(tmp_path, recovery_point={"t-0": 24}, replication={"t-0": 24}, cleaner={"t-0": 23})
     (path / f"{17:020}.log").rename(path / f"{18:020}.log")
     plan, shutdown = repair(tmp_path)

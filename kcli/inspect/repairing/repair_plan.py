@@ -35,9 +35,10 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
 from kcli.inspect.quantities import format_offsets
 from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, lost_like_kafka, readable_ranges, without
+from kcli.inspect.repairing.leader_epochs import begin_epochs_at, rebuild_epochs
 from kcli.inspect.repairing.log_end import LogEnd, find_log_end, known_ends
 from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, place_segments
-from kcli.inspect.repairing.salvage import Cut, LogSalvager, SegmentSalvage, mend_epochs_across, rebuild_epochs
+from kcli.inspect.repairing.salvage import Cut, LogSalvager, SegmentSalvage, mend_epochs_across
 from kcli.inspect.repairing.topic_ids import restore_topic_id
 from kcli.inspect.verification.evidence import start_by_epochs
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
@@ -161,6 +162,7 @@ class _Planner:
         self._try(lambda: loaded.append(load_log(self.planned, self.directory, load_settings)))
         if not self.settings.like_kafka:
             keep_sound_files(self.planned, self.directory, loaded[-1].log_start_offset)
+            begin_epochs_at(self.planned, self.directory, loaded[-1].log_start_offset)
         self._restore_topic_id()
         return self._finished(loaded[-1], before)
 

@@ -22,22 +22,15 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format import limits
-from kcli.format.checkpoint import decode_leader_epochs, encode_leader_epochs
 from kcli.format.end_transaction_marker import UnreadableMarkerError
-from kcli.format.file_names import FileKind
 from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset, rising
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
-from kcli.inspect.verification.epochs import start_is_moved
 from kcli.log.batch_search import SearchBudget, find_batch, stated_next_offset
 from kcli.log.batch_walk import first_offset, read_marker
 from kcli.log.disk import Disk
-from kcli.log.leader_epoch_cache import LeaderEpochCache
-from kcli.log.log_directory import join_path
 from kcli.log.log_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
-from kcli.log.planned_disk import PlannedDisk
 from kcli.log.record_windows import RecordScanner
 
 if TYPE_CHECKING:
@@ -390,32 +383,3 @@ def mend_epochs_across(salvages: Sequence[SegmentSalvage]) -> None:
     for index in range(len(found) if right else 0):
         if index not in is_right:
             put_right(index, found[right[max(bisect_left(right, index) - 1, 0)]].epoch)
-
-
-def rebuild_epochs(planned: PlannedDisk, directory: str, runs: Sequence[EpochRun]) -> None:
-    """Write leader-epoch-checkpoint anew where it and the batches contradict each other."""
-    path = join_path(directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
-    if not planned.exists(path):
-        why = "it is missing"
-    else:
-        try:
-            entries = decode_leader_epochs(planned.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
-            cache = LeaderEpochCache(entries)
-        except FormatError as error:
-            why = error.message
-        else:
-            # Offsets below the first entry are not asked where deleted records have moved it.
-            ranges = [(run.epoch, run.first_offset, run.last_offset) for run in runs]
-            moved = entries[0].start_offset if start_is_moved(entries, ranges) else 0
-            asked = [(epoch, max(first, moved), last) for epoch, first, last in ranges if last >= moved]
-            if cache.entries == entries and all(
-                cache.epoch_for_offset(first) == epoch == cache.epoch_for_offset(last) for epoch, first, last in asked
-            ):
-                return
-            why = "the batches have other leader epochs"
-    rebuilt = LeaderEpochCache()
-    for run in runs:
-        if rebuilt.latest_epoch is None or run.epoch > rebuilt.latest_epoch:
-            rebuilt.assign(run.epoch, run.first_offset)
-    planned.explain(path, why)
-    planned.write_file(path, encode_leader_epochs(rebuilt.entries) if runs else b"")

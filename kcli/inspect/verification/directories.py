@@ -62,7 +62,8 @@ _NO_META_PROPERTIES = (
 class Root(NamedTuple):
     """What a log directory says about itself. `topics` is None where the metadata log is not in it.
 
-    `is_clean` says that the mark of a clean stop is there, `was_stopped_cleanly` that a repair may have put it aside since.
+    `sibling_topics` are those of another log directory of the same broker, as far as that is known. `is_clean` says that the
+    mark of a clean stop is there, `was_stopped_cleanly` that a repair may have put it aside since.
     """
 
     path: str
@@ -72,6 +73,7 @@ class Root(NamedTuple):
     checkpoints: Checkpoints
     meta: MetaProperties | None
     topics: ClusterTopics | None
+    sibling_topics: ClusterTopics | None = None
 
     @property
     def owner(self) -> Owner:
@@ -84,9 +86,10 @@ class Root(NamedTuple):
         of_current = partition.state is DirectoryState.CURRENT and not partition.is_metadata_log
         checkpoints = self.checkpoints
         policy, is_known = "", False
-        if self.topics is not None:
-            policy = self.topics.configs.get(partition.topic, {}).get("cleanup.policy", "")
-            is_known = partition.topic in self.topics.ids and partition.topic not in COMPACTED_TOPICS
+        topics = self.topics or self.sibling_topics
+        if topics is not None:
+            policy = topics.configs.get(partition.topic, {}).get("cleanup.policy", "")
+            is_known = partition.topic in topics.ids and partition.topic not in COMPACTED_TOPICS
         return PartitionOptions(
             is_live=self.is_live,
             # The metadata log closes after the mark is written, and is always loaded as after a crash.
@@ -139,6 +142,15 @@ def read_topics(disk: Disk, path: str) -> ClusterTopics | None:
         return read_cluster_topics(disk, path)
     except OSError:
         return None  # the metadata log's own verification says why
+
+
+def share_topics(roots: Sequence[Root]) -> list[Root]:
+    """Give log directories without a metadata log the topics of one that has it and belongs to the same broker -> all."""
+    known = [root for root in roots if root.topics is not None]
+    return [
+        root._replace(sibling_topics=next((one.topics for one in known if one.owner.is_same_node(root.owner)), None))
+        for root in roots
+    ]
 
 
 def check_log_directory(

@@ -42,7 +42,8 @@ clean stop or not.
 The cleaner's checkpoint is not evidence: it says where to go on, and Kafka drops it where it is ahead of the log.
 
 How early a log once began is shown by an index whose .log is missing, and by the first start in leader-epoch-checkpoint: a
-broker moves it when it removes a segment.
+broker moves it when it removes a segment. A cleaner is no excuse: it keeps the name of the first segment, even if no batch is
+left in it. A *.deleted file of an earlier segment is one: the broker stopped before it had moved the start.
 """
 
 from __future__ import annotations
@@ -161,8 +162,8 @@ def evident_end(claims: Iterable[Claim], log_end_offset: int) -> Evidence:
 
 def evident_start(disk: Disk, partition: PartitionDirectory, options: PartitionOptions, base_offset: int) -> int:
     """Find how early a log whose first segment begins at `base_offset` once began: at most there."""
-    if any(file.state is FileState.DELETED and 0 <= file.base_offset < base_offset for file in partition.others):
-        return base_offset  # a broker was removing segments when it stopped
+    if is_being_deleted(partition, base_offset):
+        return base_offset
     orphans = [file.base_offset for file in _orphans(partition)]
     starts = [offset for offset in orphans if 0 <= offset < base_offset]
     entries = read_epochs(disk, partition)
@@ -171,6 +172,11 @@ def evident_start(disk: Disk, partition: PartitionDirectory, options: PartitionO
         epoch_start = max(entries[0].start_offset, log_start or 0)
         starts.append(epoch_start)
     return max(min([base_offset, *starts]), log_start or 0) if starts else base_offset
+
+
+def is_being_deleted(partition: PartitionDirectory, base_offset: int) -> bool:
+    """Return True if a broker was removing segments before `base_offset` when it stopped."""
+    return any(file.state is FileState.DELETED and 0 <= file.base_offset < base_offset for file in partition.others)
 
 
 def missing_log(disk: Disk, partition: PartitionDirectory, options: PartitionOptions) -> str | None:

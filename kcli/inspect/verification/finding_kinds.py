@@ -2,8 +2,8 @@
 
     severity  meaning                                                                           exit code of verify
     --------  --------------------------------------------------------------------------------  -------------------
-    error     records, offsets or transactions are lost, hidden or wrong, or no broker starts   1
-    warning   a broker repairs it or can work with it; something was lost or left               1, for HOLES alone 3
+    error     records, offsets or transactions are lost, hidden or wrong, or no broker starts   1, for HOLES alone 3
+    warning   a broker repairs it or can work with it; something was lost or left               1
     info      good to know; a sound directory may have it                                       0
 
 What a broker does "at start" is how Apache Kafka 4.3 loads a log. "After a crash" is a start without .kafka_cleanshutdown:
@@ -22,7 +22,7 @@ from kcli.inspect.verification.severities import ERROR, INFO, WARNING
 __all__ = ["ERROR", "HOLES", "INFO", "KINDS", "SEVERITIES", "WARNING", "FindingKind"]
 
 SEVERITIES = (ERROR, WARNING, INFO)
-# The kinds of warnings that say that offsets are missing and that nothing is damaged: all that a repair leaves.
+# The kinds of errors that say that offsets are missing and that nothing is damaged: a repair cannot restore records.
 HOLES = ("segment-gap", "offset-hole")
 
 

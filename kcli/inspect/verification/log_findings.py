@@ -151,7 +151,7 @@ ROWS = (
     ),
     (
         "offset-hole",
-        WARNING,
+        ERROR,
         "Offsets are missing inside a segment, and the log cleaner did not remove them: records were lost, or a repair removed "
         "them.",
         _NEVER + " Consumers skip the gap.",
@@ -159,7 +159,7 @@ ROWS = (
     ),
     (
         "segment-gap",
-        WARNING,
+        ERROR,
         "Offsets are missing before a segment, and nothing shows that the log was compacted. A segment may be lost. Or the "
         ".log of a segment is empty while its .timeindex is not.",
         "It accepts the gap. Consumers skip it.",

@@ -13,8 +13,9 @@
 
 Offsets that are missing are no fault by themselves: the log cleaner takes records away, and a broker accepts it all. Whether a
 log was cleaned is shown by the cleaner's checkpoint, by batches with fewer records than offsets, by a delete horizon, by gaps
-inside of a segment, or by the topic's name; without any of these a gap between two segments is a finding. A gap inside of a
-segment is a finding if the topic's policy is known and not compact, or if a record without a key is before it (keyless).
+inside of a segment, by a *.log.deleted whose name a segment has, or by the topic's name; without any of these a gap between two
+segments is a finding. A gap inside of a segment is a finding if the topic's policy is known and not compact, or if a record
+without a key is before it (keyless).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from kcli.format.file_names import DirectoryState, FileKind, FileState, parse_file_name
+from kcli.format.file_names import DirectoryState, FileKind, FileState
 from kcli.format.primitives import INT64_MAX
 from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.epochs import check_leader_epochs
@@ -30,7 +31,7 @@ from kcli.inspect.verification.evidence import Evidence, collect_claims, evident
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, EpochRun, PartitionOptions, PartitionResult, SegmentFacts
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
-from kcli.inspect.verification.index_ends import ends_without_log, segment_index_ends
+from kcli.inspect.verification.index_ends import segment_index_ends
 from kcli.inspect.verification.keyless import first_keyless_offset
 from kcli.inspect.verification.names import check_names
 from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
@@ -40,7 +41,7 @@ from kcli.inspect.verification.small_files import check_metadata_snapshot, check
 from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 from kcli.log.disk import Disk
-from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, base_name, read_partition
+from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, read_partition
 
 _CONFIRMED_BY_EVIDENCE = ("recovery-point-beyond-end", "high-watermark-beyond-end")
 
@@ -237,7 +238,13 @@ class PartitionVerifier:
             return True
         if (self.options.cleaner_offset or 0) >= offset:
             return True
-        return any(facts.is_thinned for facts in self._facts)
+        return any(facts.is_thinned for facts in self._facts) or self._was_swapped()
+
+    def _was_swapped(self) -> bool:
+        """True where a cleaner has put a segment in the place of one that is still to be deleted."""
+        bases = {facts.base_offset for facts in self._facts[:-1]}
+        swapped = [file for file in self.partition.others if file.state is FileState.DELETED and file.base_offset in bases]
+        return any(file.kind is FileKind.LOG and self.disk.size(file.path) for file in swapped)
 
     def _check_gaps(self) -> None:
         inner_gaps = any(facts.gaps and not facts.is_damaged for facts in self._facts)
@@ -325,15 +332,10 @@ class PartitionVerifier:
         base = self._facts[0].base_offset
         options = self.options._replace(log_start_offset=self._possible_log_start(self.end_offset))
         start = evident_start(self.disk, self.partition, options, base)
-        if start < base and (not self._is_cleaned_up_to(base) or self._has_index_below(base)):
+        if start < base:  # a cleaner keeps the name of the first segment
             message = f"missing before the first segment, which begins at offset {base}: {format_offsets(start, base)}"
             self.findings.add("segment-gap", self.partition.path, message, offset=start)
             self._missing.append((start, base))
-
-    def _has_index_below(self, base_offset: int) -> bool:
-        """True where an index with entries, whose .log is missing, is of a segment before all others."""
-        ends = ends_without_log(self.disk, self.partition)
-        return any(0 <= (parse_file_name(base_name(end.path)).base_offset or 0) < base_offset for end in ends)
 
     def _possible_log_start(self, end_offset: int) -> int:
         """The checkpointed log start offset; 0 where there is none, or where it is beyond the end of the log."""

@@ -25,6 +25,7 @@ from kcli.inspect.verification.directories import (
     check_topic_id,
     missing_partitions,
     read_root,
+    share_topics,
 )
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
@@ -99,6 +100,9 @@ class Verifier:
         self._jobs: list[Job] = []
         self._files: list[str] = []
         self._directories: list[LogDirectory] = []
+        paths = [target.log_directory.path for target in self._targets if target.log_directory is not None]
+        roots = share_topics([self._read_root(path, self._findings) for path in paths])
+        self._roots.update(zip(paths, roots, strict=True))
         for target in self._targets:
             if target.log_directory is not None:
                 self._add_directory(target.log_directory)
@@ -159,9 +163,8 @@ class Verifier:
 
     def _add_directory(self, directory: LogDirectory) -> None:
         self._directories.append(directory)
-        root = self._roots[directory.path] = self._read_root(directory.path, self._findings)
         for partition in directory.partitions:
-            self._add_partition(partition, root)
+            self._add_partition(partition, self._roots[directory.path])
 
     def _root_of(self, partition: PartitionDirectory) -> Root:
         """What the log directory that a partition lies in says; it is no target itself, so its own faults are not told."""
