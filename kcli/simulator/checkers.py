@@ -27,7 +27,7 @@ from kcli.simulator.log_image import LogImage, read_device_image, read_log_image
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 
 # Directories that nobody reads any more; they are not recovered.
-_SET_ASIDE = re.compile(r"-(delete|stray)/")
+_SET_ASIDE = re.compile(r"-(delete|stray)(/|$)")
 
 
 class _Kept(NamedTuple):
