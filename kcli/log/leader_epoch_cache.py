@@ -46,6 +46,7 @@ class LeaderEpochCache:
         self._on_change = on_change
         self.defer: Callable[[], bool] = lambda: False
         self.is_behind = False
+        self._when_followed: list[Callable[[], None]] = []
         self.version = 0
         for entry in entries:
             _assign(self._entries, entry)
@@ -129,6 +130,16 @@ class LeaderEpochCache:
     def followed(self) -> None:
         """The file holds what it was to hold, on the device."""
         self.is_behind = False
+        waiting, self._when_followed = self._when_followed, []
+        for act in waiting:
+            act()
+
+    def when_followed(self, act: Callable[[], None]) -> None:
+        """Call `act` once the file holds all entries: at once where it does. Never where the disk fails before."""
+        if self.is_behind:
+            self._when_followed.append(act)
+        else:
+            act()
 
     def _for_file(self) -> tuple[EpochStart, ...]:
         return self.entries if self._in_file is None else tuple(self._in_file)
@@ -145,8 +156,8 @@ class LeaderEpochCache:
     def _write(self) -> None:
         self.begin_to_follow()
         self._on_change(self._for_file())
-        self.is_behind = False
         self.written_epoch = self.latest_epoch
+        self.followed()
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """The epoch that wrote `offset`, or None before the first."""

@@ -28,6 +28,7 @@ writes no checkpoint then), any other task after FAULT_PAUSE_MS. Errors of the d
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from kcli.format.file_names import FileKind
@@ -171,7 +172,9 @@ class LogSweeps:
         except OSError as error:
             self._registry.take_offline(log.directory, error)
             return False
-        self._registry.deletions.add(renamed, now_ms + log.config.file_delete_delay_ms)
+        due_ms = now_ms + log.config.file_delete_delay_ms
+        # Leader epochs that begin before the first segment say that one is missing, unless it is there to be deleted.
+        log.leader_epochs.when_followed(partial(self._registry.deletions.add, renamed, due_ms))
         return bool(renamed)
 
     def flush_by_time(self, log: UnifiedLog, now_ms: int) -> None:
