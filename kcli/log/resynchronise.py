@@ -23,7 +23,8 @@ questions are asked in this order; the first yes decides:
              stated end, or does a chain of headers lead on      (the entry is lost)            or length and .index do
              from there to a batch that the .index points at?
              Or do sound batches lead from there to a damaged
-             one with the next offset?
+             one with the next offset? Does the length with one
+             bit flipped (or, if impossible, to the file's end)?
     resumed  Is there a sound batch behind the entry to which    there (all before it is        the batch is known to
              the .index points, or from which a chain of         lost)                          belong to the log
              headers leads on?
@@ -147,11 +148,11 @@ class Resynchroniser:
             proven = self._far_end_of_crc(header, followers, legacy=legacy)
         if proven is not None:
             return Continuation(proven, True)
-        if around is not None:
-            return Continuation(around, False)
-        by_records = self._end_by_records(header, stated, fits=fits)
-        if by_records is not None:
-            return Continuation(by_records, False)
+        lost = around or self._end_by_records(header, stated, fits=fits)
+        if lost is None and not continues and can_be_header(header):
+            lost = self._flipped_end(header, followers, fits=fits)
+        if lost is not None:
+            return Continuation(lost, False)
         followers = [at for at in followers if at != stated and self._chain_end(at) is None]
         is_stated = (continues and leads_on) or (fits and not followers and self._follows(header, stated))
         if is_stated or any(self._passes(at, stated) for at in followers if at < stated):
@@ -348,8 +349,8 @@ class Resynchroniser:
     def _likely_ends(self, header: RecordBatch | LegacyBatch) -> set[int]:
         """The bytes behind the entry if one bit of its length is flipped, as far as a header is there or the file ends."""
         ends = set()
-        for bit in range(31):
-            end = header.position + LOG_OVERHEAD_BYTES + (_stated_size(header) ^ (1 << bit))
+        for flip in (0, *(1 << bit for bit in range(31))):  # 0: without its sign
+            end = header.position + LOG_OVERHEAD_BYTES + (_stated_size(header) ^ flip)
             # Far away anything looks like a header of formats 0 and 1, and the CRC of what is between costs much.
             is_far = end - header.position > NEAR_END_BYTES and end != self._end
             if is_far and (end - header.position > FARTHEST_END_BYTES or plausible_header(self._file, end) is None):
@@ -357,6 +358,13 @@ class Resynchroniser:
             if end == self._end or (end < self._end and self._may_begin(end)):
                 ends.add(end)
         return ends
+
+    def _flipped_end(self, header: RecordBatch | LegacyBatch, followers: Sequence[int], *, fits: bool) -> int | None:
+        """Return the one of the `followers`, sound, to which the length leads with one bit flipped; see the module's head."""
+        ends = self._likely_ends(header)
+        sound = [at for at in followers if at in ends and self._chain_end(at) is None and is_sound(self._file, at)]
+        is_at_end = not followers and not fits and self._end in ends
+        return sound[0] if len(sound) == 1 else self._end if is_at_end else None
 
     def _may_begin(self, position: int) -> bool:
         header = header_at(self._file, position)

@@ -116,7 +116,9 @@ class RangeWalker:
             fault = (BAD_OFFSETS, f"the batch reaches offset {header.last_offset}, {part.bound_offset} comes behind it")
         elif header.base_offset > last_offset + 1:
             behind = _next_base(reader, batch.end_position)
-            if behind is not None and last_offset < behind <= header.last_offset:
+            # One that leaves no room for this batch is wrong itself.
+            least = last_offset + 1 + header.last_offset - header.base_offset
+            if behind is not None and least < behind <= header.last_offset:
                 fault = (BAD_OFFSETS, f"the batch reaches offset {header.last_offset}, {behind} comes behind it")
         return None if fault is None else Fault(part, header.position, batch.end_position, *fault, batch)
 

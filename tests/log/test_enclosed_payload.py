@@ -242,3 +242,30 @@ def test_two_wrong_bits_of_a_compressed_batch_hide_no_batch_behind_it(tmp_path: 
     found = read_batches(tmp_path / f"{0:020}.log", before + outer + b"".join(others))
     starts = [len(before + outer), len(before + outer + others[0])]
     assert [at for at, is_sound in found if is_sound] == [0, *starts]
+
+
+@pytest.mark.parametrize("is_last", [True, False], ids=["at the end", "in the middle"])
+def test_a_length_with_one_wrong_bit_leads_to_the_next_batch_though_a_record_is_damaged_too(
+    tmp_path: Path, is_last: bool
+) -> None:
+    """No CRC and no record shows the end; the payload ends where the batch does."""
+    before, outer, behind = batch(0, b"v", b"v"), compressed(5, b"?" * 30 + batch(7, FORGED, FORGED)), batch(6, b"v", b"v")
+    outer[8] ^= 0x80
+    outer[61] ^= 0x02
+    path = tmp_path / f"{0:020}.log"
+    path.write_bytes(before + outer + (b"" if is_last else behind))
+    with SegmentReader(OsDisk(), str(path)) as reader:
+        found = [one.position for one in reader.batches() if isinstance(one, LogBatch) and one.is_valid]
+    assert found == [0] + ([] if is_last else [len(before) + len(outer)])
+
+
+def test_records_that_reach_over_the_stated_end_do_not_hide_the_next_batch(tmp_path: Path) -> None:
+    """The stated end is four bytes before the next batch, and the first record's length goes beyond it."""
+    before, outer, behind = batch(0, b"v", b"v"), bytearray(batch(5, b"v" * 200, b"v")), batch(10, b"v" * 200, b"v")
+    outer[11] ^= 0x04
+    outer[62] ^= 0x10
+    path = tmp_path / f"{0:020}.log"
+    path.write_bytes(before + outer + behind)
+    with SegmentReader(OsDisk(), str(path)) as reader:
+        found = [one.position for one in reader.batches() if isinstance(one, LogBatch) and one.is_valid]
+    assert found == [0, len(before) + len(outer)]

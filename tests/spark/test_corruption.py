@@ -242,3 +242,12 @@ def test_no_read_begins_within_payload(payload_log: Path, first: int, on_corrupt
     rows = rows_of(payload_log, onCorrupt=on_corrupt, startingOffsets=offsets)
     assert [row["offset"] for row in rows] == list(range(first, 12))
     assert b"forged" not in {row["value"] for row in rows}
+
+
+def test_a_batch_is_not_held_for_wrong_where_the_next_one_leaves_it_no_room(tmp_path: Path) -> None:
+    """A cleaner took what was before it; the base offset behind it is zeros, and the wrong one of the two."""
+    batches = [sound_batch(10, 2).encode(), bytearray(sound_batch(12, 2).encode()), sound_batch(17, 3).encode()]
+    batches[1][:16] = bytes(16)
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020}.log").write_bytes(b"".join(batches))
+    assert [row["offset"] for row in rows_of(tmp_path / "t-0", onCorrupt="skip")] == [10, 11, 17, 18, 19]
