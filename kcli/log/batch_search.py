@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
 
+_LAST_OFFSET_END = 27  # the byte behind the last offset in a header
 # A record's length, attributes, two deltas, two lengths and the number of its headers, each one byte.
 _LEAST_RECORD_BYTES = 6
 _RECORD_PROBE_BYTES = 16
@@ -177,6 +178,19 @@ def plausible_header(file: DiskFile, position: int) -> RecordBatch | None:
     """The header of format 2 at a byte where every field of it but the length is one that Kafka writes, else None."""
     header = header_at(file, position)
     return header if isinstance(header, RecordBatch) and can_be_header(header) else None
+
+
+def torn_header(file: DiskFile, position: int) -> RecordBatch | None:
+    """The header of format 2 that the end of the file cuts off behind its last offset, else None.
+
+    What is cut off is as if the batch had as many records as offsets.
+    """
+    head = file.read_at(position, HEADER_BYTES)
+    if not _LAST_OFFSET_END <= len(head) < HEADER_BYTES:
+        return None
+    header = RecordBatch(position, *HEADER.struct.unpack(head[:_LAST_OFFSET_END] + bytes(HEADER_BYTES - _LAST_OFFSET_END)))
+    header = header._replace(record_count=header.last_offset_delta + 1)
+    return header if can_be_header(header) else None
 
 
 def begins_below(file: DiskFile, base_offset: int) -> bool:

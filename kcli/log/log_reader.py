@@ -46,7 +46,7 @@ from kcli.format.record_batch import (
     MIN_ENTRY_SIZE_1,
     RecordBatch,
 )
-from kcli.log.batch_search import plausible_header, streamed_crc, zeros_follow
+from kcli.log.batch_search import plausible_header, streamed_crc, torn_header, zeros_follow
 from kcli.log.disk import Disk, DiskFile
 from kcli.log.index_places import IndexPlaces
 from kcli.log.record_windows import RecordScanner, RecordWindow, open_windows
@@ -240,7 +240,7 @@ class SegmentReader:
                 entry = position if suspect is None else suspect
                 found = self._behind(entry, end, floor, legacy=legacy or entry == 0).position
                 suspect = None
-                damaged = plausible_header(self.file, position)
+                damaged = plausible_header(self.file, position) or torn_header(self.file, position)
             yield Damage(position, end if found is None else found, kind, message, damaged)
             if found is None:
                 return

@@ -91,6 +91,18 @@ def test_a_first_segment_that_is_gone_with_its_indexes_is_missing_where_the_lead
     assert (holes(plan), root.shutdown) == ([(0, 24)], NO_LONGER_CLEAN)
 
 
+@pytest.mark.parametrize(("left", "end"), [(60, 7), (27, 7), (26, 3)])
+def test_a_torn_header_says_how_far_the_log_reached(tmp_path: Path, left: int, end: int) -> None:
+    """Its offsets were given out, and its first bytes tell which."""
+    path = partition(tmp_path, "t-0", [batch(0, 3)])
+    root_files(tmp_path, clean=False)
+    with (path / f"{0:020}.log").open("ab") as log:
+        log.write(batch(3, 4).encode()[:left])
+    plan, _ = repair(tmp_path)
+    assert plan.log_end_offset == end
+    assert holes(plan) == ([(3, 7)] if end > 3 else [(3, None)])
+
+
 @pytest.mark.parametrize("size_bytes", [0, 9])
 def test_a_segment_that_was_cleaned_before_the_cleaners_checkpoint_was_written(tmp_path: Path, size_bytes: int) -> None:
     """The file that the cleaned segment replaced is still to be deleted; an empty one shows nothing: it had no records."""

@@ -8,7 +8,8 @@
     a producer snapshot that can be read              the offset in its name                  where no segment is left, or two
                                                                                                 snapshots differ (see below)
     the header of a damaged batch at the log's end    the offset behind it                    yes, where the header's count
-                                                                                                and its last offset agree
+                                                                                                and its last offset agree, or
+                                                                                                the file ends between the two
     a sound batch out of order that continues the     the offset behind it                    yes
       log's last batch exactly
     an empty segment                                  the offset in its name                  yes: a log is rolled where it ends
