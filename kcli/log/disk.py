@@ -317,6 +317,15 @@ def _open_read_only(path: str) -> int:
         return os.open(path, flags | getattr(os, "O_NOATIME", 0))
     except PermissionError:
         return os.open(path, flags)
+    except FileNotFoundError:
+        raise _missing(path) from None
+
+
+def _missing(path: str) -> OSError:
+    """The error of a path that leads to no file. A symbolic link is there all the same: nobody has removed it."""
+    if os.path.islink(path):
+        return OSError(errno.ELOOP, "it is a symbolic link to a file that does not exist", path)
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 class OsDisk:
@@ -348,7 +357,10 @@ class OsDisk:
 
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
-        return os.stat(path).st_size
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            raise _missing(path) from None
 
     def file_id(self, path: str) -> int:
         """The file's inode number."""

@@ -144,8 +144,9 @@ class PartitionDirectory(NamedTuple):
 
 
 def is_file_name(name: str) -> bool:
-    """True for the name of a file that Kafka writes: a directory of that name is in its way."""
-    return parse_file_name(name).is_regular
+    """True for the name of a file that Kafka writes and opens: a directory of that name is in its way."""
+    parsed = parse_file_name(name)
+    return parsed.is_regular and parsed.kind is not FileKind.UNKNOWN and parsed.state is FileState.CURRENT
 
 
 def log_bytes(disk: Disk, partition: PartitionDirectory) -> int:

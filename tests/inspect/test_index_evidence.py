@@ -13,10 +13,10 @@ from kcli.format.metadata_files import MetaProperties
 from kcli.format.records import Record, encode_records
 from kcli.inspect.description.cluster_topics import ClusterTopics
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
-from kcli.inspect.repairing.repair_plan import PartitionPlan
+from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError
 from kcli.inspect.verification.directories import Root, share_topics
 from kcli.log.disk import OsDisk
-from kcli.log.log_directory import Checkpoints, PartitionDirectory, read_partition
+from kcli.log.log_directory import DIRECTORY_NOT_FILE, Checkpoints, PartitionDirectory, read_partition
 from kcli.log.quarantine import Quarantine
 from tests.damage.layout import patch
 from tests.inspect.verified import batch, codes, entry, marker, partition, root_files, verify
@@ -212,3 +212,33 @@ def test_an_entry_of_the_txnindex_may_begin_at_the_log_start(tmp_path: Path) -> 
     assert "txnindex-mismatch" not in codes(verify(tmp_path))
     (path / f"{5:020}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 7, 6, 7, 9))
     assert "txnindex-mismatch" in codes(verify(tmp_path))
+
+
+def test_a_symbolic_link_to_nothing_is_not_a_file_that_vanished(tmp_path: Path) -> None:
+    """What depends on the file is checked all the same, and a repair leaves it to people."""
+    path = partition(tmp_path, "t-0", [batch(0, 5)], [batch(5, 5)])
+    root_files(tmp_path, recovery_point={"t-0": 10}, replication={"t-0": 10})
+    log = path / f"{5:020}.log"
+    log.rename(tmp_path / "kept")
+    log.symlink_to(tmp_path / "gone")
+    report = verify(tmp_path)
+    assert {"file-unreadable", "records-missing"} <= codes(report)
+    assert [one.message for one in report.findings if one.file == str(log)] == [
+        "the file cannot be read: it is a symbolic link to a file that does not exist"
+    ]
+    with pytest.raises(OSError, match="symbolic link"):
+        repair(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["partition.metadata", "leader-epoch-checkpoint", f"{0:020}.index"])
+def test_a_directory_in_the_place_of_a_file(tmp_path: Path, name: str) -> None:
+    """Kafka does not load the log: people have to move it away before anything else is done."""
+    path = partition(tmp_path, "t-0", [batch(0, 5)])
+    root_files(tmp_path, recovery_point={"t-0": 5}, replication={"t-0": 5})
+    (path / name).unlink()
+    (path / name).mkdir()
+    found = [(one.code, one.message) for one in verify(tmp_path).findings if one.file == str(path / name)]
+    assert found == [("file-unreadable", DIRECTORY_NOT_FILE)]
+    assert "partition-metadata-missing" not in codes(verify(tmp_path))
+    with pytest.raises(RepairError, match="move it away, then repair"):
+        repair(tmp_path)

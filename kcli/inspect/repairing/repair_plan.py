@@ -49,7 +49,7 @@ from kcli.inspect.verification.sound_files import keep_sound_files
 from kcli.log.disk import Disk
 from kcli.log.indexes import IndexSettings
 from kcli.log.leftovers import finish_leftovers
-from kcli.log.log_directory import DIRECTORY_NOT_FILE, base_name, join_path, read_partition
+from kcli.log.log_directory import DIRECTORY_NOT_FILE, base_name, is_file_name, join_path, read_partition
 from kcli.log.log_loader import LoadedLog, LoadSettings, load_log
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.log_segment import LogRefusedError
@@ -141,8 +141,7 @@ class _Planner:
 
     def plan(self) -> PartitionPlan:
         for name in read_partition(self.planned.disk, self.directory).directories:
-            file = parse_file_name(name)
-            if file.kind is FileKind.LOG and file.state is FileState.CURRENT:
+            if is_file_name(name):
                 raise RepairError(f"{join_path(self.directory, name)}: {DIRECTORY_NOT_FILE}, then repair")
         before = self._verify(self.planned.disk, self.settings.options)
         if not self.settings.like_kafka and all(finding.code in HOLES for finding in serious(before.findings)):

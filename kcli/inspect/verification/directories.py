@@ -261,7 +261,8 @@ def check_topic_id(
     is_known_to = topics is not None and not root.is_live and partition.topic != METADATA_TOPIC
     if path is None:
         is_kraft = root.meta is not None and root.meta.version >= _KRAFT_VERSION
-        if is_kraft and not root.is_live and not partition.is_metadata_log:
+        is_other = FileKind.PARTITION_METADATA.value in partition.directories  # which is a finding of its own
+        if is_kraft and not root.is_live and not partition.is_metadata_log and not is_other:
             message = "there is no partition.metadata in the partition's directory"
             findings.add("partition-metadata-missing", partition.path, message)
         if topics is not None and is_known_to and partition.topic in topics.ids:

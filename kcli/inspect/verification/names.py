@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
 from kcli.inspect.verification.findings import FindingList
-from kcli.log.log_directory import DIRECTORY_NOT_FILE, FoundFile, PartitionDirectory
+from kcli.log.log_directory import DIRECTORY_NOT_FILE, FoundFile, PartitionDirectory, is_file_name
 
 _INDEXES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 _SEGMENT_FILES = (FileKind.LOG, FileKind.PRODUCER_SNAPSHOT, *_INDEXES)
@@ -48,7 +48,7 @@ def check_names(partition: PartitionDirectory, findings: FindingList, *, is_live
             findings.add("file-unknown", file.path, f"{file.parsed.sentence()} in a partition's directory")
     for name in partition.directories:
         path = f"{partition.path.rstrip('/')}/{name}"
-        if name in segments:
+        if is_file_name(name):
             findings.add("file-unreadable", path, DIRECTORY_NOT_FILE)
         else:
             findings.add("file-unknown", path, "a directory inside a partition's directory")
