@@ -6,6 +6,7 @@ a log directory that Kafka wrote, with the damage of DAMAGES[NAME]. KCLI_WRITE_D
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -118,3 +119,58 @@ def test_every_example_is_run() -> None:
     page = PAGE.read_text()
     assert [found[2] for found in BLOCK.finditer(page)] == list(DAMAGES)
     assert page.count("```console") == len(DAMAGES)
+
+
+def wrong_offset(logs: Path) -> None:
+    """One bit of a base offset, which no CRC covers; and a segment under another name."""
+    log = logs / "orders-0/00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[1548 + 6] ^= 1
+    log.write_bytes(data)
+    for path in (logs / "odd-records-0").glob("00000000000000000004.*"):
+        path.rename(path.with_name(f"{9:020}{path.suffix}"))
+
+
+def files_of(logs: Path) -> dict[str, bytes]:
+    """All files of a log directory but .lock, which a repair takes."""
+    return {
+        str(path.relative_to(logs)): path.read_bytes() for path in logs.rglob("*") if path.is_file() and path.name != ".lock"
+    }
+
+
+def undo(logs: Path, plan: str, printed: str, quarantine: Path) -> None:
+    """The three steps of the page, by the plan as text, what the repair printed as JSON, and its manifest."""
+    changes = [line for line in map(json.loads, printed.splitlines()) if line["type"] == "change"]
+    for change in changes:
+        if change["kind"] == "write":
+            Path(change["path"]).unlink()
+    for change in reversed(changes):
+        if change["kind"] == "rename":
+            Path(change["target"]).rename(change["path"])
+    kept = json.loads((quarantine / "manifest.json").read_text())["kept"]
+    for entry in kept:
+        if entry["bytes"] is None:
+            shutil.copy(quarantine / entry["kept_as"], logs / entry["file"])
+    corrected = {words[1].rstrip(":") for line in plan.splitlines() if (words := line.split())[:1] == ["correct"]}
+    for entry in kept:
+        if entry["bytes"] is not None:
+            path, (start, end) = logs / entry["file"], entry["bytes"]
+            data, gone = path.read_bytes(), (quarantine / entry["kept_as"]).read_bytes()
+            path.write_bytes(data[:start] + gone + data[end if path.name in corrected else start :])
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES.values(), wrong_offset])
+def test_a_repair_is_undone_as_the_page_says(
+    damage: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every file is as before, byte for byte."""
+    logs = tmp_path / "LOGDIR"
+    make_log_directory(logs)
+    damage(logs)
+    before = files_of(logs)
+    main(["verify", "--repair", str(logs)])
+    plan = capfd.readouterr().out
+    main(["verify", "--repair", "--apply", "--output", "json", str(logs)])
+    assert files_of(logs) != before
+    undo(logs, plan, capfd.readouterr().out, tmp_path / "LOGDIR.quarantine" / "1")
+    assert files_of(logs) == before
