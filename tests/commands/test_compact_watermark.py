@@ -124,11 +124,23 @@ def test_a_low_high_watermark_stops_the_round_and_is_named(logs: Path, capfd: py
     assert rows_in(logs / NAMES[0]) == last_of_each_key(rows, active_base(logs / NAMES[0]))
 
 
-def test_a_high_watermark_beyond_the_log_end_is_the_log_end(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """As Kafka lowers it when it starts."""
+def test_a_high_watermark_beyond_the_log_end_is_wrong_after_a_clean_stop(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Kafka would lower it to the log end, and so count every record as committed. A repair does not believe it either."""
     root_files(logs, replication=dict.fromkeys(NAMES, END + 1000))
     rows = rows_in(logs / NAMES[0])
-    assert run("--active", "--output", "json", logs / NAMES[0]) == 0
+    assert run("--active", logs / NAMES[0]) == 1
+    assert f"(the checkpointed one is {END + 1000}, and the log ends at {END})" in capfd.readouterr().out
+    assert rows_in(logs / NAMES[0]) == rows
+
+
+def test_a_high_watermark_beyond_the_log_end_is_the_log_end_after_a_crash(
+    logs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As Kafka lowers it when it starts: the crash took the end of the log, and what is left was committed."""
+    (logs / ".kafka_cleanshutdown").unlink()
+    root_files(logs, clean=False, replication=dict.fromkeys(NAMES, END + 1000))
+    rows = rows_in(logs / NAMES[0])
+    assert run("--unclean", "--active", "--output", "json", logs / NAMES[0]) == 0
     assert [plan["assumedCommitted"] for plan in told(capfd)["plan"]] == [False]
     assert rows_in(logs / NAMES[0]) == last_of_each_key(rows, END)
 

@@ -201,7 +201,12 @@ class PartitionCleaning:
                 f"{job.path}: its log needs a recovery, which would cut records; it is left as it was: start the broker "
                 f"and stop it, or repair it with `kcli verify --repair --apply {job.path}`"
             )
-        committed = log.log_end_offset if job.options.assume_committed else job.high_watermark
+        high_watermark, end_offset = job.high_watermark, log.log_end_offset
+        if high_watermark is not None and high_watermark > end_offset and not job.options.is_unclean:
+            # After a clean stop the two agree: a wrong one proves nothing. After a crash Kafka lowers it to the log end.
+            fault = f"the checkpointed one is {high_watermark}, and the log ends at {end_offset}"
+            self._job = job = job._replace(high_watermark=None, watermark_fault=fault)
+        committed = end_offset if job.options.assume_committed else job.high_watermark
         log.update_high_watermark(log.log_start_offset if committed is None else committed)
         return log
 
