@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from contextlib import suppress
@@ -19,6 +20,7 @@ from kcli.log.disk import OsDisk
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kcli.inspect.description.cluster_topics import ClusterTopics
     from kcli.spark.incremental import IncrementalRun
     from kcli.spark.parquet_export import ExportOptions, ExportResult
     from kcli.spark.planning import OffsetRange
@@ -139,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
     code = EXIT_CANNOT_RUN
     try:
         wanted = check_export(options)
+        check_topics(wanted, args.paths)
         result, partitions, wanted = _export(args, options, wanted)
     except UnknownTopicError as error:
         sentences = [f"{', '.join(args.paths)}: {missing_name('topic', topic, error.known)}" for topic in error.missing]
@@ -162,6 +165,37 @@ def run(args: argparse.Namespace) -> int:
             members = {**head, "logSizeInBytes": _size_bytes(wanted), **account}
             Path(args.report).write_text(json.dumps(members) + "\n", "utf-8")
     return code
+
+
+def check_topics(wanted: list[OffsetRange], paths: Sequence[str]) -> None:
+    """Raises ExportError for a partition, not named itself, that has another topic id than the metadata log beside it has."""
+    from kcli.format.file_names import FileKind
+    from kcli.format.primitives import CorruptCheckpointError
+    from kcli.inspect.verification.directories import read_topics
+    from kcli.log.log_dir_owner import topic_id_conflict
+    from kcli.log.log_directory import join_path, read_topic_id
+    from kcli.spark.spark_errors import ExportError
+
+    disk, named = OsDisk(), {os.path.realpath(path) for path in paths}
+    topics: dict[str, ClusterTopics | None] = {}
+    for directory in (offsets.partition.directory for offsets in wanted):
+        root = directory.log_directory
+        if root not in topics:
+            # A running broker's metadata log is ahead of or behind its directories.
+            topics[root] = None if disk.is_locked(join_path(root, FileKind.LOCK.value)) else read_topics(disk, root)
+        known = topics[root]
+        expected = None if known is None else known.ids.get(directory.topic)
+        path = directory.file(FileKind.PARTITION_METADATA)
+        if known is None or expected is None or path is None or os.path.realpath(directory.path) in named:
+            continue
+        with suppress(CorruptCheckpointError):
+            topic_id = read_topic_id(disk, directory)
+            if topic_id is not None and topic_id != expected:
+                conflict = topic_id_conflict(directory.topic, path, topic_id, known.path, expected)
+                raise ExportError(
+                    f"{conflict}: the partition is of another topic of that name, deleted since or of another cluster; move it "
+                    f"away, or export it by itself ({directory.path})"
+                )
 
 
 def _failed(sentences: list[str], code: int, account: dict[str, object]) -> int:
@@ -358,7 +392,9 @@ def summary(options: ExportOptions, result: ExportResult, partitions: list[Key])
             lines.append(f"{key[0]}-{key[1]}: {report.rows[key]} rows" + (f"; {'; '.join(notes)}" if notes else ""))
     if result.to_high_watermark:
         rest = f", of {result.to_log_end} to the end of the log" if result.to_log_end else ""
-        lines.append(f"records of {result.to_high_watermark} partitions are read up to the high watermark{rest}")
+        lines.append(
+            f"records of {format_count(result.to_high_watermark, 'partition')} are read up to the high watermark{rest}"
+        )
     if run is not None and not offsets:
         since = f" since run {run.before.run}" if run.before is not None else ""
         lines.append(f"nothing new{since}: no rows written to {options.out}")

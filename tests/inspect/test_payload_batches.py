@@ -13,6 +13,7 @@ import pytest
 
 from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, read_header
 from kcli.format.records import Header, Record, encode_records
+from kcli.inspect.repairing.repair_plan import RepairSettings, plan_partition
 from kcli.inspect.repairing.salvage import LogSalvager
 from kcli.log.disk import OsDisk
 from kcli.log.log_reader import BAD_SIZE, LOST_PLACE, TRUNCATED, Damage, SegmentReader
@@ -167,6 +168,9 @@ def test_a_candidate_inside_is_a_remark_and_taken_on_request_only(tmp_path: Path
     assert (kept, lost, inner) == ([0, 5], [(10, None)], 2)
     kept, lost, inner = log.salvage(take_inner=True)
     assert (kept, lost, inner) == ([0, 5, 15, 20], [(10, 15), (25, None)], 2)
+    plan = plan_partition(OsDisk(), str(tmp_path / "t-0"), RepairSettings(take_inner=True))
+    assert (15, 25) in [(hole.first_offset, hole.end_offset) for hole in plan.holes], "what is taken counts as lost"
+    assert plan.loses_records
     with SegmentReader(OsDisk(), str(log.path)) as reader:
         kinds = [found.kind for found in reader.batches() if isinstance(found, Damage)]
     assert kinds == [LOST_PLACE]

@@ -14,6 +14,8 @@ import pytest
 
 from kcli.commands import to_parquet
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
+from kcli.format.kafka_uuid import Uuid
+from kcli.inspect.description.cluster_topics import ClusterTopics
 from kcli.inspect.quantities import format_bytes
 from kcli.spark import parquet_export
 from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, check_export, export
@@ -192,6 +194,27 @@ def test_spark_draws_its_progress_on_terminals_only(
     assert asked[1]["spark.ui.showConsoleProgress"] == "false"
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_partition_of_another_topic_of_the_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_named: bool
+) -> None:
+    """Its topic id is not the one in the metadata log beside it; who names its directory means it."""
+    build(tmp_path / "logs")
+    (tmp_path / "logs/text-1/partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    topics = ClusterTopics("/there", {"text": Uuid.parse("AAAAAAAAAAAAAAAAAAAAAg")}, {}, {}, "", {})
+    monkeypatch.setattr("kcli.inspect.verification.directories.read_topics", lambda disk, path: topics)
+
+    def started(*_: object) -> None:
+        raise ExportError("enough")
+
+    monkeypatch.setattr(to_parquet, "_export", started)
+    paths = [str(tmp_path / "logs/text-1")] if is_named else [str(tmp_path / "logs")]
+    code = to_parquet.run(parse(*paths, "--out", str(tmp_path / "out")))
+    err = capfd.readouterr().err
+    assert code == EXIT_CANNOT_RUN
+    assert ("is of another topic of that name" in err) == (not is_named) == ("enough" not in err)
+
+
 def test_reports_add_up() -> None:
     """Reports of tasks sum, in any order, to one account."""
     reports = []
@@ -293,7 +316,7 @@ def test_the_account_says_where_reading_ended(run: Run, tmp_path: Path) -> None:
     code, out, _ = run(tmp_path / "logs", "--out", tmp_path / "out", "--isolation", "read_committed")
     assert code == EXIT_OK
     assert "text-1: 3 rows; 1 records at or above the checkpointed high watermark left out\n" in out
-    assert "records of 1 partitions are read up to the high watermark, of 1 to the end of the log\n" in out
+    assert "records of 1 partition are read up to the high watermark, of 1 to the end of the log\n" in out
 
 
 @pytest.mark.spark

@@ -422,6 +422,9 @@ class _Planner:
                 self.planned.write_at(path, mend.position, mend.data)
             self.remarks += [Remark(path, inner.message(self.settings.take_inner)) for inner in salvage.inner]
             self.takes_inner |= self.settings.take_inner and bool(salvage.inner)
+            for inner in salvage.inner if self.settings.take_inner else ():
+                first_offset, last_offset = inner.batches[0].base_offset, inner.batches[-1].last_offset
+                self.holes.add(first_offset, last_offset + 1, "what is kept may be payload of the damaged batch", path)
             self.displaced += [(path, first, last) for first, last in salvage.displaced]
             self._cut(path, salvage.cuts, next_base)
             if salvage.cuts and not salvage.kept and next_base is not None:
