@@ -76,6 +76,7 @@ class SegmentVerifier:
         self._gatherer = StepGatherer(on_step)
         self._stops = list(options.stops)
         self._after_damage = False
+        self._damage: list[tuple[str, int, str]] = []  # code, byte, sentence of what is damaged since the last sound batch
         self._epoch: EpochRun | None = None  # the present one; its last offset changes with every batch
         self._last_of_epoch = 0
         self._below_start = options.log_start_offset > segment.base_offset
@@ -101,6 +102,7 @@ class SegmentVerifier:
                     self._take_stretch(step)
         finally:
             self._walk.close()
+            self._tell_damage("")
         self._gatherer.flush()
         self._end_epoch()
         self.facts.gap_offset = self._gatherer.gap_offset
@@ -137,7 +139,7 @@ class SegmentVerifier:
             if isinstance(header, RecordBatch):
                 expected = facts.end_offset if facts.stated_end is None else facts.stated_end
                 facts.stated_end = stated_next_offset(header, expected) or facts.stated_end
-        self._findings.add(code, self._segment.log, message, position=position)
+        self._damage.append((code, position, message))
         self._gatherer.flush()
         self._gatherer.is_after_damage = True
         self.facts.is_damaged = True
@@ -147,6 +149,14 @@ class SegmentVerifier:
             self._index.skip(position, end_position)
         if self._times is not None:
             self._times.skip()
+
+    def _tell_damage(self, clause: str) -> None:
+        """Add what was found damaged since the last sound batch, the last one with a clause on the offsets between."""
+        for number, (code, position, message) in enumerate(self._damage, 1):
+            self._findings.add(
+                code, self._segment.log, message + (clause if number == len(self._damage) else ""), position=position
+            )
+        self._damage.clear()
 
     def _take_stretch(self, stretch: Stretch) -> None:
         rows, count = self._walk.rows, stretch.rows
@@ -245,6 +255,7 @@ class SegmentVerifier:
                 facts.gap_ranges.append((expected, base))
         if base != expected and expected >= 0:
             self._note_gap(base)
+        self._tell_damage(f"; no sound batch has {format_offsets(expected, base)}" if 0 <= expected < base else "")
         if self._after_damage:
             self._note_gap(last)
             if facts.damaged:
