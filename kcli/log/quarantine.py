@@ -6,20 +6,23 @@
         <partition>/<file>          a file that was removed or replaced
         <partition>/<file>.bytes-<start>-<end>    bytes [start, end) of a file that stays
 
-    manifest.json  {"version": 1, "log_directory": ..., "complete": false | true, "kept": [ENTRY, ...], "clean_stop": STOP}
+    manifest.json  {"version": 1, "log_directory": ..., "complete": false | true, "kept": [ENTRY, ...], "clean_stop": STOP,
+                    "lost": [LOST, ...]}
     ENTRY          {"file": name in the log directory, "kept_as": name in the folder, "bytes": [start, end] | null, "why": ...}
+    LOST           {"partition": directory's name, "topic_id": ..., "offsets": [[first, end), ...]}; topic_id "": not known
     STOP           {name of an offset checkpoint: [digest, ...], ...}, empty where the directory was not stopped cleanly
 
-It is for people: kcli reads nothing of it again but STOP (kcli.log.clean_stops). It must not lie inside a log directory: a
-broker does not start with a directory there whose name is not that of a partition.
+It is for people: kcli reads nothing of it again but STOP (kcli.log.clean_stops) and LOST, which `kcli verify` names. It must
+not lie inside a log directory: a broker does not start with a directory there whose name is not that of a partition.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.log.disk import Disk
@@ -40,23 +43,46 @@ def default_folder(log_directory: str) -> str:
     return (log_directory.rstrip("/") or "/") + DEFAULT_SUFFIX
 
 
-def read_clean_stops(disk: Disk, folder: str, log_directory: str) -> list[CheckpointDigests]:
-    """Return what the repairs in a quarantine say of clean stops of a log directory; what cannot be read says nothing."""
-    found: list[CheckpointDigests] = []
+class LostOffsets(NamedTuple):
+    """The offsets [first, end) of a partition that a repair has named as lost; `partition` is its directory's name."""
+
+    partition: str
+    topic_id: str
+    offsets: tuple[tuple[int, int], ...]
+
+
+def _manifests(disk: Disk, folder: str, log_directory: str) -> Iterator[dict[str, object]]:
+    """Yield the manifests of the repairs of a log directory; what cannot be read is passed over."""
     if not disk.is_directory(folder):
-        return found
+        return
     with suppress(OSError):
         for number in disk.list_directory(folder):
             path = join_path(join_path(folder, number), MANIFEST)
             with suppress(OSError, ValueError):
-                manifest = json.loads(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)) if disk.exists(path) else {}
-                stop = manifest.get("clean_stop") if isinstance(manifest, dict) else None
-                if (
-                    isinstance(stop, dict)
-                    and stop
-                    and base_name(str(manifest.get("log_directory"))) == base_name(log_directory)
-                ):
-                    found.append({str(name): list(map(str, digests)) for name, digests in stop.items()})
+                manifest = json.loads(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)) if disk.exists(path) else None
+                if isinstance(manifest, dict) and base_name(str(manifest.get("log_directory"))) == base_name(log_directory):
+                    yield manifest
+
+
+def read_clean_stops(disk: Disk, folder: str, log_directory: str) -> list[CheckpointDigests]:
+    """Return what the repairs in a quarantine say of clean stops of a log directory; what cannot be read says nothing."""
+    stops = (manifest.get("clean_stop") for manifest in _manifests(disk, folder, log_directory))
+    return [
+        {str(name): list(map(str, digests)) for name, digests in stop.items()}
+        for stop in stops
+        if isinstance(stop, dict) and stop
+    ]
+
+
+def read_lost(disk: Disk, folder: str, log_directory: str) -> list[LostOffsets]:
+    """Return what the repairs in a quarantine have named as lost of a log directory; what cannot be read says nothing."""
+    found: list[LostOffsets] = []
+    for manifest in _manifests(disk, folder, log_directory):
+        lost = manifest.get("lost")
+        for one in lost if isinstance(lost, list) else ():
+            with suppress(KeyError, TypeError, ValueError):
+                offsets = tuple((int(first), int(end)) for first, end in one["offsets"])
+                found.append(LostOffsets(str(one["partition"]), str(one["topic_id"]), offsets))
     return found
 
 
@@ -70,6 +96,7 @@ class Quarantine:
         self._numbered = ""
         self._entries: list[dict[str, object]] = []
         self._clean_stop: CheckpointDigests = {}
+        self._lost: list[LostOffsets] = []
 
     @property
     def path(self) -> str:
@@ -79,6 +106,10 @@ class Quarantine:
     def note_clean_stop(self, digests: CheckpointDigests) -> None:
         """Have the next manifest say that the directory was stopped cleanly and is as it was; with {} it does not."""
         self._clean_stop = digests
+
+    def note_lost(self, lost: LostOffsets) -> None:
+        """Have the next manifest name offsets of a partition as lost."""
+        self._lost.append(lost)
 
     def free_bytes(self, beside: str) -> int | None:
         """Return how many bytes may be written here, None where that is the file system of `beside`. Raises OSError."""
@@ -137,6 +168,7 @@ class Quarantine:
             "complete": complete,
             "kept": self._entries,
             "clean_stop": self._clean_stop,
+            "lost": [one._asdict() for one in self._lost],
         }
         text = json.dumps(manifest, indent=1, ensure_ascii=False)
         self._disk.write_file(join_path(self._make_folder(), MANIFEST), text.encode("utf-8", "surrogateescape") + b"\n")

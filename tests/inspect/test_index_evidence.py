@@ -61,7 +61,8 @@ def test_a_segment_that_was_cut_between_two_batches_has_lost_what_its_indexes_sh
     assert "segment-gap" in codes(verify(tmp_path))
     plan, root = repair(tmp_path)
     assert (holes(plan), root.shutdown) == ([(13, 20)], NO_LONGER_CLEAN)
-    assert holes(repair(tmp_path)[0]) == []
+    assert "offset-hole" in codes(verify(tmp_path)), "the quarantine remembers it"
+    assert holes(repair(tmp_path)[0]) == [(13, 20)]
 
 
 def test_a_first_segment_of_which_only_the_indexes_are_left_is_named(tmp_path: Path, log: Path) -> None:

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.repairing.holes import Hole, Holes, without
-from kcli.inspect.repairing.offset_ranges import OffsetRanges
 
 END = 40
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kcli.format.file_names import parse_file_name
 from kcli.format.primitives import INT64_MAX
-from kcli.inspect.repairing.offset_ranges import OffsetRanges
+from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.verification.facts import PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import serious

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, RecordBatch
-from kcli.inspect.repairing.offset_ranges import OffsetRanges
+from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.log.batch_search import least_offset, stated_next_offset
 from kcli.log.batch_walk import first_offset
 from kcli.log.header_walk import HeaderWalk

@@ -23,6 +23,7 @@ partitions of a log directory are repaired, files of the directory change in the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from kcli.format import limits
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.metadata_files import decode_meta_properties
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import CorruptCheckpointError, FormatError
 from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
 from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root, read_topics
 from kcli.inspect.verification.findings import Finding, FindingList, serious
@@ -42,15 +43,17 @@ from kcli.log.log_directory import (
     LogDirectory,
     PartitionDirectory,
     Target,
+    base_name,
     is_partition_directory,
     join_path,
     parent_path,
     read_log_directory,
     read_partition,
+    read_topic_id,
     read_uncleanable_partitions,
 )
 from kcli.log.planned_disk import REMOVE, REWRITE, WRITE, Change, PlannedDisk
-from kcli.log.quarantine import Quarantine
+from kcli.log.quarantine import LostOffsets, Quarantine
 
 # How many partitions a change of a checkpoint names.
 MOST_CULPRITS = 5
@@ -292,6 +295,7 @@ class LogDirectoryRepair:
     def apply(self, partition: PartitionDirectory, quarantine: Quarantine) -> PartitionPlan:
         """Plan the repair of one partition and carry it out; the lock must be held. Raises RepairError and OSError."""
         plan = self.plan(partition)
+        self._note_lost(partition, plan, quarantine)
         if plan.changes:
             self._check_space(plan, quarantine)
             self._take_mark(quarantine)
@@ -301,6 +305,15 @@ class LogDirectoryRepair:
                 # What is left is judged by the log as it is now; what is restored comes from all that could be read before.
                 self._topics_afterwards = read_topics(self.disk, self.directory)
         return plan
+
+    def _note_lost(self, partition: PartitionDirectory, plan: PartitionPlan, quarantine: Quarantine) -> None:
+        """Have the quarantine remember the offsets that are lost, for nothing in the log may show them afterwards."""
+        offsets = tuple((hole.first_offset, hole.end_offset) for hole in plan.holes if hole.end_offset is not None)
+        topic_id = None
+        with suppress(CorruptCheckpointError):
+            topic_id = read_topic_id(self.disk, partition)
+        if offsets:
+            quarantine.note_lost(LostOffsets(base_name(partition.path), str(topic_id) if topic_id else "", offsets))
 
     def note_failure(self) -> None:
         """Note that a partition could not be repaired: the directory must not count as clean, nor the repair as complete."""

@@ -37,7 +37,7 @@ from kcli.log.log_directory import (
     join_path,
     read_checkpoints,
 )
-from kcli.log.quarantine import default_folder
+from kcli.log.quarantine import LostOffsets, default_folder, read_lost
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import ClusterTopics
@@ -63,7 +63,8 @@ class Root(NamedTuple):
     """What a log directory says about itself. `topics` is None where the metadata log is not in it.
 
     `sibling_topics` are those of another log directory of the same broker, as far as that is known. `is_clean` says that the
-    mark of a clean stop is there, `was_stopped_cleanly` that a repair may have put it aside since.
+    mark of a clean stop is there, `was_stopped_cleanly` that a repair may have put it aside since. `lost` is what
+    repairs of it have lost.
     """
 
     path: str
@@ -74,6 +75,7 @@ class Root(NamedTuple):
     meta: MetaProperties | None
     topics: ClusterTopics | None
     sibling_topics: ClusterTopics | None = None
+    lost: tuple[LostOffsets, ...] = ()
 
     @property
     def owner(self) -> Owner:
@@ -100,6 +102,7 @@ class Root(NamedTuple):
             log_start_offset=checkpoints.log_start_offsets.get(key) if of_current else None,
             high_watermark=checkpoints.high_watermarks.get(key) if of_current else None,
             cleaner_offset=checkpoints.cleaner_offsets.get(key) if of_current else None,
+            lost=self.lost if of_current else (),
         )
 
 
@@ -130,8 +133,11 @@ def read_root(
     if is_clean:
         check_small_file(disk, clean_path, FileKind.CLEAN_SHUTDOWN, findings)
     topics = read_topics(disk, path) if with_topics else None
-    was_stopped_cleanly = is_clean or is_as_stopped(disk, quarantine or default_folder(path), path)
-    return Root(path, asks_lock and is_live(disk, path), is_clean, was_stopped_cleanly, checkpoints, meta, topics)
+    folder = quarantine or default_folder(path)
+    was_stopped_cleanly = is_clean or is_as_stopped(disk, folder, path)
+    lost = tuple(read_lost(disk, folder, path))
+    live = asks_lock and is_live(disk, path)
+    return Root(path, live, is_clean, was_stopped_cleanly, checkpoints, meta, topics, lost=lost)
 
 
 def read_topics(disk: Disk, path: str) -> ClusterTopics | None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from kcli.format.file_names import DirectoryState
 from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.producers import OpenTransactionCount
+from kcli.log.quarantine import LostOffsets
 
 # Kafka's own topics that are compacted, whatever their settings say.
 COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
@@ -93,6 +94,7 @@ class PartitionOptions(NamedTuple):
     log_start_offset: int | None = None
     high_watermark: int | None = None
     cleaner_offset: int | None = None
+    lost: tuple[LostOffsets, ...] = ()  # what repairs of the log directory have named as lost
 
 
 class PartitionResult(NamedTuple):

@@ -33,6 +33,7 @@ from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.index_ends import segment_index_ends
 from kcli.inspect.verification.keyless import first_keyless_offset
+from kcli.inspect.verification.known_holes import lost_of, still_missing
 from kcli.inspect.verification.names import check_names
 from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
 from kcli.inspect.verification.readings import ReadAhead, log_start_offset, segment_options
@@ -87,6 +88,7 @@ class PartitionVerifier:
             self._check_start()
             self._check_epochs()
             self._check_checkpoints(self._check_end())
+            self._check_known_holes()
             self._check_own_files()
         return self._result()
 
@@ -377,6 +379,17 @@ class PartitionVerifier:
             self.findings.add("segment-gap", self._facts[-1].path, message, offset=batch_end)
             self._missing.append((batch_end, self.end_offset))
         return Evidence(self.end_offset)
+
+    def _check_known_holes(self) -> None:
+        """Name what an earlier repair has lost, where nothing else shows it."""
+        if self.options.is_live or self.findings.vanished:
+            return
+        lost = lost_of(self.disk, self.options.lost, self.partition)
+        start = self._possible_log_start(self.end_offset)
+        for first, end in still_missing(lost, self._facts, self._missing, start, self.end_offset):
+            message = f"missing since a repair: {format_offsets(first, end)}"
+            self.findings.add("offset-hole", self.partition.path, message, offset=first)
+            self._missing.append((first, end))
 
     def _check_epochs(self) -> None:
         if not self._facts:
