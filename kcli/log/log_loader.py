@@ -59,7 +59,8 @@ class LoadSettings(NamedTuple):
 
     With `keeps_batches` the producers read out of the last segment stay as they are: with five batches each, of which a
     snapshot has the last only. Kafka goes on from the snapshot, and does not know a client's older batches in flight again.
-    And a batch whose offset is torn costs itself, not its segment (LogSegment.recover).
+    And a batch whose offset is torn costs itself, not its segment (LogSegment.recover). And leader epochs begin at the first
+    segment where those before it were being deleted: without their files, which go, they would seem to be missing.
     """
 
     had_clean_shutdown: bool = False
@@ -369,8 +370,7 @@ class _LogLoader:
         self.epochs.truncate_from_end(log_end_offset)
         self.epochs.truncate_from_start(settings.log_start_offset)
         log_start_offset = max(settings.log_start_offset, min(self.segments))
-        if any(base < min(self.segments) for base in self.deleted_bases):
-            # Kafka leaves them as they are: the first segment would seem to be missing without the *.deleted files.
+        if settings.keeps_batches and any(base < min(self.segments) for base in self.deleted_bases):
             self.epochs.truncate_from_start(min(self.segments))
         recovery_point = max(recovery_point, log_start_offset)
         kept = self.recovered if settings.keeps_batches else None

@@ -94,7 +94,10 @@ def test_it_leaves_what_kafkas_cleaner_leaves(kafka_peer: Peer, shared: Path, tm
 def test_it_cleans_up_to_where_kafka_would_by_the_high_watermark(
     kafka_peer: Peer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Known, too low, too high, or none at all: Kafka starts a partition without one at the log start and cleans nothing."""
+    """Known, too low, too high, or none at all: Kafka starts a partition without one at the log start and cleans nothing.
+
+    One beyond the log end Kafka lowers to it. After a clean stop the two agree: kcli takes it for damaged, and cleans nothing.
+    """
     root, name = tmp_path / "logs", "__consumer_offsets-0"
     make(root, name)
     end = max(row[0] for row in rows_in(root / name)) + 1
@@ -108,10 +111,11 @@ def test_it_cleans_up_to_where_kafka_would_by_the_high_watermark(
     assert [answer["cleanable_bytes"] > 0 for answer in answers] == [False] * 4 + [True] * 6
     for mark, answer in zip(marks, answers, strict=True):
         root_files(root, replication={} if mark == "none" else {name: int(mark)})
-        assert main(["compact", "--dry-run", "--output", "json", str(root)]) == (1 if mark == "none" else 0)
+        is_unknown = mark in ("none", end + 1000)
+        assert main(["compact", "--dry-run", "--output", "json", str(root)]) == (1 if is_unknown else 0)
         lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
         (plan,) = [line for line in lines if line["type"] == "plan"]
-        expected = answer["first_uncleanable"] if answer["cleanable_bytes"] else None
+        expected = answer["first_uncleanable"] if answer["cleanable_bytes"] and not is_unknown else None
         assert plan["cleanedOffset"] == expected, mark
         assert bool(plan["reasons"]) is (expected is None), mark
 

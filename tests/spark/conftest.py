@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from kcli.commands import to_parquet
 from tests.conftest import ROOT
-from tests.spark.to_parquet_run import Run, parse
+from tests.spark.to_parquet_run import EXPENSE_LINE, Run, parse
 
 # Without the extra `spark` there is nothing here to test.
 HAS_SPARK = all(importlib.util.find_spec(name) is not None for name in ("pyspark", "pyarrow"))
@@ -27,11 +26,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
-
-
-EXPENSE_LINE = re.compile(
-    r"^[0-9.]+ [KMG]?i?B of segments read in [0-9.]+ s(; .* has [0-9,]+ Parquet files?, [^\n]+)?\n\Z", re.MULTILINE
-)
 
 
 @pytest.fixture(scope="session")
