@@ -59,8 +59,7 @@ class LoadSettings(NamedTuple):
 
     With `keeps_batches` the producers read out of the last segment stay as they are: with five batches each, of which a
     snapshot has the last only. Kafka goes on from the snapshot, and does not know a client's older batches in flight again.
-    And a batch whose offset is torn costs itself, not its segment (LogSegment.recover). And leader epochs begin at the first
-    segment where those before it were being deleted: without their files, which go, they would seem to be missing.
+    And a batch whose offset is torn costs itself, not its segment (LogSegment.recover).
     """
 
     had_clean_shutdown: bool = False
@@ -113,7 +112,6 @@ class _LogLoader:
         self.cut_segments: list[int] = []
         self.recovered: ProducerStateManager | None = None  # of the segment that was recovered last
         self.epochs = LeaderEpochCache()
-        self.deleted_bases: list[int] = []  # of segments that a broker was about to delete
 
     def load(self) -> Slices[LoadedLog]:
         """All steps."""
@@ -126,10 +124,6 @@ class _LogLoader:
         names = self.disk.list_directory(self.directory)
         self._check_snapshot_names(names)
         self.journal.begin(self.disk, names)
-        deleted = [file for file in map(parse_file_name, names) if file.state is FileState.DELETED]
-        self.deleted_bases = [
-            file.base_offset for file in deleted if file.kind is FileKind.LOG and file.base_offset is not None
-        ]
         yield from finish_leftovers_in_slices(self.disk, self.directory, self.settings.indexes, self.journal)
         yield from self._retry_on_overflow(self._load_segments)
         log_end_offset, recovery_point = yield from self._retry_on_overflow(self._recover_log)
@@ -370,8 +364,6 @@ class _LogLoader:
         self.epochs.truncate_from_end(log_end_offset)
         self.epochs.truncate_from_start(settings.log_start_offset)
         log_start_offset = max(settings.log_start_offset, min(self.segments))
-        if settings.keeps_batches and any(base < min(self.segments) for base in self.deleted_bases):
-            self.epochs.truncate_from_start(min(self.segments))
         recovery_point = max(recovery_point, log_start_offset)
         kept = self.recovered if settings.keeps_batches else None
         producers = kept or self._producer_state_manager()

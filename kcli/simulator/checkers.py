@@ -54,13 +54,16 @@ class DiskChecker:
         self._must_reach: dict[PartitionLedger, _Kept] = {}
         self._on_device: dict[PartitionLedger, _Kept] = {}
         self._has_lost_power = False  # since the start before: what is on the disk is on the device
-        self._had_power_cut = False
+        # Of what was never flushed, a power cut leaves holes; a kill between the renaming of segments that retention deletes and
+        # the writing of their leader epochs leaves these as they were, and so does the start, as with Kafka.
+        self._has_crashed = False
         self.checked_records = 0
         self._was_ready = False  # the process that dies next had begun to serve; before that it promises nothing new
         self.dead_directory: str | None = None  # which the running node cannot read
 
     def process_died(self) -> None:
         """Only the process: what it wrote is there."""
+        self._has_crashed = True
         self._note_device()
         if not self._was_ready:
             return
@@ -71,6 +74,7 @@ class DiskChecker:
 
     def power_lost(self) -> None:
         """To be called before the disk loses anything."""
+        self._has_crashed = True
         self._note_device()
         self._was_ready = False
         self._has_lost_power = True
@@ -123,8 +127,7 @@ class DiskChecker:
                 last_batch_end = image.batches[-1][1].next_offset if image.batches else 0
                 partition.recovered(found, must.records, last_batch_end, self._clocks(), has_lost_power=self._has_lost_power)
         # A power cut takes records that were never flushed. The checkpoints that know of them outlive it, and further kills.
-        self._had_power_cut |= self._has_lost_power
-        self.verify(may_miss_records=True, may_have_holes=self._had_power_cut)
+        self.verify(may_miss_records=True, may_have_holes=self._has_crashed)
         self._has_lost_power = False
 
     def finished(self) -> None:
@@ -137,7 +140,7 @@ class DiskChecker:
             self._check_records(partition, image, "stands on the disk at the end")
             if isinstance(partition, CompactedLedger):
                 partition.ended(image.identities(), image.start, self._clocks())
-        self.verify(may_have_holes=self._had_power_cut)
+        self.verify(may_have_holes=self._has_crashed)
 
     def _check_records(self, partition: PartitionLedger, image: LogImage, how: str) -> None:
         for offset, record in image.records():

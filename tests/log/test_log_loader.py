@@ -104,20 +104,6 @@ def load(directory: Path, **settings: int) -> tuple[list[str], int, int]:
     return planned.list_directory(str(directory)), loaded.log_start_offset, loaded.log_end_offset
 
 
-@pytest.mark.parametrize("deleted", [[], ["00000000000000000000.log.deleted"]])
-@pytest.mark.parametrize("keeps_batches", [False, True])
-def test_the_epochs_of_segments_that_were_being_deleted_go_with_them(
-    tmp_path: Path, deleted: list[str], keeps_batches: bool
-) -> None:
-    """Where a broker loads the log; Kafka leaves them. Without such a file nothing says why the log begins later."""
-    directory = make(tmp_path / "t-0", *deleted, "00000000000000000007.log")
-    (directory / "leader-epoch-checkpoint").write_text("0\n1\n3 0\n")
-    planned = PlannedDisk(OsDisk())
-    load_log(planned, str(directory), LoadSettings(keeps_batches=keeps_batches))
-    text = planned.read_file(str(directory / "leader-epoch-checkpoint"), 100)
-    assert text == (b"0\n1\n3 7\n" if deleted and keeps_batches else b"0\n1\n3 0\n")
-
-
 def test_an_empty_directory_becomes_an_empty_log(tmp_path: Path) -> None:
     """At the log start offset that the checkpoint tells."""
     names, start, end = load(make(tmp_path / "t-0"), log_start_offset=12)
