@@ -54,7 +54,7 @@ class DiskChecker:
         self._must_reach: dict[PartitionLedger, _Kept] = {}
         self._on_device: dict[PartitionLedger, _Kept] = {}
         self._has_lost_power = False  # since the start before: what is on the disk is on the device
-        # Of what was never flushed, a power cut leaves holes; a kill between the renaming of segments that retention deletes and
+        # Of what was never flushed a power cut leaves holes; a kill between the renaming of segments that retention deletes and
         # the writing of their leader epochs leaves these as they were, and so does the start, as with Kafka.
         self._has_crashed = False
         self.checked_records = 0
