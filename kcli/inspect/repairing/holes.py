@@ -64,6 +64,11 @@ class Holes:
             self.append(Hole(path or self._directory, first, end, why))
 
 
+def known_ranges(holes: Iterable[Hole]) -> list[tuple[int, int]]:
+    """Return the offsets [first, end) of the holes whose end is known."""
+    return [(hole.first_offset, hole.end_offset) for hole in holes if hole.end_offset is not None]
+
+
 def without(ranges: Iterable[tuple[int, int]], kept: OffsetRanges) -> list[tuple[int, int]]:
     """Return the offsets of `ranges` [first, end) that are not in `kept`, ascending; neighbours are joined."""
     return [part for first, end in OffsetRanges(ranges) for part in kept.missing(first, end)]

@@ -32,6 +32,7 @@ from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, en
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import CorruptCheckpointError, FormatError
+from kcli.inspect.repairing.holes import known_ranges
 from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
 from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root, read_topics
 from kcli.inspect.verification.findings import Finding, FindingList, serious
@@ -308,7 +309,7 @@ class LogDirectoryRepair:
 
     def _note_lost(self, partition: PartitionDirectory, plan: PartitionPlan, quarantine: Quarantine) -> None:
         """Have the quarantine remember the offsets that are lost, for nothing in the log may show them afterwards."""
-        offsets = tuple((hole.first_offset, hole.end_offset) for hole in plan.holes if hole.end_offset is not None)
+        offsets = tuple(known_ranges(plan.holes))
         topic_id = None
         with suppress(CorruptCheckpointError):
             topic_id = read_topic_id(self.disk, partition)

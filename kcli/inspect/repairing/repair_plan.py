@@ -34,7 +34,7 @@ from kcli.format.file_names import METADATA_TOPIC, OFFSET_DIGITS, FileKind, File
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
 from kcli.inspect.quantities import format_offsets
-from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, lost_like_kafka, readable_ranges, without
+from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, known_ranges, lost_like_kafka, readable_ranges, without
 from kcli.inspect.repairing.leader_epochs import begin_epochs_at, rebuild_epochs
 from kcli.inspect.repairing.log_end import LogEnd, find_log_end, known_ends
 from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, place_segments
@@ -44,7 +44,8 @@ from kcli.inspect.verification.evidence import start_by_epochs
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList, serious
-from kcli.inspect.verification.partitions import verify_partition
+from kcli.inspect.verification.known_holes import lost_finding
+from kcli.inspect.verification.partitions import PartitionVerifier, verify_partition
 from kcli.inspect.verification.sound_files import keep_sound_files
 from kcli.log.disk import Disk
 from kcli.log.indexes import IndexSettings
@@ -195,7 +196,8 @@ class _Planner:
         cut = any(self._was_cut(base_offset, changes) for base_offset in loaded.cut_segments)
         if (cut or self.holes) and self.like_kafka and not self.settings.like_kafka:
             self.remarks += [Remark(self.directory, message) for message in _METADATA_CUT]
-        after = self._verify(self.planned, self._options_afterwards(end))
+        verifier = PartitionVerifier(self.planned, read_partition(self.planned, self.directory), self._options_afterwards(end))
+        after = verifier.run()
         missing = [*before.missing, *after.missing]
         if self.like_kafka:
             self.holes = Holes(self.directory)
@@ -208,11 +210,12 @@ class _Planner:
             self._name_displaced()
             why, kept = _NO_BATCH, batch_ranges(self.planned, self.directory)
             # A batch with a wrong offset, which is correct now, made offsets missing that the log never reached.
-            reached = max([end, *(hole.end_offset for hole in self.holes.in_order() if hole.end_offset is not None)])
+            reached = max([end, *(last for _, last in known_ranges(self.holes.in_order()))])
             missing = [(first, min(last, reached)) for first, last in missing if first < reached]
         for first_offset, end_offset in without(missing, kept):
             self.holes.add(first_offset, end_offset, why)
-        loses_records = cut or bool(self.holes) or self.takes_inner
+        known = verifier.known_holes(known_ranges(self.holes.in_order()))
+        found = [*after.findings, *(lost_finding(self.directory, offsets) for offsets in known)]
         return PartitionPlan(
             self.directory,
             changes,
@@ -220,8 +223,8 @@ class _Planner:
             self.holes.in_order(),
             start,
             end,
-            loses_records,
-            self._left(after.findings),
+            cut or bool(self.holes) or self.takes_inner,
+            self._left(found),
             self.drops_log_start,
         )
 

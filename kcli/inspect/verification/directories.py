@@ -102,7 +102,7 @@ class Root(NamedTuple):
             log_start_offset=checkpoints.log_start_offsets.get(key) if of_current else None,
             high_watermark=checkpoints.high_watermarks.get(key) if of_current else None,
             cleaner_offset=checkpoints.cleaner_offsets.get(key) if of_current else None,
-            lost=self.lost if of_current else (),
+            lost=self.lost,
         )
 
 

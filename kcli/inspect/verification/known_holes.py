@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from kcli.format.primitives import CorruptCheckpointError
 from kcli.inspect.offset_ranges import OffsetRanges
+from kcli.inspect.quantities import format_offsets
 from kcli.inspect.verification.facts import SegmentFacts
+from kcli.inspect.verification.findings import Finding
 from kcli.log.disk import Disk
 from kcli.log.log_directory import PartitionDirectory, base_name, read_topic_id
 from kcli.log.quarantine import LostOffsets
@@ -27,7 +29,13 @@ def lost_of(disk: Disk, lost: Sequence[LostOffsets], partition: PartitionDirecto
         topic_id = read_topic_id(disk, partition)
     except CorruptCheckpointError:
         return []
-    return [found for one in of_name if one.topic_id == (str(topic_id) if topic_id else "") for found in one.offsets]
+    # A repair may have restored partition.metadata after it noted what was lost.
+    return [found for one in of_name if one.topic_id in ("", str(topic_id)) for found in one.offsets]
+
+
+def lost_finding(path: str, lost: tuple[int, int]) -> Finding:
+    """Return the finding for offsets [first, end) of the partition at `path` that are missing since a repair."""
+    return Finding("offset-hole", path, None, lost[0], f"missing since a repair: {format_offsets(*lost)}")
 
 
 def still_missing(
@@ -37,7 +45,7 @@ def still_missing(
     log_start_offset: int,
     end_offset: int,
 ) -> list[tuple[int, int]]:
-    """Return what of `lost` no batch of the segments has, and what is not among `missing` already."""
+    """Return the parts of `lost` that no batch of the segments has and that are not in `missing`."""
     base = segments[0].base_offset if segments else log_start_offset
     gaps = [gap for facts in segments for gap in (facts.gap_before, *facts.gap_ranges) if gap is not None]
     absent = OffsetRanges([*gaps, (end_offset, max([end_offset, *(end for _, end in lost)]))])

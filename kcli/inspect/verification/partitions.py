@@ -20,7 +20,7 @@ without a key is before it (keyless).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from kcli.format.file_names import DirectoryState, FileKind, FileState
@@ -33,7 +33,7 @@ from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.index_ends import segment_index_ends
 from kcli.inspect.verification.keyless import first_keyless_offset
-from kcli.inspect.verification.known_holes import lost_of, still_missing
+from kcli.inspect.verification.known_holes import lost_finding, lost_of, still_missing
 from kcli.inspect.verification.names import check_names
 from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
 from kcli.inspect.verification.readings import ReadAhead, log_start_offset, segment_options
@@ -382,14 +382,17 @@ class PartitionVerifier:
 
     def _check_known_holes(self) -> None:
         """Name what an earlier repair has lost, where nothing else shows it."""
-        if self.options.is_live or self.findings.vanished:
-            return
-        lost = lost_of(self.disk, self.options.lost, self.partition)
+        if not self.options.is_live and not self.findings.vanished:
+            found = self.known_holes(lost_of(self.disk, self.options.lost, self.partition))
+            self._missing += found
+            self.findings.extend(lost_finding(self.partition.path, offsets) for offsets in found)
+
+    def known_holes(self, lost: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the parts of the offsets `lost` by a repair that are missing and that no finding names yet."""
+        if self.partition.is_metadata_log or self.partition.state is not DirectoryState.CURRENT:
+            return []
         start = self._possible_log_start(self.end_offset)
-        for first, end in still_missing(lost, self._facts, self._missing, start, self.end_offset):
-            message = f"missing since a repair: {format_offsets(first, end)}"
-            self.findings.add("offset-hole", self.partition.path, message, offset=first)
-            self._missing.append((first, end))
+        return still_missing(lost, self._facts, self._missing, start, self.end_offset)
 
     def _check_epochs(self) -> None:
         if not self._facts:
