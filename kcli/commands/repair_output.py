@@ -109,7 +109,7 @@ class _RepairRun:
 
         Raises CannotRun, before anything is touched, where one of them is locked, named twice, or would have the quarantine.
         """
-        from kcli.inspect.verification.directories import share_topics
+        from kcli.inspect.verification.directories import with_sibling_topics
 
         releases: list[Callable[[], None]] = []
         try:
@@ -118,7 +118,7 @@ class _RepairRun:
                 self._check_named_once([directory for directory, _, _ in found])
                 sessions = [session for session, _ in opened]
                 self._lock(sessions, releases)
-                for session, root in zip(sessions, share_topics([session.root for session in sessions]), strict=True):
+                for session, root in zip(sessions, with_sibling_topics([session.root for session in sessions]), strict=True):
                     session.root = root
             except CannotRun as error:
                 self.problems += 1

@@ -20,7 +20,6 @@ from kcli.log.disk import OsDisk
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kcli.inspect.description.cluster_topics import ClusterTopics
     from kcli.spark.incremental import IncrementalRun
     from kcli.spark.parquet_export import ExportOptions, ExportResult
     from kcli.spark.planning import OffsetRange
@@ -168,33 +167,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_topics(wanted: list[OffsetRange], paths: Sequence[str]) -> None:
-    """Raises ExportError for a partition, not named itself, that has another topic id than the metadata log beside it has."""
-    from kcli.format.file_names import FileKind
-    from kcli.format.primitives import CorruptCheckpointError
-    from kcli.inspect.verification.directories import read_topics
-    from kcli.log.log_dir_owner import topic_id_conflict
-    from kcli.log.log_directory import join_path, read_topic_id
+    """Raises ExportError for a partition, not named itself, that has another topic id than the broker's metadata log has."""
+    from kcli.inspect.verification.directories import check_topic_id, read_root, with_sibling_topics
+    from kcli.inspect.verification.findings import FindingList
     from kcli.spark.spark_errors import ExportError
 
     disk, named = OsDisk(), {os.path.realpath(path) for path in paths}
-    topics: dict[str, ClusterTopics | None] = {}
-    for directory in (offsets.partition.directory for offsets in wanted):
-        root = directory.log_directory
-        if root not in topics:
-            # A running broker's metadata log is ahead of or behind its directories.
-            topics[root] = None if disk.is_locked(join_path(root, FileKind.LOCK.value)) else read_topics(disk, root)
-        known = topics[root]
-        expected = None if known is None else known.ids.get(directory.topic)
-        path = directory.file(FileKind.PARTITION_METADATA)
-        if known is None or expected is None or path is None or os.path.realpath(directory.path) in named:
-            continue
-        with suppress(CorruptCheckpointError):
-            topic_id = read_topic_id(disk, directory)
-            if topic_id is not None and topic_id != expected:
-                conflict = topic_id_conflict(directory.topic, path, topic_id, known.path, expected)
+    partitions = [offsets.partition.directory for offsets in wanted]
+    chosen = {one.path: one for one in partitions if os.path.realpath(one.path) not in named}
+    log_directories = dict.fromkeys(one.log_directory for one in chosen.values())
+    roots = {
+        root.path: root for root in with_sibling_topics([read_root(disk, path, FindingList()) for path in log_directories])
+    }
+    for directory in chosen.values():
+        root, findings = roots[directory.log_directory], FindingList()
+        check_topic_id(disk, directory, root, root.topics or root.sibling_topics, findings)
+        for finding in findings.finish():
+            if finding.code == "topic-id-mismatch":
                 raise ExportError(
-                    f"{conflict}: the partition is of another topic of that name, deleted since or of another cluster; move it "
-                    f"away, or export it by itself ({directory.path})"
+                    f"{finding.message}: the partition is of another topic of that name, deleted since or of another cluster; "
+                    f"move it away, or export it by itself ({directory.path})"
                 )
 
 

@@ -14,7 +14,7 @@ from kcli.format.records import Record, encode_records
 from kcli.inspect.description.cluster_topics import ClusterTopics
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
 from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError
-from kcli.inspect.verification.directories import Root, share_topics
+from kcli.inspect.verification.directories import Root, with_sibling_topics
 from kcli.log.disk import OsDisk
 from kcli.log.log_directory import DIRECTORY_NOT_FILE, Checkpoints, PartitionDirectory, read_partition
 from kcli.log.quarantine import Quarantine
@@ -121,7 +121,7 @@ def test_the_topics_of_another_log_directory_of_the_same_broker_count() -> None:
         checkpoints = Checkpoints({}, {}, {}, {}, [])
         return Root(path, False, True, True, checkpoints, MetaProperties(1, "c", node_id), topics)
 
-    roots = share_topics([root("/b", 1, None), root("/a", 1, topics), root("/c", 2, None)])
+    roots = with_sibling_topics([root("/b", 1, None), root("/a", 1, topics), root("/c", 2, None)])
     assert [one.sibling_topics is topics for one in roots] == [True, True, False]
     found = PartitionDirectory("/b/t-0", "t", 0, DirectoryState.CURRENT, True, [], [], [], [], [])
     assert [one.options(found).is_compacted for one in roots] == [True, True, False]

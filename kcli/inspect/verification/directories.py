@@ -150,7 +150,7 @@ def read_topics(disk: Disk, path: str) -> ClusterTopics | None:
         return None  # the metadata log's own verification says why
 
 
-def share_topics(roots: Sequence[Root]) -> list[Root]:
+def with_sibling_topics(roots: Sequence[Root]) -> list[Root]:
     """Give log directories without a metadata log the topics of one that has it and belongs to the same broker -> all."""
     known = [root for root in roots if root.topics is not None]
     return [

@@ -25,7 +25,7 @@ from kcli.inspect.verification.directories import (
     check_topic_id,
     missing_partitions,
     read_root,
-    share_topics,
+    with_sibling_topics,
 )
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
@@ -101,7 +101,7 @@ class Verifier:
         self._files: list[str] = []
         self._directories: list[LogDirectory] = []
         paths = [target.log_directory.path for target in self._targets if target.log_directory is not None]
-        roots = share_topics([self._read_root(path, self._findings) for path in paths])
+        roots = with_sibling_topics([self._read_root(path, self._findings) for path in paths])
         self._roots.update(zip(paths, roots, strict=True))
         for target in self._targets:
             if target.log_directory is not None:
