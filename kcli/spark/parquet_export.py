@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from kcli.format.file_names import FileKind
+from kcli.format.primitives import INT64_MAX
 from kcli.log.disk import OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
@@ -153,9 +154,9 @@ def _check_decoding(options: ExportOptions, names: set[str], table: str) -> None
 
 
 def _chosen(options: ExportOptions, read: ReadOptions) -> list[OffsetRange]:
-    """The offsets of each partition; those of an incremental run are not known before its output is locked."""
+    """Return the offsets of each partition; all of them for an incremental run, whose plan needs the lock of its output."""
     partitions = find_partitions(OsDisk(), read)
-    return [OffsetRange(part, 0, 0) for part in partitions] if options.incremental else offset_ranges(partitions, read)
+    return [OffsetRange(part, 0, INT64_MAX) for part in partitions] if options.incremental else offset_ranges(partitions, read)
 
 
 def begin_run(options: ExportOptions) -> IncrementalRun:
@@ -208,9 +209,9 @@ def export(
 ) -> ExportResult:
     """Write the Parquet files, and commit them if they are of an incremental run.
 
-    `tell` is given a sentence on what is found before, such as an inferred schema, and `on_bytes`, by a thread, how many more
-    bytes the tasks have read, if they are on this machine. Raises ExportError for damage that is to
-    fail the job and for what Spark refuses.
+    `tell` is called before the job starts, with a sentence for each thing to report, such as an inferred schema. If the tasks
+    run on this machine, a thread calls `on_bytes` with the number of bytes they have read since its last call. Raises
+    ExportError for damage that is to fail the job and for what Spark refuses.
     """
     translated(lambda: spark.dataSource.register(KafkaLogDataSource))
     options = options._replace(source={"maxPartitionBytes": str(SPLIT_BYTES), **options.source})

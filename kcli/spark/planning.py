@@ -318,8 +318,8 @@ def open_ranges(
     """Open a range by `opener`; where its segment is no longer the one that was planned, the ranges that hold its offsets now.
 
     A broker rolls, cleans and deletes segments while a job runs. An open file stays as it is, so the check before and after the
-    opening is enough. `on_loss` is told of offsets [first, end) of a range that were deleted, where failOnDataLoss is false.
-    Raises PlanError for them where it is true, OSError as the disk does.
+    opening is enough. If offsets [first, end) of a range were deleted, it calls `on_loss` with them where failOnDataLoss is
+    false, and raises PlanError where it is true. Raises OSError as the disk does.
     """
     waiting, lookups = [part], 0
     while waiting:

@@ -1,6 +1,6 @@
-"""What tasks tell of their work beside the rows: how many they gave out, what they left out, what was corrupt or lost.
+"""What tasks report in addition to the rows: how many rows they returned, what they left out, what was corrupt or lost.
 
-A task cannot answer to anyone but through its rows, or a file:
+A Spark task can return a report only in its rows or in a file:
 
     option          each task ends with                                       for
     --------------  --------------------------------------------------------  --------------------------------------------
@@ -10,10 +10,11 @@ A task cannot answer to anyone but through its rows, or a file:
                                                                               out while the others are written, which costs
                                                                               a tenth of a microsecond a row
 
-So neither needs a second pass over the data. A task that is repeated writes the same file again; of rows Spark sees to it.
+Neither needs a second pass over the data. A task that is repeated writes the same file again; Spark drops the rows of the first
+attempt.
 
-Lost are the offsets between the sound batches around a corrupt place, those behind the last readable record of a batch, and
-those that were deleted before the task came to them. The log cleaner may have taken some of them before.
+These offsets are reported as lost: those between the sound batches around a corrupt place, those behind the last readable
+record of a batch, and those that were deleted before the task read them. The log cleaner may have removed some of them before.
 """
 
 from __future__ import annotations
