@@ -145,7 +145,7 @@ class LeaderEpochCache:
         return self.entries if self._in_file is None else tuple(self._in_file)
 
     def _follow(self) -> None:
-        """Have the file hold the entries: by whoever takes it on, else at once."""
+        """Write the entries to the file: later if `defer` accepts that, else now."""
         if self.defer():
             self.is_behind = True
             self.version += 1

@@ -43,8 +43,9 @@ clean stop or not.
 The cleaner's checkpoint is not evidence: it says where to go on, and Kafka drops it where it is ahead of the log.
 
 How early a log once began is shown by an index whose .log is missing, and by the first start in leader-epoch-checkpoint: a
-broker moves it when it removes a segment. A cleaner is no excuse: it keeps the name of the first segment, even if no batch is
-left in it. A *.deleted file of an earlier segment is one: the broker stopped before it had moved the start.
+broker moves it when it removes a segment. This holds for cleaned logs too: the cleaner keeps the name of the first segment,
+even if no batch is left in it. It does not hold if a *.deleted file of an earlier segment exists: then the broker stopped after
+it removed the segment and before it moved the start.
 """
 
 from __future__ import annotations
