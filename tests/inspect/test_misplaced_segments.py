@@ -14,7 +14,7 @@ from kcli.log.log_directory import read_partition
 from kcli.log.log_reader import LogBatch, SegmentReader
 from kcli.log.quarantine import Quarantine
 from tests.damage.layout import patch
-from tests.inspect.verified import batch, partition, root_files
+from tests.inspect.verified import batch, codes, partition, root_files, verify
 
 
 def repair(root: Path, *, like_kafka: bool = False) -> tuple[PartitionPlan, str]:
@@ -207,3 +207,18 @@ def test_a_displaced_batch_is_lost_where_no_other_has_its_offsets(tmp_path: Path
     root_files(tmp_path, recovery_point={"t-0": 16}, replication={"t-0": 16}, cleaner={"t-0": 16})
     plan, _ = repair(tmp_path)
     assert (segments(tmp_path), holes(plan)) == ({0: [0, 11, 13]}, [(3, 11)])
+
+
+def test_verify_does_not_miss_offsets_that_a_segment_with_a_wrong_name_has(tmp_path: Path) -> None:
+    """A repair renames the segment: the advice that the records cannot be restored was wrong."""
+    path = partition(tmp_path, "t-0", [batch(3, 5), batch(8), batch(9, 3)], epochs=[(0, 0)])
+    root_files(tmp_path, recovery_point={"t-0": 12}, replication={"t-0": 12})
+    for file in path.glob(f"{3:020}.*"):
+        file.rename(file.with_name(f"{50:020}{file.suffix}"))
+    report = verify(tmp_path)
+    assert "segment-overlap" not in codes(report)
+    assert [finding.message for finding in report.findings if finding.code == "segment-gap"] == [
+        "missing before the first segment, which begins at offset 50: offsets 0 to 2"
+    ]
+    plan, shutdown = repair(tmp_path)
+    assert (segments(tmp_path), holes(plan), plan.log_end_offset) == ({3: [3, 8, 9]}, [(0, 3)], 12)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState
+from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.producers import OpenTransactionCount
 from kcli.log.quarantine import LostOffsets
@@ -75,6 +76,18 @@ class SegmentFacts:
         self.joined = False  # set with the next by who puts segments together
         self.gap_before: tuple[int, int] | None = None
         self.control_types: list[int] = []  # of KRaft's control records: the first and the last few
+
+    def missing_offsets(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return the parts of a range [first, end) that are not between the segment's first and last batch, or in a gap of it.
+
+        If all batches are below the base offset in the name, only the name is above them: the range ends at the first batch.
+        """
+        if self.first_offset < 0:
+            return [(first_offset, end_offset)] if first_offset < end_offset else []
+        if self.end_offset <= self.base_offset:
+            end_offset = min(end_offset, self.first_offset)
+        batches = OffsetRanges(self.gap_ranges).missing(self.first_offset, self.end_offset)
+        return OffsetRanges(batches).missing(first_offset, end_offset)
 
 
 class PartitionOptions(NamedTuple):

@@ -170,7 +170,7 @@ class PartitionVerifier:
         if facts.first_offset > self.end_offset:
             facts.gap_before = (self.end_offset, facts.first_offset)
             self.tracker.gap_offset = max(self.tracker.gap_offset, facts.first_offset)
-        elif min(facts.first_offset, facts.base_offset) < self.end_offset:
+        elif min(facts.first_offset, facts.base_offset) < self.end_offset and facts is not self._facts[0]:
             self._add_overlap(facts, facts.first_offset)
 
     def _add_overlap(self, facts: SegmentFacts, offset: int) -> None:
@@ -334,10 +334,11 @@ class PartitionVerifier:
         base = self._facts[0].base_offset
         options = self.options._replace(log_start_offset=self._possible_log_start(self.end_offset))
         start = evident_start(self.disk, self.partition, options, base)
-        if start < base:  # a cleaner keeps the name of the first segment
-            message = f"missing before the first segment, which begins at offset {base}: {format_offsets(start, base)}"
-            self.findings.add("segment-gap", self.partition.path, message, offset=start)
-            self._missing.append((start, base))
+        # A cleaner keeps the name of the first segment. A segment with a wrong name may have the offsets.
+        for first, end in self._facts[0].missing_offsets(start, base):
+            message = f"missing before the first segment, which begins at offset {base}: {format_offsets(first, end)}"
+            self.findings.add("segment-gap", self.partition.path, message, offset=first)
+            self._missing.append((first, end))
 
     def _possible_log_start(self, end_offset: int) -> int:
         """The checkpointed log start offset; 0 where there is none, or where it is beyond the end of the log."""
