@@ -258,7 +258,7 @@ class SegmentReader:
             return behind.position
         yield batch
         if behind.position != stated_end and stated_end < end:
-            message = f"nothing shows where the log goes on behind the damaged batch at byte {position}"
+            message = f"the log has no sign of where the next batch after the damaged one at byte {position} begins"
             yield Damage(stated_end, end if behind.position is None else behind.position, LOST_PLACE, message)
         return behind.position
 

@@ -73,7 +73,7 @@ def test_what_the_plan_says_is_done_and_then_nothing_is_left(logs: Path, capfd: 
     assert [line for line in printed.splitlines() if line.startswith("  ")] == planned
     assert str(logs) + ".quarantine/1" in printed
     assert run(str(logs)) == 3
-    assert "\n0 changes in 1 partition, 1 range of offsets lost\n" in capfd.readouterr().out
+    assert "\n0 changes, 1 partition checked, 1 range of offsets lost\n" in capfd.readouterr().out
     assert main(["verify", str(logs)]) == 3
     assert "offset-hole: missing: offsets 100 to 199; 1 gap in the segment\n" in capfd.readouterr().out
 
@@ -142,7 +142,7 @@ def test_a_problem_is_not_nothing_to_repair(logs: Path, capfd: pytest.CaptureFix
     (logs / "codec-zstd-0" / f"{0:020d}.log").mkdir()
     (logs / "codec-zstd-0" / f"{0:020d}.index").write_bytes(b"")
     assert run("--apply", str(logs)) == 1
-    assert capfd.readouterr().out.splitlines()[-1] == "0 changes in 1 partition, 1 problem"
+    assert capfd.readouterr().out.splitlines()[-1] == "0 changes, 1 partition checked, 1 problem"
 
 
 def test_a_directory_in_use_is_refused(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:

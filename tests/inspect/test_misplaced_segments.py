@@ -220,5 +220,5 @@ def test_verify_does_not_miss_offsets_that_a_segment_with_a_wrong_name_has(tmp_p
     assert [finding.message for finding in report.findings if finding.code == "segment-gap"] == [
         "missing before the first segment, which begins at offset 50: offsets 0 to 2"
     ]
-    plan, shutdown = repair(tmp_path)
+    plan, _ = repair(tmp_path)
     assert (segments(tmp_path), holes(plan), plan.log_end_offset) == ({3: [3, 8, 9]}, [(0, 3)], 12)

@@ -1,6 +1,6 @@
 """What a repair would do or has done, as lines: for people, and as JSON for programs.
 
-text      <partition or log directory>: <counts>, offsets A to B afterwards
+text      <partition or log directory>: <counts>; afterwards log start offset A, log end offset B
               <what is done>  <file>: <why>                                  one line a change, a hole, a remark
               left for you  <path>: <code>: <sentence>                       one line a finding that stays
           what to do about <code>: ...                                     one line a code that stays
@@ -67,11 +67,9 @@ class TextReport:
         if not plan.changes and not plan.remarks and not plan.holes and not plan.left:
             return
         palette = self._palette
-        offsets = f"offsets {plan.log_start_offset} to {plan.log_end_offset - 1}"
-        if plan.log_end_offset == plan.log_start_offset:
-            offsets = f"no records, next offset {plan.log_end_offset}"
         count = format_count(len(plan.changes), "change")
-        yield f"{palette.bold}{escape(plan.directory)}{palette.plain}: {count}, {offsets} afterwards"
+        offsets = f"afterwards log start offset {plan.log_start_offset}, log end offset {plan.log_end_offset}"
+        yield f"{palette.bold}{escape(plan.directory)}{palette.plain}: {count}; {offsets}"
         yield from self._lines(plan.changes, plan.holes, plan.remarks, plan.left)
 
     def _lines(self, changes: list[Change], holes: list[Hole], remarks: list[Remark], left: list[Finding]) -> Iterator[str]:
@@ -105,7 +103,7 @@ class TextReport:
             yield "  but a broker does not start on it until you have done what is left for you"
         yield from self._lines(plan.changes, [], plan.remarks, plan.left)
         if quarantine:
-            yield f"what was removed is kept in {escape(quarantine)}"
+            yield f"the quarantine, with all removed bytes and manifest.json: {escape(quarantine)}"
 
     def problem(self, path: str, message: str) -> Iterator[str]:
         """Something that could not be planned or done."""
@@ -122,7 +120,7 @@ class TextReport:
             # What to do about lost offsets is said below, once.
             if code in self._left_codes and not (summary.holes and code in HOLES):
                 yield f"{palette.dim}what to do about {code}: {kind.to_do}{palette.plain}"
-        counts = f"{format_count(summary.changes, 'change')} in {format_count(summary.partitions, 'partition')}"
+        counts = f"{format_count(summary.changes, 'change')}, {format_count(summary.partitions, 'partition')} checked"
         if summary.holes:
             counts += f", {format_count(summary.holes, 'range')} of offsets lost"
             yield (

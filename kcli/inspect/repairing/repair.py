@@ -61,15 +61,14 @@ MOST_CULPRITS = 5
 CLEAN = "clean"
 UNCLEAN = "unclean"
 NO_LONGER_CLEAN = "no-longer-clean"
-# The checkpoints whose offsets must not be beyond the end of a log: what they hold, and what it means that one is wrong.
-_LOWERED = {
-    FileKind.RECOVERY_POINT_CHECKPOINT: "a broker recovers from there",
-    FileKind.REPLICATION_CHECKPOINT: "the high watermark begins there",
-}
-_DROPPED = {
-    FileKind.CLEANER_CHECKPOINT: "the cleaner starts again from the beginning",
+# The checkpoints whose offsets must not be beyond the end of a log, and why an entry is lowered to it or dropped.
+_BOUNDED = {
+    FileKind.RECOVERY_POINT_CHECKPOINT: "lowered, so that a broker recovers from the log end",
+    FileKind.REPLICATION_CHECKPOINT: "lowered, as a broker does at its start",
+    FileKind.CLEANER_CHECKPOINT: "dropped, so that the cleaner starts again from the beginning",
     FileKind.LOG_START_OFFSET_CHECKPOINT: "a broker would empty the log",
 }
+_LOWERED = (FileKind.RECOVERY_POINT_CHECKPOINT, FileKind.REPLICATION_CHECKPOINT)
 
 
 class RootPlan(NamedTuple):
@@ -203,7 +202,7 @@ class LogDirectoryRepair:
         remarks: list[Remark] = []
         if self.is_whole:
             self._remove_unreadable(planned, remarks)
-        for kind, effect in {**_LOWERED, **_DROPPED}.items():
+        for kind, effect in _BOUNDED.items():
             if planned.exists(self._root(kind)):
                 self._bound_offsets(planned, kind, effect)
         mark = self._root(FileKind.CLEAN_SHUTDOWN)
@@ -280,7 +279,9 @@ class LogDirectoryRepair:
             ):
                 # Nothing confirms this high watermark, so it does not show which records are committed.
                 kept.append(entry._replace(offset=start_offset))
-                whys[-1] += " and nothing shows that the log reached it (no record counts as committed until a broker has run)"
+                whys[-1] += (
+                    " and nothing shows that the log reached it (set to the log start: no record counts as committed yet)"
+                )
             elif kind in _LOWERED:
                 kept.append(entry._replace(offset=end_offset))
             elif kind is FileKind.LOG_START_OFFSET_CHECKPOINT and start_offset > 0:

@@ -330,7 +330,7 @@ ROWS = (
         "meta-properties-missing",
         ERROR,
         "A log directory has no meta.properties file.",
-        _NO_START + " It does not start either if the other log directories of the node have the file.",
+        _NO_START + " The same is true if the other log directories of the node have the file.",
         "Left for you: write version=1, the cluster.id and node.id of the node's other log directories, and the directory.id "
         "that kcli describe --show brokers reads from the metadata log.",
     ),
