@@ -86,7 +86,7 @@ def ensure_installed(extras: list[str]) -> None:
     if any(VENV.glob("[Ll]ib*/**/site-packages/kcli-*.dist-info")):
         # The distribution of this program had that name once.
         run(PYTHON, "-m", "pip", "uninstall", "--quiet", "--yes", "kcli")
-    run(*pip, "setuptools>=77", "cython>=3.1")
+    run(*pip, "setuptools>=77", "cython>=3.2.4")
     # The loops are compiled once, beside their sources; so the editable install leaves them out.
     compiling = subprocess.Popen([str(PYTHON), "setup.py", "--quiet", "build_ext", "--inplace"], cwd=ROOT)
     try:

@@ -25,7 +25,8 @@ pytest.importorskip("Cython", reason="a wheel of this platform needs Cython")
 pytestmark = pytest.mark.ci
 
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "kcli", "pyspark_kcli", "pyspark_kafkalog")
-COMPILED = runpy.run_path(str(ROOT / "setup.py"), run_name="setup_py")["COMPILED_MODULES"]
+SETUP = runpy.run_path(str(ROOT / "setup.py"), run_name="setup_py")
+SHARED = SETUP["SHARED_CODE"].replace(".", "/") + ".py"
 
 
 def build(what: str, source: Path, out: Path) -> Path:
@@ -65,8 +66,31 @@ def test_the_wheel_holds_the_compiled_modules(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     libraries = {name.partition(".")[0] + ".py" for name in names if name.endswith((".so", ".pyd"))}
-    assert libraries == set(COMPILED) and not wheel.name.endswith("-any.whl")
+    assert libraries == {*SETUP["COMPILED_MODULES"], SHARED} and not wheel.name.endswith("-any.whl")
     assert not [name for name in names if name.endswith(".c") or name.startswith(("tests/", "benchmarks/"))]
+
+
+def test_without_the_shared_code_all_modules_stay_python(tmp_path: Path) -> None:
+    """A compiled module cannot be imported without the shared one: a compiler that fails there must not leave the others."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        missing("a C compiler that can fail")
+    project, fails = tmp_path / "project", tmp_path / "cc"
+    shutil.copytree(ROOT / "kcli" / "format", project / "kcli" / "format", ignore=shutil.ignore_patterns("*.so", "*.c"))
+    (project / "kcli" / "__init__.py").touch()
+    shutil.copyfile(ROOT / "setup.py", project / "setup.py")
+    fails.write_text(f'#!/bin/sh\ncase "$*" in *cython_shared*) exit 1;; esac\nexec {compiler} "$@"\n')
+    fails.chmod(0o755)
+    built = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+        cwd=project,
+        env={**os.environ, "CC": str(fails)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0 and "the record loops are not compiled and will run interpreted" in built.stderr
+    assert list(project.rglob("*.c")) and not list((project / "kcli").rglob("*.so"))
 
 
 def test_the_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
