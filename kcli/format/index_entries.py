@@ -26,18 +26,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kcli.format.primitives import INT32_MAX, Buffer, CorruptIndexError, FixedLayout, FormatError
+from kcli.format.primitives import INT32_MAX, Buffer, CorruptIndexError, FormatError
+from kcli.format.structs import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 
-OFFSET_INDEX_ENTRY = FixedLayout("OffsetIndexEntry", relative_offset="int32", position="int32")
-TIME_INDEX_ENTRY = FixedLayout("TimeIndexEntry", timestamp="int64", relative_offset="int32")
-ABORTED_TXN = FixedLayout(
-    "AbortedTxn",
-    version="int16",
-    producer_id="int64",
-    first_offset="int64",
-    last_offset="int64",
-    last_stable_offset="int64",
-)
 ABORTED_TXN_VERSION = 0
 NO_TIMESTAMP = -1
 # The end of an index that Kafka searches first, because it is likely to be cached.
@@ -290,7 +281,7 @@ class TransactionIndex:
         """Decode the bytes of a whole file; any bytes are an index, sound or not (see `sanity_check`)."""
         end = len(data) - len(data) % ABORTED_TXN.size
         view = memoryview(data)
-        return cls(base_offset, [AbortedTxn(*raw) for raw in ABORTED_TXN.struct.iter_unpack(view[:end])], bytes(view[end:]))
+        return cls(base_offset, [AbortedTxn(*raw) for raw in ABORTED_TXN.iter_unpack(view[:end])], bytes(view[end:]))
 
     def encode(self) -> bytes:
         """The bytes of the file, trailing ones included."""

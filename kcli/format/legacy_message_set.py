@@ -25,11 +25,10 @@ Messages are read as Kafka reads them, with its words in the errors where it has
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
-from kcli.format import limits
+from kcli.format import limits, structs
 from kcli.format.byte_source import ByteSource
 from kcli.format.codec_streams import NONE, ZSTD
 from kcli.format.compression import codec_name, deflate, inflate, inflate_stream
@@ -37,16 +36,15 @@ from kcli.format.java_integers import wrap_int64
 from kcli.format.primitives import (
     Buffer,
     CorruptRecordError,
-    FixedLayout,
     InflationLimitError,
     InvalidRecordError,
     RecordTooLargeError,
 )
 
-HEAD = FixedLayout("MessageHead", offset="int64", size="int32", crc="uint32", magic="int8", attributes="int8")
-TIMESTAMP = FixedLayout("MessageTimestamp", timestamp="int64")
-ENTRY_OVERHEAD_BYTES = HEAD.offset_of("crc")  # 12: offset and size
-CRC_START = HEAD.offset_of("magic")  # 16
+HEAD = structs.MESSAGE_HEAD
+TIMESTAMP = structs.MESSAGE_TIMESTAMP
+ENTRY_OVERHEAD_BYTES = structs.MESSAGE_CRC_AT  # offset and size
+CRC_START = structs.MESSAGE_MAGIC_AT
 MIN_MESSAGE_BYTES = 14  # crc, magic, attributes and the sizes of key and value, in format 0
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08
@@ -138,8 +136,8 @@ def read_legacy_header(buffer: Buffer, index: int = 0, position: int = 0) -> Leg
 
     Nothing is checked but that the bytes are there: raises struct.error where they are not.
     """
-    offset, size, crc, magic, attributes = HEAD.struct.unpack_from(buffer, index)
-    timestamp = NO_TIMESTAMP if magic == 0 else TIMESTAMP.struct.unpack_from(buffer, index + HEAD.size)[0]
+    offset, size, crc, magic, attributes = HEAD.unpack_from(buffer, index)
+    timestamp = NO_TIMESTAMP if magic == 0 else TIMESTAMP.unpack_from(buffer, index + HEAD.size)[0]
     return LegacyBatch(position, offset, size, crc, magic, attributes, timestamp)
 
 
@@ -324,23 +322,3 @@ def encode_message_set(
 
 def _sized(data: bytes | None) -> bytes:
     return b"\xff\xff\xff\xff" if data is None else len(data).to_bytes(4, "big") + data
-
-
-@cache
-def message_declaration() -> Any:
-    """The layout of one entry as a construct.Struct; size and CRC are kept as they stand."""
-    import construct as c
-
-    def nullable(name: str) -> list[Any]:
-        size = f"{name}_size"
-        return [
-            size / c.Int32sb,
-            name / c.IfThenElse(lambda this: this[size] < 0, c.Computed(None), c.Bytes(lambda this: this[size])),
-        ]
-
-    return c.Struct(
-        *HEAD.construct.subcons,
-        "timestamp" / c.IfThenElse(lambda this: this.magic == 0, c.Computed(NO_TIMESTAMP), c.Int64sb),
-        *nullable("key"),
-        *nullable("value"),
-    )

@@ -1,4 +1,4 @@
-"""The smallest pieces of Kafka's bytes: fixed layouts, variable-length integers, CRC-32C, and the errors of reading them.
+"""The smallest pieces of Kafka's bytes: variable-length integers, CRC-32C, and the errors of reading them.
 
 Everything is big-endian. Variable-length integers are those of Protocol Buffers: seven bits a byte, low group first, the
 high bit says that another byte follows; signed ones are zigzag-coded.
@@ -11,20 +11,15 @@ high bit says that another byte follows; signed ones are zigzag-coded.
     varlong               10 bytes, zigzag of an int64           timestamp deltas of records
     ====================  =====================================  =========================================
 
-A fixed layout is declared once, as a `FixedLayout`; the fast `struct` and construct's declaration both derive from it.
-construct is imported on first use: it costs 50 ms at start-up and the common paths do not need it. construct by itself is
-looser than Kafka (varints without a bound, leftover bytes in a prefix pass), so the strict pieces live here.
+kcli.format.layouts declares what is made of them. construct accepts more than Kafka does (varints without a bound, bytes left
+over in a prefix), so the readers use the strict functions of this module.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import struct
-from collections import namedtuple
-from collections.abc import Callable, Iterable
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable
 
 Buffer = bytes | bytearray | memoryview
 
@@ -78,62 +73,6 @@ class InflationError(FormatError):
 
 class InflationLimitError(InflationError):
     """Compressed bytes that inflate beyond the limit given."""
-
-
-# One row a type: our name -> (struct code, the name of construct's type).
-_TYPES: dict[str, tuple[str, str]] = {
-    "int8": ("b", "Int8sb"),
-    "int16": ("h", "Int16sb"),
-    "int32": ("i", "Int32sb"),
-    "uint32": ("I", "Int32ub"),
-    "int64": ("q", "Int64sb"),
-}
-
-
-# By another name: mypy takes a plain call for a declaration, and its fields are data here.
-_tuple_type: Callable[[str, Iterable[str]], Any] = namedtuple
-
-
-class FixedLayout:
-    """A layout of fixed size: named big-endian integers, one after the other.
-
-    `FixedLayout("IndexEntry", relative_offset="int32", position="int32")` gives `.size` in bytes, `.unpack_from(buffer,
-    position)` -> named tuple, `.pack(*values)` -> bytes, `.offset_of(name)` and `.construct`, the declaration for construct.
-    Raises struct.error when the buffer is too short or a value does not fit.
-    """
-
-    def __init__(self, name: str, **fields: str) -> None:
-        self.name = name
-        self.fields = fields
-        self.struct = struct.Struct(">" + "".join(_TYPES[kind][0] for kind in fields.values()))
-        self.size = self.struct.size
-        self.tuple_type: Any = _tuple_type(name, fields)
-        self.pack: Callable[..., bytes] = self.struct.pack
-        self._make: Callable[[Iterable[Any]], Any] = self.tuple_type._make
-
-    def unpack_from(self, buffer: Buffer, position: int = 0) -> Any:
-        """Decode the layout at `position` -> a named tuple of its fields. Raises struct.error when bytes are missing."""
-        return self._make(self.struct.unpack_from(buffer, position))
-
-    def iter_unpack(self, buffer: Buffer) -> Iterable[Any]:
-        """Decode a buffer of whole entries -> named tuples. Raises struct.error when the size is no multiple of `.size`."""
-        return map(self._make, self.struct.iter_unpack(buffer))
-
-    def offset_of(self, name: str) -> int:
-        """The position in bytes of field `name` within the layout. Raises KeyError for an unknown name."""
-        position = 0
-        for field, kind in self.fields.items():
-            if field == name:
-                return position
-            position += struct.calcsize(">" + _TYPES[kind][0])
-        raise KeyError(name)
-
-    @cached_property
-    def construct(self) -> Any:
-        """The same layout as a construct.Struct."""
-        import construct
-
-        return construct.Struct(*(name / getattr(construct, _TYPES[kind][1]) for name, kind in self.fields.items()))
 
 
 def _load_crc32c() -> Callable[..., int]:

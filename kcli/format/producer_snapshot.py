@@ -25,22 +25,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kcli.format.primitives import INT32_MAX, Buffer, CorruptSnapshotError, FixedLayout, crc32c
+from kcli.format import structs
+from kcli.format.primitives import INT32_MAX, Buffer, CorruptSnapshotError, crc32c
 
-HEADER = FixedLayout("ProducerSnapshotHeader", version="int16", crc="uint32", count="int32")
-ENTRY = FixedLayout(
-    "ProducerEntry",
-    producer_id="int64",
-    producer_epoch="int16",
-    last_sequence="int32",
-    last_offset="int64",
-    offset_delta="int32",
-    timestamp="int64",
-    coordinator_epoch="int32",
-    current_txn_first_offset="int64",
-)
+HEADER = structs.PRODUCER_SNAPSHOT_HEADER
+ENTRY = structs.PRODUCER_SNAPSHOT_ENTRY
 VERSION = 1
-CRC_START = HEADER.offset_of("count")  # 6
+CRC_START = structs.SNAPSHOT_COUNT_AT
 
 
 class ProducerEntry(NamedTuple):
@@ -92,7 +83,7 @@ def decode_producer_snapshot(data: Buffer) -> ProducerSnapshot:
 
 def iter_producer_entries(data: Buffer, end: int) -> Iterator[ProducerEntry]:
     """The entries of a file that was checked, whose last one ends at byte `end`, one by one."""
-    return (ProducerEntry(*raw) for raw in ENTRY.struct.iter_unpack(memoryview(data)[HEADER.size : end]))
+    return (ProducerEntry(*raw) for raw in ENTRY.iter_unpack(memoryview(data)[HEADER.size : end]))
 
 
 def check_producer_snapshot(data: Buffer) -> int:
@@ -103,7 +94,7 @@ def check_producer_snapshot(data: Buffer) -> int:
         raise _schema_error(f"Snapshot contained an unknown file version {version}", 0)
     if len(view) < HEADER.size:
         raise _schema_error("null", len(view))
-    _, stored_crc, count = HEADER.struct.unpack_from(view)
+    _, stored_crc, count = HEADER.unpack_from(view)
     left = len(view) - HEADER.size
     if count < 0:
         raise _schema_error("non-nullable field producerEntries was serialized as null", CRC_START)

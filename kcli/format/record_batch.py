@@ -26,29 +26,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kcli.format import structs
 from kcli.format.java_integers import wrap_int32, wrap_int64
-from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError, FixedLayout, crc32c
+from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError, crc32c
 
-HEADER = FixedLayout(
-    "RecordBatchHeader",
-    base_offset="int64",
-    batch_length="int32",
-    partition_leader_epoch="int32",
-    magic="int8",
-    crc="uint32",
-    attributes="int16",
-    last_offset_delta="int32",
-    base_timestamp="int64",
-    max_timestamp="int64",
-    producer_id="int64",
-    producer_epoch="int16",
-    base_sequence="int32",
-    record_count="int32",
-)
-HEADER_BYTES = HEADER.size  # 61
+HEADER = structs.RECORD_BATCH_HEADER
+HEADER_BYTES = structs.RECORD_BATCH_HEADER_BYTES
 LOG_OVERHEAD_BYTES = 12  # offset and length, of every format
-MAGIC_POSITION = HEADER.offset_of("magic")  # 16, of every format
-CRC_START = HEADER.offset_of("attributes")  # 21
+MAGIC_POSITION = structs.BATCH_MAGIC_AT  # of every format
+CRC_START = structs.BATCH_ATTRIBUTES_AT
 ENTRY_HEAD_BYTES = MAGIC_POSITION + 1  # what every format begins with: offset, size, leader epoch or CRC, magic
 MIN_ENTRY_SIZE = 14  # the least size that an entry of any format states: the overhead of a message of format 0
 MIN_ENTRY_SIZE_1 = 22  # the same of format 1, with its timestamp
@@ -171,7 +157,7 @@ def read_header(buffer: Buffer, index: int = 0, position: int = 0) -> RecordBatc
 
     Nothing is checked but that the bytes are there: raises struct.error where they are not.
     """
-    return RecordBatch(position, *HEADER.struct.unpack_from(buffer, index))
+    return RecordBatch(position, *HEADER.unpack_from(buffer, index))
 
 
 def check_batch(batch: Buffer) -> RecordBatch:

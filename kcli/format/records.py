@@ -7,8 +7,7 @@ scanner, which a property test pins to `record_declaration`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kcli.format.primitives import (
     Buffer,
@@ -16,7 +15,6 @@ from kcli.format.primitives import (
     read_varint,
     read_varlong,
     write_varint,
-    zigzag_decode,
 )
 
 CONTROL_RECORD_VERSION = 0
@@ -38,54 +36,6 @@ class Record(NamedTuple):
     value: bytes | None
     headers: tuple[Header, ...] = ()
     attributes: int = 0
-
-
-@cache
-def record_declaration() -> Any:
-    """The layout of a record as a construct.Struct, strict on varints and lengths."""
-    import construct as c
-
-    class Varint(c.Construct):  # type: ignore[misc]
-        """A zigzag integer of at most `most_bytes` bytes."""
-
-        def __init__(self, most_bytes: int) -> None:
-            super().__init__()
-            self.most_bytes = most_bytes
-
-        def _parse(self, stream: Any, context: Any, path: str) -> int:
-            raw = 0
-            for count in range(self.most_bytes):
-                byte = c.core.stream_read(stream, 1, path)[0]
-                raw |= (byte & 0x7F) << 7 * count
-                if byte < 0x80:
-                    return zigzag_decode(raw & (2**32 - 1 if self.most_bytes == 5 else 2**64 - 1))
-            raise c.IntegerError("varint is too long", path=path)
-
-        def _build(self, obj: int, stream: Any, context: Any, path: str) -> int:
-            c.core.stream_write(stream, data := write_varint(obj), len(data), path)
-            return obj
-
-    varint, varlong = Varint(5), Varint(10)
-
-    def nullable(name: str) -> list[Any]:
-        size = f"{name}_size"
-        return [
-            size / c.Rebuild(varint, lambda this: -1 if this[name] is None else len(this[name])),
-            name / c.IfThenElse(lambda this: this[size] < 0, c.Computed(None), c.Bytes(lambda this: this[size])),
-        ]
-
-    header = c.Struct(*nullable("key"), c.Check(lambda this: this.key is not None), *nullable("value"))
-    body = c.Struct(
-        "attributes" / c.Int8sb,
-        "timestamp_delta" / varlong,
-        "offset_delta" / varint,
-        *nullable("key"),
-        *nullable("value"),
-        "header_count" / c.Rebuild(varint, lambda this: len(this.headers)),
-        "headers" / c.Array(lambda this: this.header_count, header),
-        c.Terminated,
-    )
-    return c.Prefixed(varint, body)
 
 
 def _read_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.log_config import CREATE_TIME, LogConfig
 
 

@@ -150,7 +150,7 @@ def header_at(file: DiskFile, position: int) -> RecordBatch | LegacyBatch | None
     head = file.read_at(position, HEADER_BYTES)
     try:
         if head[MAGIC_POSITION] >= MAGIC:
-            return RecordBatch(position, *HEADER.struct.unpack_from(head))
+            return RecordBatch(position, *HEADER.unpack_from(head))
         from kcli.format.legacy_message_set import read_legacy_header
 
         return read_legacy_header(head, 0, position)
@@ -188,7 +188,7 @@ def torn_header(file: DiskFile, position: int) -> RecordBatch | None:
     head = file.read_at(position, HEADER_BYTES)
     if not _LAST_OFFSET_END <= len(head) < HEADER_BYTES:
         return None
-    header = RecordBatch(position, *HEADER.struct.unpack(head[:_LAST_OFFSET_END] + bytes(HEADER_BYTES - _LAST_OFFSET_END)))
+    header = RecordBatch(position, *HEADER.unpack(head[:_LAST_OFFSET_END] + bytes(HEADER_BYTES - _LAST_OFFSET_END)))
     header = header._replace(record_count=header.last_offset_delta + 1)
     return header if can_be_header(header) else None
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.file_names import FileKind, segment_file_name
-from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
+from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.disk import Disk
 from kcli.log.header_walk import HeaderWalk
 from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
@@ -131,7 +131,7 @@ def _last_entry(disk: Disk, segment: LiveSegment) -> tuple[int, int] | None:
             return None
         if not size:
             return 0, 0
-        relative_offset, position = OFFSET_INDEX_ENTRY.struct.unpack(file.read_at(size - 8, 8))
+        relative_offset, position = OFFSET_INDEX_ENTRY.unpack(file.read_at(size - 8, 8))
         is_entry = relative_offset >= 0 and 0 < position < segment.size_bytes
         return (relative_offset, position) if is_entry else None
     finally:

@@ -47,7 +47,7 @@ class HeaderWalk:
 
     def headers(self) -> Iterator[RecordBatch | LegacyBatch]:
         """The headers, in file order, of every format. Raises OSError as the disk does."""
-        unpack = HEADER.struct.unpack_from
+        unpack = HEADER.unpack_from
         least_v2 = HEADER_BYTES - LOG_OVERHEAD_BYTES
         size = 0
         while self.position + ENTRY_HEAD_BYTES <= self.end:

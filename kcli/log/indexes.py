@@ -20,15 +20,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kcli.format import limits
-from kcli.format.index_entries import (
-    NO_TIMESTAMP,
-    OFFSET_INDEX_ENTRY,
-    TIME_INDEX_ENTRY,
-    OffsetIndex,
-    TimeIndex,
-    TimeIndexEntry,
-    TransactionIndex,
-)
+from kcli.format.index_entries import NO_TIMESTAMP, OffsetIndex, TimeIndex, TimeIndexEntry, TransactionIndex
+from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.disk import Disk
 
 

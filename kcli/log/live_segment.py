@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from kcli.format import limits
+from kcli.format import limits, structs
 from kcli.format.file_names import FileKind, segment_file_name
-from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, OffsetIndex, TimeIndex, TimeIndexEntry, TransactionIndex
+from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex, TimeIndexEntry, TransactionIndex
+from kcli.format.structs import ABORTED_TXN
 from kcli.log.disk import Disk, DiskFile
 from kcli.log.log_directory import join_path
 
 UNREAD = -2  # of a largest timestamp: nobody has asked yet
 # How many entries of a `.txnindex` are read at once.
 _ABORTED_TXNS_A_READ = 128
-_LAST_OFFSET_AT = ABORTED_TXN.offset_of("last_offset")
 
 
 class LiveSegment:
@@ -107,7 +107,7 @@ class LiveSegment:
 
 
 def _last_offset(file: DiskFile, slot: int) -> int:
-    return int.from_bytes(file.read_at(slot * ABORTED_TXN.size + _LAST_OFFSET_AT, 8), "big", signed=True)
+    return int.from_bytes(file.read_at(slot * ABORTED_TXN.size + structs.ABORTED_TXN_LAST_OFFSET_AT, 8), "big", signed=True)
 
 
 def _read(disk: Disk, path: str) -> bytes:

@@ -17,9 +17,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from struct import Struct
 
+from kcli.format import structs
 from kcli.format.file_names import FileKind, FileState
-from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, OffsetIndex
-from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES
+from kcli.format.index_entries import AbortedTxn, OffsetIndex
+from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES, LOG_OVERHEAD_BYTES
+from kcli.format.structs import ABORTED_TXN
 from kcli.log.append_rules import rules_of
 from kcli.log.disk import LogDisk, LogFile
 from kcli.log.file_cache import FileCache
@@ -38,7 +40,6 @@ READ_HINTS = 32
 HEADERS_TO_CUT = 64
 
 _HEAD = Struct(">qi")  # base offset and length of a batch
-_LAST_OFFSET_DELTA_AT = HEADER.offset_of("last_offset_delta")
 _DELTA = Struct(">i")
 
 
@@ -370,4 +371,4 @@ def _last_offset_delta(head: bytes) -> int:
     """Of a batch of format 2; messages of format 0 and 1 state their last offset already."""
     if head[ENTRY_HEAD_BYTES - 1] < 2 or len(head) < HEADER_BYTES:
         return 0
-    return int(_DELTA.unpack_from(head, _LAST_OFFSET_DELTA_AT)[0])
+    return int(_DELTA.unpack_from(head, structs.BATCH_LAST_OFFSET_DELTA_AT)[0])

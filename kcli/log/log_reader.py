@@ -201,7 +201,7 @@ class SegmentReader:
         batch with a wrong CRC is followed by what is at the end that it states, as for Kafka, as long as that is an entry.
         """
         end = self.end_position()
-        unpack, struct_size = HEADER.struct.unpack_from, HEADER_BYTES
+        unpack, struct_size = HEADER.unpack_from, HEADER_BYTES
         legacy = seen_legacy = False
         suspect: int | None = None  # with `lenient`: the batch before, whose CRC is wrong and whose length may be, too
         while position < end:
@@ -292,7 +292,7 @@ class SegmentReader:
         if 2 <= head[MAGIC_POSITION] < 128:
             if len(head) < HEADER_BYTES:
                 raise CorruptRecordError(f"the batch at byte {position} is shorter than its header", position)
-            return RecordBatch(position, *HEADER.struct.unpack_from(head))
+            return RecordBatch(position, *HEADER.unpack_from(head))
         from kcli.format.legacy_message_set import read_legacy_header
 
         try:

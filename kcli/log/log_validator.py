@@ -40,7 +40,7 @@ from kcli.log.append_errors import (
 )
 from kcli.log.log_config import LogConfig
 
-_unpack_header = HEADER.struct.unpack_from
+_unpack_header = HEADER.unpack_from
 
 
 class AppendOrigin(Enum):

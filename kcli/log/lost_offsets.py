@@ -108,5 +108,5 @@ def _torn_header(file: DiskFile, position: int, size: int) -> RecordBatch | None
     data = file.read_at(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
         return None
-    header = RecordBatch(position, *HEADER.struct.unpack(data))
+    header = RecordBatch(position, *HEADER.unpack(data))
     return header if header.magic == MAGIC and position + header.size_bytes > size else None

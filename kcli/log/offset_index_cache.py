@@ -6,7 +6,8 @@ while they are among the last that were asked for, up to `max_bytes` of them in 
 
 from __future__ import annotations
 
-from kcli.format.index_entries import OFFSET_INDEX_ENTRY, OffsetIndex
+from kcli.format.index_entries import OffsetIndex
+from kcli.format.structs import OFFSET_INDEX_ENTRY
 from kcli.log.disk import Disk
 from kcli.log.live_segment import LiveSegment
 

@@ -28,14 +28,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from kcli.format import limits
+from kcli.format import limits, structs
 from kcli.format.append_scan import COUNTED, END, LARGEST, NULL_KEYS, RENUMBERED, SMALLEST, check_records, new_counters
 from kcli.format.compression import CODECS, codec_id, deflate, inflate, inflate_stream
 from kcli.format.primitives import INT64_MAX, InflationError, InflationLimitError, InvalidRecordError, crc32c
 from kcli.format.record_batch import (
     CODEC_MASK,
     CRC_START,
-    HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME_FLAG,
     NO_TIMESTAMP,
@@ -67,8 +66,6 @@ HURRIED_REBUILT_BYTES = 64 * 1024
 # A record that is not held whole is walked over in Python, header by header.
 MAX_LARGE_RECORD_HEADERS = 10_000
 _KNOWN_ATTRIBUTES = 0x7F
-_ATTRIBUTES_AT = HEADER.offset_of("attributes")
-_MAX_TIMESTAMP_AT = HEADER.offset_of("max_timestamp")
 
 
 class LongCheckError(Exception):
@@ -306,8 +303,8 @@ def _set_max_timestamp(batch: ValidBatch, append_time_flag: int, max_timestamp: 
     data = batch.data
     batch.attributes = batch.attributes & _KNOWN_ATTRIBUTES & ~LOG_APPEND_TIME_FLAG | append_time_flag
     batch.max_timestamp = max_timestamp
-    data[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2] = batch.attributes.to_bytes(2, "big")
-    data[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = max_timestamp.to_bytes(8, "big", signed=True)
+    data[structs.BATCH_ATTRIBUTES_AT : structs.BATCH_ATTRIBUTES_AT + 2] = batch.attributes.to_bytes(2, "big")
+    data[structs.BATCH_MAX_TIMESTAMP_AT : structs.BATCH_MAX_TIMESTAMP_AT + 8] = max_timestamp.to_bytes(8, "big", signed=True)
     data[CRC_START - 4 : CRC_START] = crc32c(data[CRC_START:]).to_bytes(4, "big")
 
 

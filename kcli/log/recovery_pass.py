@@ -19,7 +19,7 @@ from kcli.log.slices import Slices
 
 # How many batches a slice of work takes: about ten microseconds each.
 BATCHES_PER_SLICE = 512
-_HEADER: Struct = HEADER.struct
+_HEADER: Struct = HEADER
 # Why a slice ended.
 _SLICE_IS_FULL, _NEEDS_MORE, _NOT_PLAIN = range(3)
 

@@ -25,16 +25,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kcli.format.file_names import FileKind
-from kcli.format.index_entries import (
-    ABORTED_TXN,
-    NO_TIMESTAMP,
-    OFFSET_INDEX_ENTRY,
-    TIME_INDEX_ENTRY,
-    OffsetIndex,
-    TimeIndexEntry,
-)
+from kcli.format.index_entries import NO_TIMESTAMP, OffsetIndex, TimeIndexEntry
 from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch
+from kcli.format.structs import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.append_rules import AppendRules
 from kcli.log.disk import LogDisk
 from kcli.log.header_walk import HeaderWalk
@@ -215,9 +209,7 @@ class SegmentAppender:
         try:
 
             def entry(slot: int) -> tuple[int, int]:
-                stamp, relative = TIME_INDEX_ENTRY.struct.unpack(
-                    file.read_at(slot * TIME_INDEX_ENTRY.size, TIME_INDEX_ENTRY.size)
-                )
+                stamp, relative = TIME_INDEX_ENTRY.unpack(file.read_at(slot * TIME_INDEX_ENTRY.size, TIME_INDEX_ENTRY.size))
                 return stamp, relative
 
             slot = bisect_right(range(self._time_entries), timestamp, key=lambda at: entry(at)[0]) - 1

@@ -242,5 +242,5 @@ class _Finder:
         for window in batch.windows(self.scanner):
             if window.count:
                 key = window.key(0)
-                return int(KEY.unpack_from(key).type) if key is not None and len(key) >= KEY.size else -1
+                return int(KEY.unpack_from(key)[1]) if key is not None and len(key) >= KEY.size else -1
         return -1

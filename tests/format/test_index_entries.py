@@ -8,19 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcli.format import layouts
 from kcli.format.file_names import parse_file_name
-from kcli.format.index_entries import (
-    ABORTED_TXN,
-    OFFSET_INDEX_ENTRY,
-    TIME_INDEX_ENTRY,
-    AbortedTxn,
-    OffsetIndex,
-    OffsetIndexEntry,
-    TimeIndex,
-    TimeIndexEntry,
-    TransactionIndex,
-)
+from kcli.format.index_entries import AbortedTxn, OffsetIndex, OffsetIndexEntry, TimeIndex, TimeIndexEntry, TransactionIndex
 from kcli.format.primitives import CorruptIndexError, FormatError
+from kcli.format.structs import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from tests.format.given_files import dump_lines, given_files
 
 int32s = st.integers(-(2**31), 2**31 - 1)
@@ -79,16 +71,16 @@ def test_any_bytes_decode_and_encode_to_themselves(data: bytes, base: int) -> No
 
 @given(rows=st.lists(st.tuples(int32s, int32s, int64s), max_size=20), base=st.integers(0, 2**62))
 def test_columns_agree_with_the_declared_layouts(rows: list[tuple[int, int, int]], base: int) -> None:
-    """The fast decoding of whole files is pinned to the declaration, and that to construct's."""
+    """The fast decoding of whole files is pinned to the declaration."""
     data = b"".join(OFFSET_INDEX_ENTRY.pack(offset, position) for offset, position, _ in rows)
     offsets = OffsetIndex.decode(data, base)
     assert [offsets.entry(i) for i in range(len(rows))] == [(base + offset, position) for offset, position, _ in rows]
-    parsed = OFFSET_INDEX_ENTRY.construct[len(rows)].parse(data)
+    parsed = layouts.OFFSET_INDEX_ENTRY[len(rows)].parse(data)
     assert [(base + row.relative_offset, row.position) for row in parsed] == [offsets.entry(i) for i in range(len(rows))]
     data = b"".join(TIME_INDEX_ENTRY.pack(timestamp, offset) for offset, _, timestamp in rows)
     times = TimeIndex.decode(data, base)
     assert [times.entry(i) for i in range(len(rows))] == [(timestamp, base + offset) for offset, _, timestamp in rows]
-    parsed = TIME_INDEX_ENTRY.construct[len(rows)].parse(data)
+    parsed = layouts.TIME_INDEX_ENTRY[len(rows)].parse(data)
     assert [(row.timestamp, base + row.relative_offset) for row in parsed] == [times.entry(i) for i in range(len(rows))]
 
 
@@ -96,7 +88,7 @@ def test_columns_agree_with_the_declared_layouts(rows: list[tuple[int, int, int]
 def test_aborted_transactions_agree_with_the_declared_layout(values: tuple[int, ...]) -> None:
     data = ABORTED_TXN.pack(*values)
     assert TransactionIndex.decode(data, 0).aborted == [values]
-    assert tuple(ABORTED_TXN.construct.parse(data)[name] for name in AbortedTxn._fields) == values
+    assert tuple(layouts.ABORTED_TXN.parse(data)[name] for name in AbortedTxn._fields) == values
     # Kafka takes the first byte of the two for the version.
     assert TransactionIndex.decode(data, 0).aborted[0].kafka_version == struct.unpack("b", data[:1])[0]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.format import limits
+from kcli.format import layouts, limits
 from kcli.format.compression import codec_name, deflate, inflate
 from kcli.format.legacy_message_set import (
     HEAD,
@@ -20,7 +20,6 @@ from kcli.format.legacy_message_set import (
     encode_message_set,
     iter_records,
     legacy_crc,
-    message_declaration,
     read_legacy_header,
 )
 from kcli.format.primitives import CorruptRecordError, FormatError, InflationError, InvalidRecordError
@@ -139,7 +138,7 @@ def test_the_hand_code_is_pinned_to_the_declaration(
     offset: int, timestamp: int, key: bytes | None, value: bytes | None, magic: int, attributes: int
 ) -> None:
     entry = encode_message(NewLegacyRecord(offset, timestamp, key, value), magic, attributes)
-    declared = message_declaration().parse(entry)
+    declared = layouts.MESSAGE.parse(entry)
     batch = read_legacy_header(entry)
     (record,) = iter_records(batch, entry)
     assert batch == (0, declared.offset, declared.size, declared.crc, declared.magic, declared.attributes, declared.timestamp)
@@ -156,7 +155,7 @@ def test_the_hand_code_is_pinned_to_the_declaration(
         declared.attributes,
         None,
     )
-    assert message_declaration().build(declared) == entry
+    assert layouts.MESSAGE.build(declared) == entry
     assert batch.size_bytes == len(entry)
 
 

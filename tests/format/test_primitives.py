@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kcli.format.primitives import (
-    FixedLayout,
     FormatError,
     crc32c,
     read_unsigned_varint,
@@ -66,38 +63,6 @@ def test_a_negative_number_is_no_unsigned_varint() -> None:
     """It would never end."""
     with pytest.raises(ValueError, match="cannot hold -1"):
         write_unsigned_varint(-1)
-
-
-LAYOUT = FixedLayout("Sample", first="int8", second="int16", third="int32", fourth="uint32", fifth="int64")
-samples = st.tuples(
-    st.integers(-(2**7), 2**7 - 1),
-    st.integers(-(2**15), 2**15 - 1),
-    st.integers(-(2**31), 2**31 - 1),
-    st.integers(0, 2**32 - 1),
-    st.integers(-(2**63), 2**63 - 1),
-)
-
-
-@given(samples, st.binary(max_size=5))
-def test_a_layout_is_its_declaration(values: tuple[int, ...], before: bytes) -> None:
-    """struct and construct agree on the bytes and on the values."""
-    packed = LAYOUT.pack(*values)
-    assert LAYOUT.unpack_from(before + packed, len(before)) == values
-    declared = LAYOUT.construct.parse(packed)
-    assert tuple(declared[name] for name in LAYOUT.fields) == values
-    assert LAYOUT.construct.build(dict(zip(LAYOUT.fields, values, strict=True))) == packed
-    assert list(LAYOUT.iter_unpack(packed * 3)) == [values] * 3
-
-
-def test_a_layouts_places() -> None:
-    """Fields stand one behind the other; what is missing raises."""
-    assert [LAYOUT.offset_of(name) for name in LAYOUT.fields] == [0, 1, 3, 7, 11] and LAYOUT.size == 19
-    with pytest.raises(KeyError):
-        LAYOUT.offset_of("sixth")
-    with pytest.raises(struct.error):
-        LAYOUT.unpack_from(bytes(18))
-    with pytest.raises(struct.error):
-        list(LAYOUT.iter_unpack(bytes(20)))
 
 
 @given(st.binary(max_size=200), st.integers(0, 200))

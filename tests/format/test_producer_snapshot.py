@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcli.format import layouts
 from kcli.format.primitives import CorruptSnapshotError, crc32c
 from kcli.format.producer_snapshot import (
-    ENTRY,
     HEADER,
     ProducerEntry,
     decode_producer_snapshot,
@@ -61,9 +61,9 @@ def test_any_entries_come_back_in_their_order(wanted: list[ProducerEntry], trail
 @given(wanted=st.lists(entries, max_size=4))
 def test_the_layout_is_the_declared_one(wanted: list[ProducerEntry]) -> None:
     data = encode_producer_snapshot(wanted)
-    head = HEADER.construct.parse(data)
+    head = layouts.PRODUCER_SNAPSHOT_HEADER.parse(data)
     assert (head.version, head.crc, head.count) == (1, crc32c(data[6:]), len(wanted))
-    rows = ENTRY.construct[head.count].parse(data[HEADER.size :])
+    rows = layouts.PRODUCER_SNAPSHOT_ENTRY[head.count].parse(data[HEADER.size :])
     assert [tuple(row[name] for name in ProducerEntry._fields) for row in rows] == wanted
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcli.format import layouts
 from kcli.format.primitives import CorruptRecordError
 from kcli.format.record_batch import (
     CRC_START,
-    HEADER,
     HEADER_BYTES,
     NewRecordBatch,
     RecordBatch,
@@ -57,9 +57,9 @@ def test_a_batch_comes_back(batch: NewRecordBatch, before: bytes) -> None:
     assert (header.size_bytes, header.end_position, header.magic) == (len(data), len(data), 2)
     moved = read_header(before + data, len(before), 1000)
     assert moved == header._replace(position=1000) and moved.end_position == 1000 + len(data)
-    declared = HEADER.construct.parse(data)
-    assert tuple(declared[name] for name in HEADER.fields) == header[1:]
-    assert HEADER.construct.build({name: declared[name] for name in HEADER.fields}) == data[:HEADER_BYTES]
+    declared = layouts.RECORD_BATCH_HEADER.parse(data)
+    assert tuple(declared[name] for name in header._fields[1:]) == header[1:]
+    assert layouts.RECORD_BATCH_HEADER.build(header._asdict()) == data[:HEADER_BYTES]
 
 
 def test_given_batches_come_back_byte_for_byte() -> None:

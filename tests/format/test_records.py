@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcli.format import record_scan
+from kcli.format import layouts, record_scan
 from kcli.format.primitives import FormatError, write_varint
 from kcli.format.record_scan import BAD_HEADER_KEY, BAD_HEADERS, BAD_LENGTH, BAD_VARINT, COMPLETE, NEED_MORE, OUT_OF_INT64
 from kcli.format.records import (
@@ -22,7 +22,6 @@ from kcli.format.records import (
     read_headers,
     read_record,
     read_records,
-    record_declaration,
 )
 from tests.format.damaged_bytes import damaged
 from tests.interpreted import interpreted
@@ -83,7 +82,7 @@ def expected(record: Record) -> tuple[int, int, bytes | None, bytes | None, tupl
 def declared(data: bytes) -> list[Record]:
     """The whole records at the start of `data`, by the declaration."""
     found, position = [], 0
-    record_and_end = construct.Struct("record" / record_declaration(), "end" / construct.Tell)
+    record_and_end = construct.Struct("record" / layouts.RECORD, "end" / construct.Tell)
     while position < len(data):
         try:
             parsed = record_and_end.parse(data[position:])
@@ -105,7 +104,7 @@ def test_records_come_back(rows: list[Record]) -> None:
     data = encode_records(rows)
     assert list(read_records(data, len(rows))) == rows
     assert declared(data) == rows
-    assert b"".join(record_declaration().build(as_container(record)) for record in rows) == data
+    assert b"".join(layouts.RECORD.build(as_container(record)) for record in rows) == data
     for way in WAYS:
         found, end, status = scan(way, data, len(rows))
         assert (status, end) == (COMPLETE, len(data))

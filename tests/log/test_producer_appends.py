@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kcli.format.file_names import FileKind
-from kcli.format.index_entries import ABORTED_TXN
+from kcli.format.structs import ABORTED_TXN
 from kcli.log.append_errors import (
     CoordinatorFencedError,
     InvalidProducerEpochError,

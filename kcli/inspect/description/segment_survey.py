@@ -27,8 +27,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.compression import CODECS
-from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
+from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.record_batch import RecordBatch
+from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.inspect.description.remarks import MOST_OF_A_PATH, Remarks
 from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.disk import Disk

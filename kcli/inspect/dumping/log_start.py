@@ -61,7 +61,7 @@ def _end_if_before(disk: Disk, segment: Segment, first_time_ms: int) -> int | No
     The time index of a closed segment ends with the segment's largest timestamp. It is believed where the headers behind
     the last entry of the offset index agree; where the largest timestamp lies before these, the slower way decides.
     """
-    from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+    from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
     from kcli.log.header_walk import HeaderWalk
     from kcli.log.log_reader import SegmentReader
     from kcli.log.segment_seek import is_end_of_batch

@@ -58,7 +58,8 @@ def read_small_file(disk: Disk, path: str, name: FileName) -> SmallFile:
 
 
 def _offset_index(data: bytes, base_offset: int) -> SmallFile:
-    from kcli.format.index_entries import OFFSET_INDEX_ENTRY, OffsetIndex
+    from kcli.format.index_entries import OffsetIndex
+    from kcli.format.structs import OFFSET_INDEX_ENTRY
 
     index = OffsetIndex.decode(data, base_offset)
     entries = (Entry("offsetIndexEntry", entry._asdict()) for entry in index.entries())
@@ -66,7 +67,8 @@ def _offset_index(data: bytes, base_offset: int) -> SmallFile:
 
 
 def _time_index(data: bytes, base_offset: int) -> SmallFile:
-    from kcli.format.index_entries import TIME_INDEX_ENTRY, TimeIndex
+    from kcli.format.index_entries import TimeIndex
+    from kcli.format.structs import TIME_INDEX_ENTRY
 
     index = TimeIndex.decode(data, base_offset)
     entries = (Entry("timeIndexEntry", entry._asdict()) for entry in index.entries())
@@ -81,7 +83,8 @@ def _behind(data: bytes, whole: int, used: int, entry_bytes: int) -> tuple[tuple
 
 
 def _transaction_index(data: bytes, base_offset: int) -> SmallFile:
-    from kcli.format.index_entries import ABORTED_TXN, ABORTED_TXN_VERSION, TransactionIndex
+    from kcli.format.index_entries import ABORTED_TXN_VERSION, TransactionIndex
+    from kcli.format.structs import ABORTED_TXN
 
     index = TransactionIndex.decode(data, base_offset)
     faults = []

@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.file_names import FileKind, FileState
-from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
+from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import CorruptRecordError
+from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.batch_search import begins_below
 from kcli.log.disk import Disk
 from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, base_name

@@ -21,7 +21,8 @@ from itertools import compress, count, islice
 
 from kcli.format import batch_passes
 from kcli.format.batch_scan import LEGACY, BatchColumns
-from kcli.format.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
+from kcli.format.index_entries import OffsetIndex, TimeIndex
+from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.inspect.verification.findings import FindingList
 from kcli.log.batch_search import zeros_follow
 from kcli.log.disk import Disk, DiskFile

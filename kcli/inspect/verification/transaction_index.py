@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kcli.format.index_entries import ABORTED_TXN, AbortedTxn
+from kcli.format.index_entries import AbortedTxn
+from kcli.format.structs import ABORTED_TXN
 from kcli.inspect.verification.findings import MOST_OF_A_KIND, FindingList
 from kcli.log.disk import Disk
 
@@ -65,7 +66,7 @@ class TransactionIndexCheck:
     def _sound_entries(self, data: memoryview) -> Iterator[tuple[int, AbortedTxn]]:
         """The entries of version 0 whose last offsets go up; the others are findings."""
         last = self.base_offset - 1
-        for slot, raw in enumerate(ABORTED_TXN.struct.iter_unpack(data)):
+        for slot, raw in enumerate(ABORTED_TXN.iter_unpack(data)):
             txn = AbortedTxn(*raw)
             if txn.version != 0:
                 self._add("txnindex-version", f"entry {slot} has version {txn.version}; 0 is known", slot)

@@ -15,8 +15,9 @@ from __future__ import annotations
 from array import array
 
 from kcli.format.file_names import FileKind, FileState, segment_file_name
-from kcli.format.index_entries import ABORTED_TXN, AbortedTxn, OffsetIndex, TimeIndex
+from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex
 from kcli.format.primitives import INT32_MAX, Buffer
+from kcli.format.structs import ABORTED_TXN
 from kcli.log.cleaner.cut_strides import ROW_SLOTS
 from kcli.log.disk import LogDisk
 from kcli.log.indexes import IndexAppender
