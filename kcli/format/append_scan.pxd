@@ -1,11 +1,13 @@
 # C types for append_scan.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format.batch_scan cimport read_int32, read_int64
+from kcli.format cimport batch_header
 from kcli.format.record_scan cimport read_zigzag, skip_headers
 
+cdef long long MOST_TIMESTAMP
+
 @cython.locals(
-    size=Py_ssize_t, delta=cython.longlong, base_timestamp=cython.longlong, max_timestamp=cython.longlong,
-    producer_id=cython.longlong, sequence=cython.longlong, crc=cython.longlong, epoch=cython.longlong, status=cython.int,
+    size=Py_ssize_t, header=batch_header.BatchHeader, count=cython.longlong, base_timestamp=cython.longlong,
+    largest=cython.longlong, status=cython.int,
 )
 cpdef int read_plain_batch(const unsigned char[::1] buffer, long long[::1] out, long long[::1] scratch) except? -9
 

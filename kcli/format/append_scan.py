@@ -22,7 +22,8 @@ nothing of a record. This one source runs two ways, as that one does; its C type
 
 from array import array
 
-from kcli.format.batch_scan import read_int32, read_int64
+from kcli.format import batch_header
+from kcli.format.batch_header import USUAL
 from kcli.format.record_scan import (
     BAD_HEADERS,
     BAD_LENGTH,
@@ -53,6 +54,7 @@ SLOTS = 14
 
 PLAIN = 0
 NOT_PLAIN = 1
+MOST_TIMESTAMP = 4611686018427387904  # 2**62: the sum with a delta is checked without an overflow
 
 
 def new_counters() -> array:  # type: ignore[type-arg]
@@ -63,31 +65,33 @@ def new_counters() -> array:  # type: ignore[type-arg]
 def read_plain_batch(buffer: Buffer, out: array, scratch: array) -> int:  # type: ignore[type-arg]
     """Look at the batch that `buffer` is -> PLAIN, with every slot of `out` set, or NOT_PLAIN; never raises."""
     size = len(buffer)
-    if size < 62 or buffer[16] != 2 or read_int32(buffer, 8) != size - 12 or read_int64(buffer, 0) != 0:
+    header = batch_header.BatchHeader()
+    if (
+        header.read(buffer, 0, size) != USUAL
+        or header.end_position != size
+        or header.base_offset != 0
+        or header.attributes != 0
+    ):
         return NOT_PLAIN
-    delta = read_int32(buffer, 23)
-    if delta < 0 or read_int32(buffer, 57) != delta + 1 or buffer[21] != 0 or buffer[22] != 0:
+    count = header.record_count
+    if count == 0 or header.last_offset != count - 1:
         return NOT_PLAIN
-    base_timestamp = read_int64(buffer, 27)
-    producer_id = read_int64(buffer, 43)
-    sequence = read_int32(buffer, 53)
-    if (producer_id >= 0 and sequence < 0) or base_timestamp < 0 or base_timestamp > 4611686018427387904:
+    base_timestamp = header.base_timestamp
+    if (header.producer_id >= 0 and header.base_sequence < 0) or base_timestamp < 0 or base_timestamp > MOST_TIMESTAMP:
         return NOT_PLAIN
     out[5] = 0
-    status = check_records(buffer, 61, size, delta + 1, out, scratch)
-    max_timestamp = read_int64(buffer, 35)
-    if status != 0 or out[4] != size or out[3] != 0 or out[1] != max_timestamp - base_timestamp or out[0] < -base_timestamp:
+    status = check_records(buffer, header.records_position, size, count, out, scratch)
+    largest = header.max_timestamp - base_timestamp
+    if status != 0 or out[4] != size or out[3] != 0 or out[1] != largest or out[0] < -base_timestamp:
         return NOT_PLAIN
-    crc = read_int32(buffer, 17)
     out[6] = size
-    out[7] = crc if crc >= 0 else crc + 4294967296
-    out[8] = delta
+    out[7] = header.crc
+    out[8] = count - 1
     out[9] = base_timestamp
-    out[10] = max_timestamp
-    out[11] = producer_id
-    epoch = buffer[51] << 8 | buffer[52]
-    out[12] = epoch - 65536 if epoch > 32767 else epoch
-    out[13] = sequence
+    out[10] = header.max_timestamp
+    out[11] = header.producer_id
+    out[12] = header.producer_epoch
+    out[13] = header.base_sequence
     return PLAIN
 
 

@@ -1,12 +1,6 @@
 # C types for batch_scan.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport record_scan
-
-@cython.locals(value=cython.longlong)
-cpdef long long read_int32(const unsigned char[::1] buffer, Py_ssize_t position) except? -9
-
-@cython.locals(low=cython.longlong)
-cpdef long long read_int64(const unsigned char[::1] buffer, Py_ssize_t position) except? -9
+from kcli.format cimport batch_header, record_scan
 
 cpdef int check_records(
     const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit,
@@ -42,11 +36,8 @@ cpdef Py_ssize_t summarise(records, Py_ssize_t count, long long previous_offset,
     value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
     header_positions=cython.longlong[::1], header_counts=cython.longlong[::1],
     record_positions=cython.longlong[::1], record_capacity=cython.longlong,
-    base_timestamp=cython.longlong, max_timestamp=cython.longlong,
     faults=cython.longlong[::1], capacity=Py_ssize_t, index=Py_ssize_t, faulty=Py_ssize_t, stop=cython.int,
-    size=cython.longlong, end=Py_ssize_t, stored=cython.longlong, computed=cython.longlong,
-    base_offset=cython.longlong, delta=cython.longlong, record_count=cython.longlong, attributes=cython.longlong,
-    epoch=cython.longlong, fault=cython.int,
+    header=batch_header.BatchHeader, fault=cython.int,
 )
 cpdef Py_ssize_t scan_batches(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, long long file_position, crc32c,

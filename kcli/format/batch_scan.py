@@ -18,7 +18,8 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 from array import array
 from collections.abc import Callable
 
-from kcli.format import record_scan
+from kcli.format import batch_header, record_scan
+from kcli.format.batch_header import NEED_MORE, OTHER, USUAL
 
 Buffer = bytes | bytearray | memoryview
 
@@ -27,12 +28,8 @@ LOOK = 1
 UNOPENED = 2
 LEGACY = 3
 
-# Why a scan ended.
-NEED_MORE = 0  # the buffer ends, or holds no whole batch any more
-OTHER = 1  # the bytes are no sound batch of magic 2
-FULL = 2  # the columns are full
+FULL = 2  # why a scan ended, in addition to NEED_MORE and OTHER: the columns are full
 
-HEADER_BYTES = 61
 LOG_APPEND_TIME_BIT = 8
 
 
@@ -72,21 +69,6 @@ class BatchColumns:
         self.base_sequence = array("q", zeros)
         self.record_count = array("q", zeros)
         self.fault = array("q", zeros)
-
-
-def read_int32(buffer: Buffer, position: int) -> int:
-    """The big-endian int32 at buffer[position]. Raises IndexError behind the end of the buffer."""
-    value = buffer[position]
-    value = value << 24 | buffer[position + 1] << 16 | buffer[position + 2] << 8 | buffer[position + 3]
-    return value - 4294967296 if value > 2147483647 else value
-
-
-def read_int64(buffer: Buffer, position: int) -> int:
-    """The big-endian int64 at buffer[position]. Raises IndexError behind the end of the buffer."""
-    low = read_int32(buffer, position + 4)
-    if low < 0:
-        low += 4294967296
-    return read_int32(buffer, position) * 4294967296 + low
 
 
 def check_records(
@@ -264,66 +246,52 @@ def scan_batches(
     record_positions = records.record_position
     record_capacity = records.capacity
     capacity = batches.capacity
+    header = batch_header.BatchHeader()
     index = 0
     faulty = 0
     stop = FULL
     while index < capacity:
-        if limit - position < 61:
+        stop = header.read(buffer, position, limit)
+        if stop != USUAL:
+            break
+        if header.end_position > limit:
             stop = NEED_MORE
             break
-        size = read_int32(buffer, position + 8)
-        if buffer[position + 16] != 2 or size < 49:
+        if not header.has_right_crc(view, crc32c):
             stop = OTHER
             break
-        if size > limit - position - 12:
-            stop = NEED_MORE
-            break
-        end = position + 12 + size
-        stored = read_int32(buffer, position + 17)
-        if stored < 0:
-            stored += 4294967296
-        computed = crc32c(view[position + 21 : end])
-        base_offset = read_int64(buffer, position)
-        delta = read_int32(buffer, position + 23)
-        record_count = read_int32(buffer, position + 57)
-        if computed != stored or base_offset < 0 or base_offset > 4611686018427387904 or delta < 0 or record_count < 0:
-            stop = OTHER
-            break
-        attributes = buffer[position + 21] << 8 | buffer[position + 22]
+        stop = FULL
         positions[index] = file_position + position
-        sizes[index] = size + 12
-        base_offsets[index] = base_offset
-        last_offsets[index] = base_offset + delta
-        leader_epochs[index] = read_int32(buffer, position + 12)
-        attribute_column[index] = attributes
-        base_timestamp = read_int64(buffer, position + 27)
-        max_timestamp = read_int64(buffer, position + 35)
-        base_timestamps[index] = base_timestamp
-        max_timestamps[index] = max_timestamp
-        producer_ids[index] = read_int64(buffer, position + 43)
-        epoch = buffer[position + 51] << 8 | buffer[position + 52]
-        producer_epochs[index] = epoch - 65536 if epoch > 32767 else epoch
-        base_sequences[index] = read_int32(buffer, position + 53)
-        record_counts[index] = record_count
+        sizes[index] = header.end_position - position
+        base_offsets[index] = header.base_offset
+        last_offsets[index] = header.last_offset
+        leader_epochs[index] = header.leader_epoch
+        attribute_column[index] = header.attributes
+        base_timestamps[index] = header.base_timestamp
+        max_timestamps[index] = header.max_timestamp
+        producer_ids[index] = header.producer_id
+        producer_epochs[index] = header.producer_epoch
+        base_sequences[index] = header.base_sequence
+        record_counts[index] = header.record_count
         fault = SOUND
-        if attributes > 127:
+        if header.has_unknown_attributes:
             fault = LOOK
-        elif record_count == 0:
-            if size != 49:
+        elif header.record_count == 0:
+            if header.end_position != header.records_position:
                 fault = LOOK
-        elif attributes & 7:
+        elif header.codec:
             fault = UNOPENED
         else:
             fault = check_into(
                 buffer,
-                position + 61,
-                end,
-                base_offset,
-                base_offset + delta,
-                base_timestamp,
-                max_timestamp,
-                attributes,
-                record_count,
+                header.records_position,
+                header.end_position,
+                header.base_offset,
+                header.last_offset,
+                header.base_timestamp,
+                header.max_timestamp,
+                header.attributes,
+                header.record_count,
                 record_capacity,
                 offsets,
                 timestamps,
@@ -340,7 +308,7 @@ def scan_batches(
         if fault != SOUND:
             faulty += 1
         index += 1
-        position = end
+        position = header.end_position
     scratch[0] = position
     scratch[1] = stop
     scratch[2] = faulty

@@ -1,22 +1,19 @@
 # C types for batch_lines.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport record_scan
-from kcli.format.batch_scan cimport read_int32, read_int64
+from kcli.format cimport batch_header, record_scan
 from kcli.inspect.dumping cimport record_lines
 from kcli.inspect.dumping.record_lines cimport first_gap, put_int, put_text
 
 cdef long long INT32_MAX
-cdef long long MOST_OFFSET
 
 @cython.locals(
     offsets=cython.longlong[::1], timestamps=cython.longlong[::1],
     key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1],
     value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
     header_positions=cython.longlong[::1], header_counts=cython.longlong[::1], record_positions=cython.longlong[::1],
-    capacity=Py_ssize_t, room=Py_ssize_t, why=cython.int, size=cython.longlong, start=Py_ssize_t, to=Py_ssize_t,
-    end=Py_ssize_t, stored=cython.longlong, base_offset=cython.longlong, delta=cython.longlong, count=cython.longlong,
-    attributes=cython.longlong, codec=cython.int, base_sequence=cython.longlong, last_sequence=cython.longlong,
-    base_timestamp=cython.longlong, max_timestamp=cython.longlong, label=bytes, epoch=cython.longlong,
+    capacity=Py_ssize_t, room=Py_ssize_t, why=cython.int, header=batch_header.BatchHeader, start=Py_ssize_t, to=Py_ssize_t,
+    base_offset=cython.longlong, delta=cython.longlong, count=cython.longlong,
+    base_sequence=cython.longlong, last_sequence=cython.longlong, label=bytes,
     from_position=Py_ssize_t, to_position=Py_ssize_t, found=Py_ssize_t, printed=Py_ssize_t, gap=Py_ssize_t,
 )
 cpdef Py_ssize_t put_batch_lines(

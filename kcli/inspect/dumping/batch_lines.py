@@ -17,16 +17,12 @@ than the caller's own way, who then never comes here; the tests do.
 from array import array
 from collections.abc import Callable
 
-from kcli.format import record_scan
-from kcli.format.batch_scan import read_int32, read_int64
+from kcli.format import batch_header, record_scan
+from kcli.format.batch_header import NEED_MORE, OTHER, USUAL
 from kcli.inspect.dumping import record_lines
 from kcli.inspect.dumping.record_lines import first_gap, put_int, put_text
 
 Buffer = bytes | bytearray | memoryview
-
-# Why a pass ended.
-NEED_MORE = 0  # the buffer ends, or holds no whole batch any more
-OTHER = 1  # the next batch is odd, or too large for the room that is left
 
 # The slots of the state.
 WHY = 0
@@ -37,7 +33,6 @@ NO_OFFSET = -9223372036854775807
 # What the line of a batch takes: its labels and fourteen integers of at most 20 digits.
 BATCH_LINE_BYTES = 640
 INT32_MAX = 2147483647
-MOST_OFFSET = 4611686018427387904
 CODEC_NAMES = (b"none", b"gzip", b"snappy", b"lz4", b"zstd")
 
 
@@ -76,49 +71,37 @@ def put_batch_lines(
     record_positions = records.record_position
     capacity = records.capacity
     room = len(out)
+    header = batch_header.BatchHeader()
     why = OTHER
     while True:
-        if limit - position < 61:
+        why = header.read(buffer, position, limit)
+        if why != USUAL:
+            break
+        if header.end_position > limit:
             why = NEED_MORE
             break
-        size = read_int32(buffer, position + 8)
-        if buffer[position + 16] != 2 or size < 49:
-            break
-        if size > limit - position - 12:
-            why = NEED_MORE
-            break
+        why = OTHER
         start = place[0]
         if room - start < BATCH_LINE_BYTES:
             break
-        end = position + 12 + size
-        stored = read_int32(buffer, position + 17)
-        if stored < 0:
-            stored += 4294967296
-        base_offset = read_int64(buffer, position)
-        delta = read_int32(buffer, position + 23)
-        count = read_int32(buffer, position + 57)
-        attributes = buffer[position + 21] << 8 | buffer[position + 22]
-        codec = attributes & 7
-        base_sequence = read_int32(buffer, position + 53)
         if (
-            base_offset < 0
-            or base_offset > MOST_OFFSET
-            or delta < 0
-            or count < 0
-            or base_sequence < -1
-            or attributes & 65504  # a control batch, a delete horizon, or bits without meaning
-            or codec > 4
-            or crc32c(view[position + 21 : end]) != stored
+            header.base_sequence < -1
+            or header.is_control
+            or header.has_delete_horizon
+            or header.has_unknown_attributes
+            or header.codec > 4
+            or not header.has_right_crc(view, crc32c)
         ):
             break
-        base_timestamp = read_int64(buffer, position + 27)
-        max_timestamp = read_int64(buffer, position + 35)
-        label = b" LogAppendTime: " if attributes & 8 else b" CreateTime: "
-        epoch = buffer[position + 51] << 8 | buffer[position + 52]
+        base_offset = header.base_offset
+        delta = header.last_offset - base_offset
+        count = header.record_count
+        base_sequence = header.base_sequence
+        label = b" LogAppendTime: " if header.is_log_append_time else b" CreateTime: "
         to = put_text(out, start, b"baseOffset: ")
         to = put_int(out, to, base_offset)
         to = put_text(out, to, b" lastOffset: ")
-        to = put_int(out, to, base_offset + delta)
+        to = put_int(out, to, header.last_offset)
         to = put_text(out, to, b" count: ")
         to = put_int(out, to, count)
         to = put_text(out, to, b" baseSequence: ")
@@ -132,30 +115,30 @@ def put_batch_lines(
             last_sequence = base_sequence + delta
         to = put_int(out, to, last_sequence)
         to = put_text(out, to, b" producerId: ")
-        to = put_int(out, to, read_int64(buffer, position + 43))
+        to = put_int(out, to, header.producer_id)
         to = put_text(out, to, b" producerEpoch: ")
-        to = put_int(out, to, epoch - 65536 if epoch > 32767 else epoch)
+        to = put_int(out, to, header.producer_epoch)
         to = put_text(out, to, b" partitionLeaderEpoch: ")
-        to = put_int(out, to, read_int32(buffer, position + 12))
-        to = put_text(out, to, b" isTransactional: true" if attributes & 16 else b" isTransactional: false")
+        to = put_int(out, to, header.leader_epoch)
+        to = put_text(out, to, b" isTransactional: true" if header.is_transactional else b" isTransactional: false")
         to = put_text(out, to, b" isControl: false deleteHorizonMs: OptionalLong.empty position: ")
         to = put_int(out, to, file_position + position)
         to = put_text(out, to, label)
-        to = put_int(out, to, max_timestamp)
+        to = put_int(out, to, header.max_timestamp)
         to = put_text(out, to, b" size: ")
-        to = put_int(out, to, size + 12)
+        to = put_int(out, to, header.end_position - position)
         to = put_text(out, to, b" magic: 2 compresscodec: ")
-        to = put_text(out, to, CODEC_NAMES[codec])
+        to = put_text(out, to, CODEC_NAMES[header.codec])
         to = put_text(out, to, b" crc: ")
-        to = put_int(out, to, stored)
+        to = put_int(out, to, header.crc)
         to = put_text(out, to, b" isvalid: true\n")
         place[0] = to
         if with_records and count > 0:
             data = buffer
-            from_position = position + 61
-            to_position = end
-            if codec != 0:
-                inflated = inflate(codec, view[from_position:end])
+            from_position = header.records_position
+            to_position = header.end_position
+            if header.codec != 0:
+                inflated = inflate(header.codec, view[from_position:to_position])
                 if inflated is None:
                     place[0] = start
                     break
@@ -170,7 +153,7 @@ def put_batch_lines(
                 from_position,
                 to_position,
                 base_offset,
-                base_timestamp,
+                header.base_timestamp,
                 count,
                 offsets,
                 timestamps,
@@ -199,8 +182,8 @@ def put_batch_lines(
                 0,
                 count,
                 label,
-                max_timestamp,
-                attributes & 8 != 0,
+                header.max_timestamp,
+                header.is_log_append_time,
                 base_offset,
                 base_sequence,
                 with_metadata,
@@ -217,6 +200,6 @@ def put_batch_lines(
                 note_gap(offsets[gap - 1], offsets[gap])
                 gap += first_gap(offsets[gap:count], count - gap)
             state[1] = offsets[count - 1]
-        position = end
+        position = header.end_position
     state[0] = why
     return position

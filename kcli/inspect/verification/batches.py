@@ -14,7 +14,14 @@ from kcli.format.compression import codec_name
 from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError
 from kcli.format.primitives import CorruptRecordError, FormatError, InflationError, InflationLimitError
 from kcli.format.record_batch import CODEC_MASK as CODEC_BITS
-from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, RecordBatch
+from kcli.format.record_batch import (
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    TRANSACTIONAL_FLAG,
+    RecordBatch,
+)
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.large_messages import LargeMessages, is_large
 from kcli.log.batch_walk import read_marker
@@ -84,8 +91,8 @@ class BatchInspector:
     def _look_at_records(self, batch: LogBatch, header: RecordBatch) -> BatchFacts:
         done, first, previous = 0, header.base_offset, header.base_offset - 1
         largest: int | None = None
-        if header.record_count == 0 and header.size_bytes != batch_scan.HEADER_BYTES:
-            left = header.size_bytes - batch_scan.HEADER_BYTES
+        if header.record_count == 0 and header.size_bytes != HEADER_BYTES:
+            left = header.size_bytes - HEADER_BYTES
             self.add("batch-records", batch, f"the batch states 0 records and has {left} bytes of records")
         for window in batch.windows(self.scanner, skip_large=True):
             columns = window.columns

@@ -1,7 +1,8 @@
 # C types for batch_cut.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
+from kcli.format cimport batch_header, structs
 from kcli.format cimport record_copy
-from kcli.log.cleaner cimport batch_head, offset_map, stride_state
+from kcli.log.cleaner cimport offset_map, stride_state
 
 cdef class BatchCutter:
     cdef public stride_state.StrideColumns columns
@@ -12,24 +13,24 @@ cdef class BatchCutter:
     cdef public long long now_ms, horizon_ms, stop_offset
     cdef public unsigned char[::1] out, kept
     cdef public long long[::1] counts
-    cdef public batch_head.BatchHead head
+    cdef public batch_header.BatchHeader head
     cdef public int why
     cdef public long long max_timestamp, base_timestamp
     cdef public long long records, stay, tombstones, keyless, dropped_tombstones, records_bytes
     cdef public bint is_mapped, is_discarded, sets_horizon
 
-    @cython.locals(head=batch_head.BatchHead, is_of_transaction=cython.bint)
+    @cython.locals(head=batch_header.BatchHeader, is_of_transaction=cython.bint)
     cpdef int cut(
         self, const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t start) except? -9
 
-    @cython.locals(head=batch_head.BatchHead, marker=cython.int, producer_id=cython.longlong)
+    @cython.locals(head=batch_header.BatchHeader, marker=cython.int, producer_id=cython.longlong)
     cpdef int _cut_marker(self, const unsigned char[::1] buffer, Py_ssize_t start) except? -9
 
-    @cython.locals(head=batch_head.BatchHead, sets_horizon=cython.bint)
+    @cython.locals(head=batch_header.BatchHeader, sets_horizon=cython.bint)
     cpdef int _cut_records(
         self, const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t start) except? -9
 
-    @cython.locals(head=batch_head.BatchHead, columns=stride_state.StrideColumns, counts=cython.longlong[::1])
+    @cython.locals(head=batch_header.BatchHeader, columns=stride_state.StrideColumns, counts=cython.longlong[::1])
     cpdef int _choose(self, const unsigned char[::1] buffer, int keeps_tombstones) except? -9
 
     @cython.locals(
@@ -40,7 +41,9 @@ cdef class BatchCutter:
     cpdef int _copy(
         self, const unsigned char[::1] buffer, Py_ssize_t limit, bint sets_horizon, Py_ssize_t start) except? -9
 
-    @cython.locals(head=batch_head.BatchHead, out=cython.uchar[::1], computed=cython.longlong)
+    @cython.locals(
+        head=batch_header.BatchHeader, out=cython.uchar[::1], records_position=Py_ssize_t, end_position=Py_ssize_t,
+        computed=cython.longlong)
     cpdef int _write_header(self, const unsigned char[::1] buffer, Py_ssize_t start) except? -9
 
 @cython.locals(index=Py_ssize_t)

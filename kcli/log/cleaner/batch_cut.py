@@ -33,10 +33,10 @@ are looked up in the map. This one source runs two ways, as kcli.format.record_s
 from array import array
 from collections.abc import Callable
 
-from kcli.format import record_copy
+from kcli.format import batch_header, record_copy, structs
+from kcli.format.batch_header import NEED_MORE, OTHER, USUAL
 from kcli.format.record_scan import Buffer
-from kcli.log.cleaner import batch_head, offset_map, stride_state
-from kcli.log.cleaner.batch_head import NEED_MORE, OTHER, USUAL
+from kcli.log.cleaner import offset_map, stride_state
 from kcli.log.cleaner.offset_map import COUNT_SLOTS
 
 # What a cut came to, beside NEED_MORE and OTHER.
@@ -76,7 +76,7 @@ class BatchCutter:
         self.inflate = inflate
         self.kept = bytearray(columns.room)
         self.counts = array("q", bytes(8 * COUNT_SLOTS))
-        self.head = batch_head.BatchHead()
+        self.head = batch_header.BatchHeader()
         self.why = NEED_MORE
         self.max_timestamp = 0
         self.base_timestamp = 0
@@ -99,31 +99,33 @@ class BatchCutter:
         self.why = head.read(buffer, position, limit)
         if self.why != USUAL:
             return self.why
-        if head.end > limit:
+        if head.end_position > limit:
             self.why = NEED_MORE
             return self.why
         self.why = OTHER
+        if head.record_count == 0 or head.has_unknown_attributes:
+            return self.why
         is_of_transaction = head.is_transactional or head.is_control
-        if is_of_transaction and self.transactions.is_aborted(head.producer_id(buffer), head.last_offset):
+        if is_of_transaction and self.transactions.is_aborted(head.producer_id, head.last_offset):
             return self.why
-        if not head.is_sound(buffer, view, self.crc32c):
+        if not head.has_right_crc(view, self.crc32c):
             return self.why
-        self.max_timestamp = head.max_timestamp(buffer)
-        self.base_timestamp = head.base_timestamp(buffer)
-        self.records = head.records
+        self.max_timestamp = head.max_timestamp
+        self.base_timestamp = head.base_timestamp
+        self.records = head.record_count
         self.is_mapped = False
         self.is_discarded = False
         if head.is_control:
             self._cut_marker(buffer, start)
         elif head.codec:
-            payload = self.inflate(head.codec, view[head.start : head.end])
+            payload = self.inflate(head.codec, view[head.records_position : head.end_position])
             if payload is None:
                 return self.why
             self._cut_records(payload, 0, len(payload), start)
         else:
-            self._cut_records(buffer, head.start, head.end, start)
+            self._cut_records(buffer, head.records_position, head.end_position, start)
         if head.is_transactional and not head.is_control and self.why != OTHER:
-            self.transactions.note_open(head.producer_id(buffer))
+            self.transactions.note_open(head.producer_id)
         if self.why == CUT:
             self._write_header(buffer, start)
         return self.why
@@ -138,15 +140,15 @@ class BatchCutter:
         self.keyless = 0
         self.dropped_tombstones = 0
         self.stay = 1
-        producer_id = head.producer_id(buffer)
-        if head.end - head.position + 13 > len(self.out) - start:
+        producer_id = head.producer_id
+        if head.end_position - head.position + 13 > len(self.out) - start:
             self.why = FULL
         elif marker == 1 and self.transactions.close_open(producer_id):
             self.why = WHOLE
         # No data of its transaction was read before it.
-        elif not head.has_horizon:
+        elif not head.has_delete_horizon:
             self.kept[0] = 1
-            self._copy(buffer, head.end, True, start)
+            self._copy(buffer, head.end_position, True, start)
         elif self.base_timestamp > self.now_ms:
             self.why = WHOLE
         elif head.last_offset < self.stop_offset and producer_id not in self.marker_ids:
@@ -161,8 +163,8 @@ class BatchCutter:
         head = self.head
         if not self.columns.scan(buffer, position, limit, head, self.base_timestamp):
             return 0
-        self._choose(buffer, 0 if head.has_horizon and self.base_timestamp <= self.now_ms else 1)
-        sets_horizon = self.tombstones > 0 and not head.has_horizon
+        self._choose(buffer, 0 if head.has_delete_horizon and self.base_timestamp <= self.now_ms else 1)
+        sets_horizon = self.tombstones > 0 and not head.has_delete_horizon
         if self.stay == 0:
             if head.last_offset < self.stop_offset:
                 self.why = GONE
@@ -207,7 +209,7 @@ class BatchCutter:
         positions = self.columns.position
         kept = self.kept
         count = self.records
-        has_append_time = self.head.has_append_time
+        has_append_time = self.head.is_log_append_time
         index = 0
         if has_append_time:
             while index < count:
@@ -228,14 +230,14 @@ class BatchCutter:
             index += 1
         if sets_horizon:
             first = self.horizon_ms
-        elif self.head.has_horizon:
+        elif self.head.has_delete_horizon:
             first = self.base_timestamp
         # Deltas near the bounds of 64 bits are left to whoever tells of them.
         if largest > 2305843009213693952 or smallest < -2305843009213693952:
             return 0
         if first > 2305843009213693952 or first < -2305843009213693952:
             return 0
-        out = self.out[start + 61 :]
+        out = self.out[start + structs.RECORD_BATCH_HEADER_BYTES :]
         if len(out) < limit - positions[0] + count * 13:
             self.why = FULL
             return 0
@@ -255,16 +257,18 @@ class BatchCutter:
         """Write the header of a batch that is CUT before its records -> 0; with a codec its size and CRC are to be told yet."""
         out = self.out
         head = self.head
-        out[start : start + 61] = buffer[head.position : head.start]
+        records_position = start + structs.RECORD_BATCH_HEADER_BYTES
+        out[start:records_position] = buffer[head.position : head.records_position]
         if self.sets_horizon:
-            out[start + 22] |= 64
-        put_integer(out, start + 27, 8, self.base_timestamp)
-        put_integer(out, start + 35, 8, self.max_timestamp)
-        put_integer(out, start + 57, 4, self.stay)
+            out[start + structs.BATCH_ATTRIBUTES_AT + 1] |= 64
+        put_integer(out, start + structs.BATCH_BASE_TIMESTAMP_AT, 8, self.base_timestamp)
+        put_integer(out, start + structs.BATCH_MAX_TIMESTAMP_AT, 8, self.max_timestamp)
+        put_integer(out, start + structs.BATCH_RECORD_COUNT_AT, 4, self.stay)
         if not head.codec:
-            put_integer(out, start + 8, 4, 49 + self.records_bytes)
-            computed = self.crc32c(self.out_view[start + 21 : start + 61 + self.records_bytes])
-            put_integer(out, start + 17, 4, computed)
+            end_position = records_position + self.records_bytes
+            put_integer(out, start + structs.BATCH_LENGTH_AT, 4, end_position - start - structs.BATCH_PARTITION_LEADER_EPOCH_AT)
+            computed = self.crc32c(self.out_view[start + structs.BATCH_ATTRIBUTES_AT : end_position])
+            put_integer(out, start + structs.BATCH_CRC_AT, 4, computed)
         return 0
 
 

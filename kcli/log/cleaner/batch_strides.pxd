@@ -1,28 +1,29 @@
 # C types for batch_strides.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.log.cleaner cimport batch_head, offset_map, stride_state
+from kcli.format cimport batch_header
+from kcli.log.cleaner cimport offset_map, stride_state
 
 cdef class Stride:
-    cdef public batch_head.BatchHead head
+    cdef public batch_header.BatchHeader head
     cdef public int why
     cdef public long long records, keyless, tombstones, last_offset, work_bytes
     cdef public bint is_plain
 
-@cython.locals(head=batch_head.BatchHead, is_of_transaction=cython.bint)
+@cython.locals(head=batch_header.BatchHeader, is_of_transaction=cython.bint)
 cpdef Py_ssize_t note_batches(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, crc32c, inflate, long long start_offset,
     stride_state.OpenTransactions transactions, stride_state.StrideColumns columns, offset_map.OffsetMap offsets,
     Stride stride) except? -9
 
 @cython.locals(
-    head=batch_head.BatchHead, count=Py_ssize_t, key_sizes=cython.longlong[::1], value_sizes=cython.longlong[::1],
+    head=batch_header.BatchHeader, count=Py_ssize_t, key_sizes=cython.longlong[::1], value_sizes=cython.longlong[::1],
     keyless=cython.longlong, tombstones=cython.longlong, index=Py_ssize_t,
 )
 cpdef int note_batch(
     const unsigned char[::1] buffer, long long start_offset, stride_state.StrideColumns columns, offset_map.OffsetMap offsets,
     Stride stride) except? -9
 
-@cython.locals(head=batch_head.BatchHead, producer_id=cython.longlong)
+@cython.locals(head=batch_header.BatchHeader, producer_id=cython.longlong)
 cpdef Py_ssize_t pass_dead(
     const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t file_limit, long long stop_offset,
     stride_state.LiveWindow live, stride_state.OpenTransactions transactions, Stride stride) except? -9

@@ -14,9 +14,10 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 
 from collections.abc import Callable
 
+from kcli.format import batch_header
+from kcli.format.batch_header import NEED_MORE, OTHER, USUAL
 from kcli.format.record_scan import Buffer
-from kcli.log.cleaner import batch_head, offset_map, stride_state
-from kcli.log.cleaner.batch_head import NEED_MORE, OTHER, USUAL
+from kcli.log.cleaner import offset_map, stride_state
 
 # Why a stride ended, beside NEED_MORE (the buffer holds no whole batch any more) and OTHER.
 NO_ROOM = 3  # the records of the batch may not fit into the map
@@ -38,7 +39,7 @@ class Stride:
     """
 
     def __init__(self) -> None:
-        self.head = batch_head.BatchHead()
+        self.head = batch_header.BatchHeader()
         self.why = NEED_MORE
         self.records = 0
         self.keyless = 0
@@ -75,40 +76,42 @@ def note_batches(
         stride.why = head.read(buffer, position, limit)
         if stride.why != USUAL:
             break
-        if head.end > limit:
+        if head.end_position > limit:
             stride.why = NEED_MORE
             break
         if stride.work_bytes >= STRIDE_BYTES:
             stride.why = ENOUGH
             break
         stride.why = OTHER
-        is_of_transaction = head.is_transactional or head.is_control
-        if is_of_transaction and transactions.is_aborted(head.producer_id(buffer), head.last_offset):
+        if head.record_count == 0 or head.has_unknown_attributes:
             break
-        if not head.is_sound(buffer, view, crc32c):
+        is_of_transaction = head.is_transactional or head.is_control
+        if is_of_transaction and transactions.is_aborted(head.producer_id, head.last_offset):
+            break
+        if not head.has_right_crc(view, crc32c):
             break
         if head.is_control:
             if columns.scan_marker(buffer, head) < 0:
                 break
-            stride.work_bytes += head.end - position + BATCH_WEIGHT
-        elif not offsets.has_room(head.records):
+            stride.work_bytes += head.end_position - position + BATCH_WEIGHT
+        elif not offsets.has_room(head.record_count):
             stride.why = NO_ROOM
             break
         elif head.codec:
-            payload = inflate(head.codec, view[head.start : head.end])
-            if payload is None or not columns.scan(payload, 0, len(payload), head, head.base_timestamp(buffer)):
+            payload = inflate(head.codec, view[head.records_position : head.end_position])
+            if payload is None or not columns.scan(payload, 0, len(payload), head, head.base_timestamp):
                 break
             stride.work_bytes += len(payload) + INFLATED_WEIGHT
             note_batch(payload, start_offset, columns, offsets, stride)
         else:
-            if not columns.scan(buffer, head.start, head.end, head, head.base_timestamp(buffer)):
+            if not columns.scan(buffer, head.records_position, head.end_position, head, head.base_timestamp):
                 break
-            stride.work_bytes += head.end - position + BATCH_WEIGHT
+            stride.work_bytes += head.end_position - position + BATCH_WEIGHT
             note_batch(buffer, start_offset, columns, offsets, stride)
         if is_of_transaction:
             stride.is_plain = False
         stride.last_offset = head.last_offset
-        position = head.end
+        position = head.end_position
     return position
 
 
@@ -121,7 +124,7 @@ def note_batch(
 ) -> int:
     """Note the records of the batch of the stride's head, which were scanned in `buffer` -> 0."""
     head = stride.head
-    count = head.records
+    count = head.record_count
     key_sizes = columns.key_size
     value_sizes = columns.value_size
     if columns.offset[0] < head.base_offset or columns.offset[count - 1] > head.last_offset:
@@ -166,7 +169,9 @@ def pass_dead(
             break
         stride.why = OTHER
         if (
-            head.end > file_limit
+            head.end_position > file_limit
+            or head.record_count == 0
+            or head.has_unknown_attributes
             or head.is_control
             or head.last_offset >= stop_offset
             or not live.is_mapped(head.base_offset, head.last_offset)
@@ -178,10 +183,10 @@ def pass_dead(
         if live.any_live(head.base_offset, head.last_offset):
             break
         if head.is_transactional:
-            producer_id = head.producer_id(buffer)
+            producer_id = head.producer_id
             if transactions.is_aborted(producer_id, head.last_offset):
                 break
             transactions.note_open(producer_id)
-        stride.records += head.records
-        position = head.end
+        stride.records += head.record_count
+        position = head.end_position
     return position

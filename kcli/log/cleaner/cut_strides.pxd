@@ -1,6 +1,7 @@
 # C types for cut_strides.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.log.cleaner cimport batch_cut, batch_head, batch_strides
+from kcli.format cimport batch_header, structs
+from kcli.log.cleaner cimport batch_cut, batch_strides
 
 cdef class CutStride:
     cdef public batch_strides.Stride passed
@@ -19,7 +20,7 @@ cdef class CutStride:
     cpdef int add_row(self, long long size_bytes, long long last_offset, long long max_timestamp) except? -9
 
 @cython.locals(
-    out=cython.uchar[::1], head=batch_head.BatchHead, passed=batch_strides.Stride, behind=Py_ssize_t, used=Py_ssize_t, size=Py_ssize_t, why=cython.int,
+    out=cython.uchar[::1], head=batch_header.BatchHeader, passed=batch_strides.Stride, behind=Py_ssize_t, used=Py_ssize_t, size=Py_ssize_t, why=cython.int,
 )
 cpdef Py_ssize_t clean_batches(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, Py_ssize_t file_limit, int passes_dead,

@@ -9,10 +9,11 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 
 from array import array
 
+from kcli.format import structs
+from kcli.format.batch_header import NEED_MORE, OTHER
 from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import batch_cut, batch_strides
 from kcli.log.cleaner.batch_cut import CUT, FULL, WHOLE
-from kcli.log.cleaner.batch_head import NEED_MORE, OTHER
 from kcli.log.cleaner.batch_strides import BATCH_WEIGHT, ENOUGH, INFLATED_WEIGHT
 
 # What a stride tells of each batch that is left.
@@ -116,7 +117,7 @@ def clean_batches(
                 break
         used = stride.used_bytes
         why = cutter.cut(buffer, view, position, limit, used)
-        size = head.end - position
+        size = head.end_position - position
         if why == WHOLE and size > len(out) - used:
             why = FULL
         if why == FULL:
@@ -137,7 +138,7 @@ def clean_batches(
             stride.add_row(size, head.last_offset, cutter.max_timestamp)
         elif why == CUT:
             stride.work_bytes += (CUT_WEIGHT - 1) * size
-            stride.add_row(61 + cutter.records_bytes, head.last_offset, cutter.max_timestamp)
+            stride.add_row(structs.RECORD_BATCH_HEADER_BYTES + cutter.records_bytes, head.last_offset, cutter.max_timestamp)
         position += size
         if stride.is_at_stop:
             break

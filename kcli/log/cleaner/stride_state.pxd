@@ -1,8 +1,8 @@
 # C types for stride_state.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
+from kcli.format cimport batch_header
 from kcli.format cimport record_scan
-from kcli.format.batch_scan cimport read_int32
-from kcli.log.cleaner cimport batch_head
+from kcli.format.batch_header cimport read_int32
 
 cdef class StrideColumns:
     cdef public Py_ssize_t room
@@ -11,11 +11,11 @@ cdef class StrideColumns:
 
     @cython.locals(count=Py_ssize_t)
     cpdef bint scan(
-        self, const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, batch_head.BatchHead head,
+        self, const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, batch_header.BatchHeader head,
         long long base_timestamp) except? -9
 
     @cython.locals(key=cython.longlong, version=cython.int)
-    cpdef int scan_marker(self, const unsigned char[::1] buffer, batch_head.BatchHead head) except? -9
+    cpdef int scan_marker(self, const unsigned char[::1] buffer, batch_header.BatchHeader head) except? -9
 
 cdef class OpenTransactions:
     cdef public long long next_aborted

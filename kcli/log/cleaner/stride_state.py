@@ -16,11 +16,10 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 from array import array
 from collections.abc import Iterable
 
-from kcli.format import record_scan
-from kcli.format.batch_scan import read_int32
+from kcli.format import batch_header, record_scan
+from kcli.format.batch_header import read_int32
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_scan import Buffer, RecordColumns
-from kcli.log.cleaner import batch_head
 
 # Producers that there is room for at first.
 _PRODUCERS = 16
@@ -43,9 +42,9 @@ class StrideColumns:
         self.position = columns.record_position
         self.scratch = array("q", bytes(16))  # where the scan ended, and why
 
-    def scan(self, buffer: Buffer, start: int, end: int, head: "batch_head.BatchHead", base_timestamp: int) -> bool:
+    def scan(self, buffer: Buffer, start: int, end: int, head: "batch_header.BatchHeader", base_timestamp: int) -> bool:
         """Scan the records of the batch of a head, buffer[start:end] -> whether all that it states are there, and no more."""
-        if head.records > self.room:
+        if head.record_count > self.room:
             return False
         count = record_scan.scan_into(
             buffer,
@@ -53,7 +52,7 @@ class StrideColumns:
             end,
             head.base_offset,
             base_timestamp,
-            head.records,
+            head.record_count,
             self.offset,
             self.timestamp,
             self.key_position,
@@ -65,13 +64,13 @@ class StrideColumns:
             self.position,
             self.scratch,
         )
-        return count == head.records and self.scratch[1] == 0 and self.scratch[0] == end
+        return count == head.record_count and self.scratch[1] == 0 and self.scratch[0] == end
 
-    def scan_marker(self, buffer: Buffer, head: "batch_head.BatchHead") -> int:
+    def scan_marker(self, buffer: Buffer, head: "batch_header.BatchHeader") -> int:
         """The marker in the one record of the control batch of a head -> 0 ABORT, 1 COMMIT, -1 where it is odd."""
-        if head.codec or head.records != 1:
+        if head.codec or head.record_count != 1:
             return -1
-        if not self.scan(buffer, head.start, head.end, head, head.base_timestamp(buffer)):
+        if not self.scan(buffer, head.records_position, head.end_position, head, head.base_timestamp):
             return -1
         if self.key_size[0] != 4 or self.value_size[0] != 6:
             return -1

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.format import limits, record_copy, record_scan
+from kcli.format import batch_header, limits, record_copy, record_scan
 from kcli.log.cleaner import (
     batch_cut,
     batch_filter,
-    batch_head,
     batch_strides,
     cut_strides,
     live_offsets,
@@ -33,10 +32,10 @@ ROUNDS = 3
 
 SCANS = {"record_scan": interpreted(record_scan)}
 INTERPRETED_MAP = interpreted(offset_map)
-INTERPRETED_HEAD = interpreted(batch_head)
+INTERPRETED_HEAD = interpreted(batch_header)
 INTERPRETED_STATE = interpreted(stride_state, **SCANS)
 STATES: dict[str, ModuleType] = {"as installed": stride_state, "interpreted": INTERPRETED_STATE}
-PARTS = {"batch_head": INTERPRETED_HEAD, "offset_map": INTERPRETED_MAP, "stride_state": INTERPRETED_STATE}
+PARTS = {"batch_header": INTERPRETED_HEAD, "offset_map": INTERPRETED_MAP, "stride_state": INTERPRETED_STATE}
 INTERPRETED_STRIDES = interpreted(batch_strides, **PARTS)
 INTERPRETED_CUT = interpreted(batch_cut, record_copy=interpreted(record_copy), **PARTS)
 INTERPRETED_CUTS = interpreted(cut_strides, batch_strides=INTERPRETED_STRIDES, batch_cut=INTERPRETED_CUT)
@@ -53,14 +52,14 @@ def by_objects(patch: pytest.MonkeyPatch) -> None:
 def no_notes(*arguments: Any) -> object:
     stride = arguments[-1]
     stride.records = stride.keyless = stride.tombstones = stride.work_bytes = 0
-    stride.why = batch_head.OTHER
+    stride.why = batch_header.OTHER
     return arguments[2]
 
 
 def no_batches(*arguments: Any) -> object:
     stride = arguments[-1]
     stride.begin()
-    stride.why = batch_head.OTHER
+    stride.why = batch_header.OTHER
     return arguments[2]
 
 
