@@ -22,17 +22,8 @@ nothing of a record. This one source runs two ways, as that one does; its C type
 
 from array import array
 
-from kcli.format import batch_header
-from kcli.format.batch_header import USUAL
-from kcli.format.record_scan import (
-    BAD_HEADERS,
-    BAD_LENGTH,
-    BAD_VARINT,
-    COMPLETE,
-    NEED_MORE,
-    read_zigzag,
-    skip_headers,
-)
+from kcli.format import batch_header, loop_results
+from kcli.format.record_scan import read_zigzag, skip_headers
 
 Buffer = bytes | bytearray | memoryview
 
@@ -67,7 +58,7 @@ def read_plain_batch(buffer: Buffer, out: array, scratch: array) -> int:  # type
     size = len(buffer)
     header = batch_header.BatchHeader()
     if (
-        header.read(buffer, 0, size) != USUAL
+        header.read(buffer, 0, size) != loop_results.USUAL
         or header.end_position != size
         or header.base_offset != 0
         or header.attributes != 0
@@ -123,12 +114,12 @@ def check_records(
     start = position
     wrong_index = -1
     wrong_start = 0
-    status = COMPLETE
+    status = loop_results.COMPLETE
     try:
         while index < count:
             start = position
             if position >= limit:
-                status = NEED_MORE
+                status = loop_results.NEED_MORE
                 break
             byte = buffer[position]
             if byte < 128:
@@ -142,17 +133,17 @@ def check_records(
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
                     if position < 0:
-                        status = BAD_VARINT
+                        status = loop_results.BAD_VARINT
                         break
                     size = scratch[0]
                     byte = 0 if size >= 0 else 1
                     position += 1
             if byte & 1:  # negative
-                status = BAD_LENGTH
+                status = loop_results.BAD_LENGTH
                 break
             end = position - 1 + size
             if end > limit:
-                status = NEED_MORE
+                status = loop_results.NEED_MORE
                 break
             byte = buffer[position]
             if byte < 128:
@@ -167,7 +158,7 @@ def check_records(
                 else:
                     position = read_zigzag(buffer, position, 10, scratch)
                     if position < 0:
-                        status = BAD_VARINT
+                        status = loop_results.BAD_VARINT
                         break
                     delta = scratch[0]
             if delta < smallest:
@@ -187,7 +178,7 @@ def check_records(
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
                     if position < 0:
-                        status = BAD_VARINT
+                        status = loop_results.BAD_VARINT
                         break
                     delta = scratch[0]
             if delta != index:
@@ -203,7 +194,7 @@ def check_records(
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
                     if position < 0:
-                        status = BAD_VARINT
+                        status = loop_results.BAD_VARINT
                         break
                     size = scratch[0]
                 if size < 0:
@@ -211,7 +202,7 @@ def check_records(
                 else:
                     position += size
                 if position > end:
-                    status = BAD_LENGTH
+                    status = loop_results.BAD_LENGTH
                     break
             byte = buffer[position]
             if byte < 128:
@@ -226,24 +217,24 @@ def check_records(
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
                     if position < 0:
-                        status = BAD_VARINT
+                        status = loop_results.BAD_VARINT
                         break
                     size = scratch[0]
             if size > 0:
                 position += size
                 if position > end:
-                    status = BAD_LENGTH
+                    status = loop_results.BAD_LENGTH
                     break
             if buffer[position] == 0:
                 position += 1
             else:
                 position = read_zigzag(buffer, position, 5, scratch)
                 if position < 0:
-                    status = BAD_VARINT
+                    status = loop_results.BAD_VARINT
                     break
                 size = scratch[0]
                 if size < 0 or size > end - position:
-                    status = BAD_HEADERS
+                    status = loop_results.BAD_HEADERS
                     break
                 position = skip_headers(buffer, position, end, size, scratch)
                 if position < 0:
@@ -258,16 +249,16 @@ def check_records(
             index += 1
     except IndexError:
         # Behind the last byte of the buffer: at the length itself more bytes may follow, inside a record they cannot.
-        status = NEED_MORE if start + 5 > limit else BAD_LENGTH
+        status = loop_results.NEED_MORE if start + 5 > limit else loop_results.BAD_LENGTH
     if wrong_index >= 0:
         index = wrong_index
         start = wrong_start
-        status = BAD_LENGTH
+        status = loop_results.BAD_LENGTH
     out[0] = smallest
     out[1] = largest
     out[2] = null_keys
     out[3] = renumbered
-    out[4] = position if status == COMPLETE else start
+    out[4] = position if status == loop_results.COMPLETE else start
     out[5] = index
     return status
 

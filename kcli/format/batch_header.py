@@ -17,14 +17,11 @@ This one source runs two ways, as kcli.format.record_scan does; its C types are 
 
 from collections.abc import Callable
 
-from kcli.format import structs
+from kcli.format import loop_results, structs
 
 Buffer = bytes | bytearray | memoryview
 
 # The results of `BatchHeader.read`.
-NEED_MORE = 0  # the buffer ends before the header does
-OTHER = 1  # another format, a size below that of a header, or an impossible offset or count
-USUAL = 2
 
 MOST_OFFSET = 4611686018427387904  # 2**62: an int64 even with any delta added
 
@@ -75,13 +72,13 @@ class BatchHeader:
         The batch itself may end after `limit`. After NEED_MORE and OTHER the fields have no meaning.
         """
         if limit - position < structs.RECORD_BATCH_HEADER_BYTES:
-            return NEED_MORE
+            return loop_results.NEED_MORE
         batch_length = read_int32(buffer, position + structs.BATCH_LENGTH_AT)
         if (
             buffer[position + structs.BATCH_MAGIC_AT] != 2
             or batch_length < structs.RECORD_BATCH_HEADER_BYTES - structs.BATCH_PARTITION_LEADER_EPOCH_AT
         ):
-            return OTHER
+            return loop_results.OTHER
         self.position = position
         self.records_position = position + structs.RECORD_BATCH_HEADER_BYTES
         self.end_position = position + structs.BATCH_PARTITION_LEADER_EPOCH_AT + batch_length
@@ -111,8 +108,8 @@ class BatchHeader:
             or self.last_offset < self.base_offset
             or self.record_count < 0
         ):
-            return OTHER
-        return USUAL
+            return loop_results.OTHER
+        return loop_results.USUAL
 
     def has_right_crc(self, view: memoryview, crc32c: Callable[..., int]) -> bool:
         """Return whether the CRC of the batch, all of which is in `view`, is the one in its header."""

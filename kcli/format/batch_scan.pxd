@@ -1,5 +1,6 @@
 # C types for batch_scan.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
+from kcli.format cimport loop_results
 from kcli.format cimport batch_header, record_scan
 
 cpdef int check_records(

@@ -18,8 +18,7 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 from array import array
 from collections.abc import Callable
 
-from kcli.format import batch_header, record_scan
-from kcli.format.batch_header import NEED_MORE, OTHER, USUAL
+from kcli.format import batch_header, loop_results, record_scan
 
 Buffer = bytes | bytearray | memoryview
 
@@ -28,7 +27,6 @@ LOOK = 1
 UNOPENED = 2
 LEGACY = 3
 
-FULL = 2  # why a scan ended, in addition to NEED_MORE and OTHER: the columns are full
 
 LOG_APPEND_TIME_BIT = 8
 
@@ -249,18 +247,18 @@ def scan_batches(
     header = batch_header.BatchHeader()
     index = 0
     faulty = 0
-    stop = FULL
+    stop = loop_results.FULL
     while index < capacity:
         stop = header.read(buffer, position, limit)
-        if stop != USUAL:
+        if stop != loop_results.USUAL:
             break
         if header.end_position > limit:
-            stop = NEED_MORE
+            stop = loop_results.NEED_MORE
             break
         if not header.has_right_crc(view, crc32c):
-            stop = OTHER
+            stop = loop_results.OTHER
             break
-        stop = FULL
+        stop = loop_results.FULL
         positions[index] = file_position + position
         sizes[index] = header.end_position - position
         base_offsets[index] = header.base_offset

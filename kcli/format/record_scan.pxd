@@ -1,5 +1,6 @@
 # C types for record_scan.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
+from kcli.format cimport loop_results
 
 @cython.locals(value=cython.ulonglong, shift=cython.int, byte=cython.ulonglong)
 cpdef Py_ssize_t read_zigzag(const unsigned char[::1] buffer, Py_ssize_t position, int most_bytes, long long[::1] out) except? -9

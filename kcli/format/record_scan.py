@@ -21,24 +21,19 @@ property test pins it to the declaration in `kcli.format.records`, and both ways
 
 from array import array
 
+from kcli.format import loop_results
+
 Buffer = bytes | bytearray | memoryview
 
 # How a scan ended.
-COMPLETE = 0  # all records asked for were scanned
-NEED_MORE = 1  # the bytes end inside a record
-BAD_LENGTH = 2  # the record's fields do not add up to its length
-BAD_VARINT = 3  # a varint of more bytes than its type has
-BAD_HEADERS = 4  # a negative number of headers, or more than there are bytes
-BAD_HEADER_KEY = 5  # a header with a negative key length
-OUT_OF_INT64 = 6  # an offset or timestamp beyond 64 bits
 
 STATUS_TEXT = {
-    NEED_MORE: "the bytes end inside a record",
-    BAD_LENGTH: "the record's fields do not add up to its length",
-    BAD_VARINT: "a variable-length integer has more bytes than its type allows",
-    BAD_HEADERS: "the number of headers is negative or larger than the record",
-    BAD_HEADER_KEY: "a header key has a negative length",
-    OUT_OF_INT64: "an offset or timestamp does not fit into 64 bits",
+    loop_results.NEED_MORE: "the bytes end inside a record",
+    loop_results.BAD_LENGTH: "the record's fields do not add up to its length",
+    loop_results.BAD_VARINT: "a variable-length integer has more bytes than its type allows",
+    loop_results.BAD_HEADERS: "the number of headers is negative or larger than the record",
+    loop_results.BAD_HEADER_KEY: "a header key has a negative length",
+    loop_results.OUT_OF_INT64: "an offset or timestamp does not fit into 64 bits",
 }
 
 
@@ -108,20 +103,20 @@ def skip_headers(buffer: Buffer, position: int, end: int, count: int, out: array
         count -= 1
         position = read_zigzag(buffer, position, 5, out)
         if position < 0:
-            return -BAD_VARINT
+            return -loop_results.BAD_VARINT
         size = out[0]
         if size < 0:
-            return -BAD_HEADER_KEY
+            return -loop_results.BAD_HEADER_KEY
         if size > end - position:
-            return -BAD_LENGTH
+            return -loop_results.BAD_LENGTH
         position += size
         position = read_zigzag(buffer, position, 5, out)
         if position < 0:
-            return -BAD_VARINT
+            return -loop_results.BAD_VARINT
         size = out[0]
         if size > 0:
             if size > end - position:
-                return -BAD_LENGTH
+                return -loop_results.BAD_LENGTH
             position += size
     return position
 
@@ -189,7 +184,7 @@ def scan_into(
         limit = len(buffer)
     index = 0
     start = position
-    status = COMPLETE
+    status = loop_results.COMPLETE
     # Within these bounds only a delta that is read the general way can leave the range of int64.
     is_far = (
         base_offset > 4611686018427387904
@@ -201,7 +196,7 @@ def scan_into(
         while index < wanted:
             start = position
             if position >= limit:
-                status = NEED_MORE
+                status = loop_results.NEED_MORE
                 break
             # Each varint: one byte, two bytes, or the general way.
             byte = buffer[position]
@@ -216,17 +211,17 @@ def scan_into(
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
                     if position < 0:
-                        status = BAD_VARINT
+                        status = loop_results.BAD_VARINT
                         break
                     size = scratch[0]
                     byte = 0 if size >= 0 else 1
                     position += 1
             if byte & 1:  # negative
-                status = BAD_LENGTH
+                status = loop_results.BAD_LENGTH
                 break
             end = position - 1 + size
             if end > limit:
-                status = NEED_MORE
+                status = loop_results.NEED_MORE
                 break
             record_positions[index] = start
             byte = buffer[position]
@@ -236,7 +231,7 @@ def scan_into(
             else:
                 position = read_zigzag(buffer, position, 10, scratch)
                 if position < 0:
-                    status = BAD_VARINT
+                    status = loop_results.BAD_VARINT
                     break
                 timestamp_delta = scratch[0]
                 is_far = True
@@ -254,7 +249,7 @@ def scan_into(
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
                     if position < 0:
-                        status = BAD_VARINT
+                        status = loop_results.BAD_VARINT
                         break
                     offset_delta = scratch[0]
             offsets[index] = base_offset + offset_delta
@@ -262,7 +257,7 @@ def scan_into(
                 (timestamp_delta >= 0) != (timestamps[index] >= base_timestamp)
                 or (offset_delta >= 0) != (offsets[index] >= base_offset)
             ):
-                status = OUT_OF_INT64
+                status = loop_results.OUT_OF_INT64
                 break
             byte = buffer[position]
             if byte == 1:
@@ -275,7 +270,7 @@ def scan_into(
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
                     if position < 0:
-                        status = BAD_VARINT
+                        status = loop_results.BAD_VARINT
                         break
                     size = scratch[0]
                 key_positions[index] = position
@@ -285,7 +280,7 @@ def scan_into(
                     position += size
                 key_sizes[index] = size
                 if position > end:
-                    status = BAD_LENGTH
+                    status = loop_results.BAD_LENGTH
                     break
             byte = buffer[position]
             if byte < 128:
@@ -300,7 +295,7 @@ def scan_into(
                 else:
                     position = read_zigzag(buffer, position, 5, scratch)
                     if position < 0:
-                        status = BAD_VARINT
+                        status = loop_results.BAD_VARINT
                         break
                     size = scratch[0]
             value_positions[index] = position
@@ -310,7 +305,7 @@ def scan_into(
                 value_sizes[index] = size
                 position += size
                 if position > end:
-                    status = BAD_LENGTH
+                    status = loop_results.BAD_LENGTH
                     break
             if buffer[position] == 0:
                 position += 1
@@ -318,11 +313,11 @@ def scan_into(
             else:
                 position = read_zigzag(buffer, position, 5, scratch)
                 if position < 0:
-                    status = BAD_VARINT
+                    status = loop_results.BAD_VARINT
                     break
                 size = scratch[0]
                 if size < 0 or size > end - position:
-                    status = BAD_HEADERS
+                    status = loop_results.BAD_HEADERS
                     break
                 header_positions[index] = position
                 header_counts[index] = size
@@ -331,15 +326,15 @@ def scan_into(
                     status = -position
                     break
             if position != end:
-                status = BAD_LENGTH
+                status = loop_results.BAD_LENGTH
                 break
             index += 1
     except IndexError:
         # Behind the last byte of the buffer: at the length itself more bytes may follow, inside a record they cannot.
-        status = NEED_MORE if start + 5 > limit else BAD_LENGTH
+        status = loop_results.NEED_MORE if start + 5 > limit else loop_results.BAD_LENGTH
     except OverflowError:
-        status = OUT_OF_INT64
-    scratch[0] = position if status == COMPLETE else start
+        status = loop_results.OUT_OF_INT64
+    scratch[0] = position if status == loop_results.COMPLETE else start
     scratch[1] = status
     return index
 

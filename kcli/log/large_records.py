@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from kcli.format.loop_results import BAD_HEADER_KEY, BAD_HEADERS, BAD_LENGTH, BAD_VARINT, NEED_MORE, OUT_OF_INT64
 from kcli.format.primitives import (
     INT32_MAX,
     INT64_MAX,
@@ -22,16 +23,7 @@ from kcli.format.primitives import (
     read_varint,
     zigzag_decode,
 )
-from kcli.format.record_scan import (
-    BAD_HEADER_KEY,
-    BAD_HEADERS,
-    BAD_LENGTH,
-    BAD_VARINT,
-    NEED_MORE,
-    OUT_OF_INT64,
-    STATUS_TEXT,
-    RecordColumns,
-)
+from kcli.format.record_scan import STATUS_TEXT, RecordColumns
 
 
 def record_end(buffer: Buffer, position: int) -> int | None:

@@ -31,6 +31,7 @@ from collections.abc import Iterator
 from kcli.format import limits, structs
 from kcli.format.append_scan import COUNTED, END, LARGEST, NULL_KEYS, RENUMBERED, SMALLEST, check_records, new_counters
 from kcli.format.compression import CODECS, codec_id, deflate, inflate, inflate_stream
+from kcli.format.loop_results import COMPLETE, NEED_MORE
 from kcli.format.primitives import INT64_MAX, InflationError, InflationLimitError, InvalidRecordError, crc32c
 from kcli.format.record_batch import (
     CODEC_MASK,
@@ -41,7 +42,7 @@ from kcli.format.record_batch import (
     TRANSACTIONAL_FLAG,
     NewRecordBatch,
 )
-from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT, RecordColumns
+from kcli.format.record_scan import STATUS_TEXT, RecordColumns
 from kcli.format.records import Record, encode_records, read_record, read_records
 from kcli.log.append_errors import (
     InvalidRecordsError,

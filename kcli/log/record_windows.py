@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from kcli.format import limits
+from kcli.format.loop_results import COMPLETE, NEED_MORE
 from kcli.format.primitives import (
     Buffer,
     FormatError,
@@ -28,7 +29,7 @@ from kcli.format.primitives import (
     RecordTooLargeError,
 )
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
-from kcli.format.record_scan import COMPLETE, NEED_MORE, STATUS_TEXT, RecordColumns, is_compiled, scan_records
+from kcli.format.record_scan import STATUS_TEXT, RecordColumns, is_compiled, scan_records
 from kcli.format.records import Header, read_headers
 from kcli.log.large_records import PieceReader, record_end, scan_large_record
 

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kcli.format import batch_header, batch_scan
+from kcli.format import batch_scan, loop_results
 from kcli.format.batch_scan import LEGACY, LOOK, BatchColumns
 from kcli.format.primitives import INT64_MAX, crc32c
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch, read_header
@@ -70,7 +70,7 @@ class SegmentWalk:
                 self._floor = self.rows.last_offset[count - 1] + 1
                 yield Stretch(count, odd, None)
                 self.position = self._start + behind
-                if why != batch_header.OTHER:
+                if why != loop_results.OTHER:
                     continue
             yield from self._step_by_step()
 

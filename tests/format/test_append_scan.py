@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.format import append_scan, record_scan
+from kcli.format import append_scan, loop_results, record_scan
 from kcli.format.append_scan import COUNTED, END, LARGEST, NULL_KEYS, PLAIN, RENUMBERED, SMALLEST, new_counters
 from kcli.format.record_batch import NewRecordBatch, read_header
 from kcli.format.records import Header, Record, encode_record, encode_records
@@ -59,7 +59,7 @@ def test_bad_bytes_get_the_scanners_verdict(rows: list[Record], data: st.DataObj
     raw[at] ^= data.draw(st.integers(1, 255))
     limit = data.draw(st.integers(0, len(raw)))
     expected, found = scan(bytes(raw), limit, len(rows)), check(bytes(raw), limit, len(rows))
-    if expected[0] == record_scan.OUT_OF_INT64:
+    if expected[0] == loop_results.OUT_OF_INT64:
         return  # without a base nothing overflows here; the caller adds it with care
     # A record whose fields end too early is noticed only behind the records that follow by its length.
     assert found[:3] == expected[:3]
@@ -69,12 +69,12 @@ def test_bad_bytes_get_the_scanners_verdict(rows: list[Record], data: st.DataObj
 def test_a_scan_goes_on_where_the_one_before_ended(rows: list[Record], window: int) -> None:
     """Windows of any size, the rest of each put before the next, count what one scan counts."""
     data = encode_records(rows)
-    out, rest, status = new_counters(), b"", record_scan.NEED_MORE
+    out, rest, status = new_counters(), b"", loop_results.NEED_MORE
     for start in range(0, len(data), window):
         piece = rest + data[start : start + window]
         status = append_scan.check_records(piece, 0, len(piece), len(rows), out, array("q", (0, 0)))
         rest = piece[out[END] :]
-    assert status == record_scan.COMPLETE
+    assert status == loop_results.COMPLETE
     assert not rest
     assert [out[SMALLEST], out[LARGEST], out[NULL_KEYS], out[RENUMBERED]] == check(data, len(data), len(rows))[3]
 
@@ -146,4 +146,4 @@ def test_a_record_that_claims_to_be_longer_than_its_fields_is_named() -> None:
     good, wrong = encode_record(ROWS[0]), bytearray(encode_record(ROWS[0]))
     wrong[0] += 2
     data = good + bytes(wrong) + b"\0" + good
-    assert check(data, len(data), 3)[:3] == (record_scan.BAD_LENGTH, 1, len(good))
+    assert check(data, len(data), 3)[:3] == (loop_results.BAD_LENGTH, 1, len(good))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcli.format import batch_passes, batch_scan, record_scan
+from kcli.format import batch_passes, batch_scan, loop_results, record_scan
 from kcli.format.primitives import FormatError, crc32c
 from kcli.format.record_batch import NewRecordBatch, check_batch
 from kcli.format.records import Record, encode_records, read_records
@@ -109,7 +109,7 @@ def test_sound_is_what_the_declaration_says(way: str, data: bytes) -> None:
         assert columns["fault"][row] == expected
         position += size
     assert position == end and faulty == sum(fault != scanner.SOUND for fault in columns["fault"])
-    assert why == scanner.NEED_MORE or position < len(data)
+    assert why == loop_results.NEED_MORE or position < len(data)
 
 
 def holds_what_it_states(header: Any, data: bytes) -> bool:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcli.format import record_copy
+from kcli.format.loop_results import COMPLETE
 from kcli.format.primitives import InvalidRecordError
-from kcli.format.record_scan import COMPLETE, RecordColumns, scan_records
+from kcli.format.record_scan import RecordColumns, scan_records
 from kcli.format.records import Header, Record, encode_records, read_records
 from tests.interpreted import interpreted
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcli.format import layouts, record_scan
+from kcli.format.loop_results import BAD_HEADER_KEY, BAD_HEADERS, BAD_LENGTH, BAD_VARINT, COMPLETE, NEED_MORE, OUT_OF_INT64
 from kcli.format.primitives import FormatError, write_varint
-from kcli.format.record_scan import BAD_HEADER_KEY, BAD_HEADERS, BAD_LENGTH, BAD_VARINT, COMPLETE, NEED_MORE, OUT_OF_INT64
 from kcli.format.records import (
     Header,
     Record,

@@ -17,8 +17,7 @@ than the caller's own way, who then never comes here; the tests do.
 from array import array
 from collections.abc import Callable
 
-from kcli.format import batch_header, record_scan
-from kcli.format.batch_header import NEED_MORE, OTHER, USUAL
+from kcli.format import batch_header, loop_results, record_scan
 from kcli.inspect.dumping import record_lines
 from kcli.inspect.dumping.record_lines import first_gap, put_int, put_text
 
@@ -72,15 +71,15 @@ def put_batch_lines(
     capacity = records.capacity
     room = len(out)
     header = batch_header.BatchHeader()
-    why = OTHER
+    why = loop_results.OTHER
     while True:
         why = header.read(buffer, position, limit)
-        if why != USUAL:
+        if why != loop_results.USUAL:
             break
         if header.end_position > limit:
-            why = NEED_MORE
+            why = loop_results.NEED_MORE
             break
-        why = OTHER
+        why = loop_results.OTHER
         start = place[0]
         if room - start < BATCH_LINE_BYTES:
             break

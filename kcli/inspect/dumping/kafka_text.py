@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from kcli.format import batch_header, limits
+from kcli.format import limits, loop_results
 from kcli.format.compression import CODECS, inflate
 from kcli.format.java_text import decode_utf8
 from kcli.format.primitives import INT32_MAX, Buffer, FormatError, crc32c
@@ -180,7 +180,7 @@ class LogDumper:
                 out.place,
             )
             position += behind - start
-            if self._consecutive.state[batch_lines.WHY] == batch_header.NEED_MORE:
+            if self._consecutive.state[batch_lines.WHY] == loop_results.NEED_MORE:
                 if fresh and behind == start:
                     break
                 fresh = True

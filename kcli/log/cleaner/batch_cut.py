@@ -33,17 +33,12 @@ are looked up in the map. This one source runs two ways, as kcli.format.record_s
 from array import array
 from collections.abc import Callable
 
-from kcli.format import batch_header, record_copy, structs
-from kcli.format.batch_header import NEED_MORE, OTHER, USUAL
+from kcli.format import batch_header, loop_results, record_copy, structs
 from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import offset_map, stride_state
 from kcli.log.cleaner.offset_map import COUNT_SLOTS
 
 # What a cut came to, beside NEED_MORE and OTHER.
-GONE = 6  # nothing stays
-WHOLE = 7  # all of it stays
-CUT = 8  # some records stay, or their delete horizon is set, and they lie in `out`
-FULL = 9  # they do not fit behind what lies in `out`
 
 
 class BatchCutter:
@@ -77,7 +72,7 @@ class BatchCutter:
         self.kept = bytearray(columns.room)
         self.counts = array("q", bytes(8 * COUNT_SLOTS))
         self.head = batch_header.BatchHeader()
-        self.why = NEED_MORE
+        self.why = loop_results.NEED_MORE
         self.max_timestamp = 0
         self.base_timestamp = 0
         self.records = 0
@@ -97,12 +92,12 @@ class BatchCutter:
         """
         head = self.head
         self.why = head.read(buffer, position, limit)
-        if self.why != USUAL:
+        if self.why != loop_results.USUAL:
             return self.why
         if head.end_position > limit:
-            self.why = NEED_MORE
+            self.why = loop_results.NEED_MORE
             return self.why
-        self.why = OTHER
+        self.why = loop_results.OTHER
         if head.record_count == 0 or head.has_unknown_attributes:
             return self.why
         is_of_transaction = head.is_transactional or head.is_control
@@ -124,9 +119,9 @@ class BatchCutter:
             self._cut_records(payload, 0, len(payload), start)
         else:
             self._cut_records(buffer, head.records_position, head.end_position, start)
-        if head.is_transactional and not head.is_control and self.why != OTHER:
+        if head.is_transactional and not head.is_control and self.why != loop_results.OTHER:
             self.transactions.note_open(head.producer_id)
-        if self.why == CUT:
+        if self.why == loop_results.CUT:
             self._write_header(buffer, start)
         return self.why
 
@@ -142,17 +137,17 @@ class BatchCutter:
         self.stay = 1
         producer_id = head.producer_id
         if head.end_position - head.position + 13 > len(self.out) - start:
-            self.why = FULL
+            self.why = loop_results.FULL
         elif marker == 1 and self.transactions.close_open(producer_id):
-            self.why = WHOLE
+            self.why = loop_results.WHOLE
         # No data of its transaction was read before it.
         elif not head.has_delete_horizon:
             self.kept[0] = 1
             self._copy(buffer, head.end_position, True, start)
         elif self.base_timestamp > self.now_ms:
-            self.why = WHOLE
+            self.why = loop_results.WHOLE
         elif head.last_offset < self.stop_offset and producer_id not in self.marker_ids:
-            self.why = GONE
+            self.why = loop_results.GONE
             self.records = 0
             self.stay = 0
             self.is_discarded = True
@@ -167,9 +162,9 @@ class BatchCutter:
         sets_horizon = self.tombstones > 0 and not head.has_delete_horizon
         if self.stay == 0:
             if head.last_offset < self.stop_offset:
-                self.why = GONE
+                self.why = loop_results.GONE
         elif self.stay == self.records and not sets_horizon:
-            self.why = WHOLE
+            self.why = loop_results.WHOLE
         else:
             self._copy(buffer, limit, sets_horizon, start)
         return 0
@@ -239,7 +234,7 @@ class BatchCutter:
             return 0
         out = self.out[start + structs.RECORD_BATCH_HEADER_BYTES :]
         if len(out) < limit - positions[0] + count * 13:
-            self.why = FULL
+            self.why = loop_results.FULL
             return 0
         if first == self.base_timestamp and not has_append_time:
             self.records_bytes = record_copy.copy_unchanged(buffer, positions, limit, count, kept, out)
@@ -247,7 +242,7 @@ class BatchCutter:
             self.records_bytes = record_copy.copy_rebased(
                 buffer, positions, timestamps, limit, count, kept, first, out, self.counts
             )
-        self.why = CUT
+        self.why = loop_results.CUT
         self.max_timestamp = largest
         self.base_timestamp = first
         self.sets_horizon = sets_horizon

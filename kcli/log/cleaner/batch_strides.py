@@ -14,15 +14,11 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 
 from collections.abc import Callable
 
-from kcli.format import batch_header
-from kcli.format.batch_header import NEED_MORE, OTHER, USUAL
+from kcli.format import batch_header, loop_results
 from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import offset_map, stride_state
 
 # Why a stride ended, beside NEED_MORE (the buffer holds no whole batch any more) and OTHER.
-NO_ROOM = 3  # the records of the batch may not fit into the map
-WINDOW = 4  # the batch has offsets outside of the window of live offsets
-ENOUGH = 5  # others should have their turn
 
 # A stride ends behind so many bytes that it has looked at; a batch counts for some more, one that is inflated for many.
 STRIDE_BYTES = 512 * 1024
@@ -40,7 +36,7 @@ class Stride:
 
     def __init__(self) -> None:
         self.head = batch_header.BatchHeader()
-        self.why = NEED_MORE
+        self.why = loop_results.NEED_MORE
         self.records = 0
         self.keyless = 0
         self.tombstones = 0
@@ -74,15 +70,15 @@ def note_batches(
     stride.is_plain = True
     while True:
         stride.why = head.read(buffer, position, limit)
-        if stride.why != USUAL:
+        if stride.why != loop_results.USUAL:
             break
         if head.end_position > limit:
-            stride.why = NEED_MORE
+            stride.why = loop_results.NEED_MORE
             break
         if stride.work_bytes >= STRIDE_BYTES:
-            stride.why = ENOUGH
+            stride.why = loop_results.ENOUGH
             break
-        stride.why = OTHER
+        stride.why = loop_results.OTHER
         if head.record_count == 0 or head.has_unknown_attributes:
             break
         is_of_transaction = head.is_transactional or head.is_control
@@ -95,7 +91,7 @@ def note_batches(
                 break
             stride.work_bytes += head.end_position - position + BATCH_WEIGHT
         elif not offsets.has_room(head.record_count):
-            stride.why = NO_ROOM
+            stride.why = loop_results.NO_ROOM
             break
         elif head.codec:
             payload = inflate(head.codec, view[head.records_position : head.end_position])
@@ -165,9 +161,9 @@ def pass_dead(
     stride.records = 0
     while True:
         stride.why = head.read(buffer, position, limit)
-        if stride.why != USUAL:
+        if stride.why != loop_results.USUAL:
             break
-        stride.why = OTHER
+        stride.why = loop_results.OTHER
         if (
             head.end_position > file_limit
             or head.record_count == 0
@@ -178,7 +174,7 @@ def pass_dead(
         ):
             break
         if not live.holds(head.base_offset, head.last_offset):
-            stride.why = WINDOW
+            stride.why = loop_results.WINDOW
             break
         if live.any_live(head.base_offset, head.last_offset):
             break

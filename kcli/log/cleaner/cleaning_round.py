@@ -27,13 +27,11 @@ from collections.abc import Generator
 from typing import NamedTuple, TypeVar
 
 from kcli.format import limits
-from kcli.format.batch_header import NEED_MORE, OTHER
 from kcli.format.file_names import FileKind
+from kcli.format.loop_results import CUT, NEED_MORE, OTHER, WINDOW
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import read_header
-from kcli.log.cleaner.batch_cut import CUT
 from kcli.log.cleaner.batch_filter import BatchFilter, FilterCounts, RoundFacts
-from kcli.log.cleaner.batch_strides import WINDOW
 from kcli.log.cleaner.cleanable import LogToClean
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.cut_strides import ROW_SLOTS

@@ -9,12 +9,10 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 
 from array import array
 
-from kcli.format import structs
-from kcli.format.batch_header import NEED_MORE, OTHER
+from kcli.format import loop_results, structs
 from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import batch_cut, batch_strides
-from kcli.log.cleaner.batch_cut import CUT, FULL, WHOLE
-from kcli.log.cleaner.batch_strides import BATCH_WEIGHT, ENOUGH, INFLATED_WEIGHT
+from kcli.log.cleaner.batch_strides import BATCH_WEIGHT, INFLATED_WEIGHT
 
 # What a stride tells of each batch that is left.
 ROW_SLOTS = 3  # its bytes, last offset and largest timestamp
@@ -44,7 +42,7 @@ class CutStride:
 
     def begin(self) -> int:
         """Nothing was met yet -> 0."""
-        self.why = ENOUGH
+        self.why = loop_results.ENOUGH
         self.used_bytes = 0
         self.row_count = 0
         self.dead_records = 0
@@ -112,31 +110,31 @@ def clean_batches(
             stride.dead_records += passed.records
             stride.work_bytes += behind - position
             position = behind
-            if passed.why != OTHER:
+            if passed.why != loop_results.OTHER:
                 stride.why = passed.why
                 break
         used = stride.used_bytes
         why = cutter.cut(buffer, view, position, limit, used)
         size = head.end_position - position
-        if why == WHOLE and size > len(out) - used:
-            why = FULL
-        if why == FULL:
-            stride.why = ENOUGH if used else OTHER
+        if why == loop_results.WHOLE and size > len(out) - used:
+            why = loop_results.FULL
+        if why == loop_results.FULL:
+            stride.why = loop_results.ENOUGH if used else loop_results.OTHER
             break
-        if why in (NEED_MORE, OTHER):
+        if why in (loop_results.NEED_MORE, loop_results.OTHER):
             stride.why = why
             break
         stride.count(cutter)
-        if why == CUT and head.codec:
+        if why == loop_results.CUT and head.codec:
             stride.work_bytes += DEFLATED_WEIGHT * size + DEFLATED_BATCH_WEIGHT
-            stride.why = CUT
+            stride.why = loop_results.CUT
             position += size
             break
         stride.work_bytes += size + (INFLATED_WEIGHT if head.codec else BATCH_WEIGHT)
-        if why == WHOLE:
+        if why == loop_results.WHOLE:
             out[used : used + size] = buffer[position : position + size]
             stride.add_row(size, head.last_offset, cutter.max_timestamp)
-        elif why == CUT:
+        elif why == loop_results.CUT:
             stride.work_bytes += (CUT_WEIGHT - 1) * size
             stride.add_row(structs.RECORD_BATCH_HEADER_BYTES + cutter.records_bytes, head.last_offset, cutter.max_timestamp)
         position += size

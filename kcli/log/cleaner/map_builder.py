@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
-from kcli.format.batch_header import NEED_MORE, read_int64
+from kcli.format.batch_header import read_int64
 from kcli.format.compression import inflate_at_once
+from kcli.format.loop_results import NEED_MORE, NO_ROOM
 from kcli.format.primitives import CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import MAGIC, RecordBatch
 from kcli.log.batch_walk import read_marker, walk_batches
-from kcli.log.cleaner.batch_strides import NO_ROOM, Stride, note_batches
+from kcli.log.cleaner.batch_strides import Stride, note_batches
 from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.cleaner.pace import Pace

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.format import batch_header, limits, record_copy, record_scan
+from kcli.format import batch_header, limits, loop_results, record_copy, record_scan
 from kcli.log.cleaner import (
     batch_cut,
     batch_filter,
@@ -52,14 +52,14 @@ def by_objects(patch: pytest.MonkeyPatch) -> None:
 def no_notes(*arguments: Any) -> object:
     stride = arguments[-1]
     stride.records = stride.keyless = stride.tombstones = stride.work_bytes = 0
-    stride.why = batch_header.OTHER
+    stride.why = loop_results.OTHER
     return arguments[2]
 
 
 def no_batches(*arguments: Any) -> object:
     stride = arguments[-1]
     stride.begin()
-    stride.why = batch_header.OTHER
+    stride.why = loop_results.OTHER
     return arguments[2]
 
 
