@@ -170,15 +170,16 @@ def check_topics(wanted: list[OffsetRange], paths: Sequence[str]) -> None:
     """Raises ExportError for a partition, not named itself, that has another topic id than the broker's metadata log has."""
     from kcli.inspect.verification.directories import check_topic_id, read_root, with_sibling_topics
     from kcli.inspect.verification.findings import FindingList
+    from kcli.log.log_directory import is_live
     from kcli.spark.spark_errors import ExportError
 
     disk, named = OsDisk(), {os.path.realpath(path) for path in paths}
     partitions = [offsets.partition.directory for offsets in wanted]
     chosen = {one.path: one for one in partitions if os.path.realpath(one.path) not in named}
     log_directories = dict.fromkeys(one.log_directory for one in chosen.values())
-    roots = {
-        root.path: root for root in with_sibling_topics([read_root(disk, path, FindingList()) for path in log_directories])
-    }
+    # A running broker's metadata log is ahead of its directories or behind them, so it is not compared, and not read.
+    found = [read_root(disk, path, FindingList(), with_topics=not is_live(disk, path)) for path in log_directories]
+    roots = {root.path: root for root in with_sibling_topics(found)}
     for directory in chosen.values():
         root, findings = roots[directory.log_directory], FindingList()
         check_topic_id(disk, directory, root, root.topics or root.sibling_topics, findings)

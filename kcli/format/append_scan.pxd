@@ -1,7 +1,6 @@
 # C types for append_scan.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport loop_results
-from kcli.format cimport batch_header
+from kcli.format cimport batch_header, loop_results
 from kcli.format.record_scan cimport read_zigzag, skip_headers
 
 cdef long long MOST_TIMESTAMP

@@ -1,7 +1,6 @@
 # C types for batch_header.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport loop_results
-from kcli.format cimport structs
+from kcli.format cimport loop_results, structs
 
 cdef long long MOST_OFFSET
 

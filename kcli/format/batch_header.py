@@ -21,8 +21,6 @@ from kcli.format import loop_results, structs
 
 Buffer = bytes | bytearray | memoryview
 
-# The results of `BatchHeader.read`.
-
 MOST_OFFSET = 4611686018427387904  # 2**62: an int64 even with any delta added
 
 
@@ -76,12 +74,12 @@ class BatchHeader:
         batch_length = read_int32(buffer, position + structs.BATCH_LENGTH_AT)
         if (
             buffer[position + structs.BATCH_MAGIC_AT] != 2
-            or batch_length < structs.RECORD_BATCH_HEADER_BYTES - structs.BATCH_PARTITION_LEADER_EPOCH_AT
+            or batch_length < structs.RECORD_BATCH_HEADER_BYTES - structs.LOG_OVERHEAD_BYTES
         ):
             return loop_results.OTHER
         self.position = position
         self.records_position = position + structs.RECORD_BATCH_HEADER_BYTES
-        self.end_position = position + structs.BATCH_PARTITION_LEADER_EPOCH_AT + batch_length
+        self.end_position = position + structs.LOG_OVERHEAD_BYTES + batch_length
         self.base_offset = read_int64(buffer, position + structs.BATCH_BASE_OFFSET_AT)
         self.last_offset = self.base_offset + read_int32(buffer, position + structs.BATCH_LAST_OFFSET_DELTA_AT)
         self.leader_epoch = read_int32(buffer, position + structs.BATCH_PARTITION_LEADER_EPOCH_AT)

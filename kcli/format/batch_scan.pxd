@@ -1,7 +1,6 @@
 # C types for batch_scan.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport loop_results
-from kcli.format cimport batch_header, record_scan
+from kcli.format cimport batch_header, loop_results, record_scan
 
 cpdef int check_records(
     const unsigned char[::1] buffer, Py_ssize_t position, Py_ssize_t limit,

@@ -2,6 +2,7 @@
 
     layout                                file                               reader
     ------------------------------------  ---------------------------------  -------------------------------------------
+    LOG_OVERHEAD                          .log, every format                 kcli.format.record_batch
     RECORD_BATCH_HEADER, RECORD           .log, format 2 (KIP-98)            kcli.format.record_batch, record_scan
     MESSAGE_HEAD, MESSAGE                 .log, formats 0 and 1              kcli.format.legacy_message_set
     CONTROL_RECORD_KEY, END_TXN_MARKER    control records in a .log          kcli.format.end_transaction_marker
@@ -65,6 +66,12 @@ def _nullable(name: str, size_type: Any, meaning: str) -> list[Any]:
 
 
 # ----------------------------------------------------------------------------------------------------- .log, format 2
+
+# What an entry of every format begins with: a batch, or a message of formats 0 and 1.
+LOG_OVERHEAD = c.Struct(
+    "offset" / c.Int64sb * "of a batch: the offset of the first record; of a compressed set of messages: that of the last one",
+    "size" / c.Int32sb * "the number of bytes after this field; the whole entry has 12 more",
+)
 
 RECORD_BATCH_HEADER = c.Struct(
     "base_offset" / c.Int64sb * "the offset of the first record; set by the broker",
@@ -205,6 +212,7 @@ LEADER_EPOCH_CHECKPOINT = _checkpoint(_words(int, int) * "leader epoch, its firs
 
 # The layouts of fixed size, in the order of the generated files, with the prefix of their fields' names there.
 FIXED: dict[str, tuple[str, Any]] = {
+    "LOG_OVERHEAD": ("ENTRY", LOG_OVERHEAD),
     "RECORD_BATCH_HEADER": ("BATCH", RECORD_BATCH_HEADER),
     "CONTROL_RECORD_KEY": ("CONTROL_RECORD_KEY", CONTROL_RECORD_KEY),
     "END_TXN_MARKER": ("END_TXN_MARKER", END_TXN_MARKER),

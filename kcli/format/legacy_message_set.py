@@ -43,7 +43,7 @@ from kcli.format.primitives import (
 
 HEAD = structs.MESSAGE_HEAD
 TIMESTAMP = structs.MESSAGE_TIMESTAMP
-ENTRY_OVERHEAD_BYTES = structs.MESSAGE_CRC_AT  # offset and size
+ENTRY_OVERHEAD_BYTES = structs.LOG_OVERHEAD_BYTES
 CRC_START = structs.MESSAGE_MAGIC_AT
 MIN_MESSAGE_BYTES = 14  # crc, magic, attributes and the sizes of key and value, in format 0
 CODEC_MASK = 0x07

@@ -32,7 +32,7 @@ from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError, crc32c
 
 HEADER = structs.RECORD_BATCH_HEADER
 HEADER_BYTES = structs.RECORD_BATCH_HEADER_BYTES
-LOG_OVERHEAD_BYTES = 12  # offset and length, of every format
+LOG_OVERHEAD_BYTES = structs.LOG_OVERHEAD_BYTES
 MAGIC_POSITION = structs.BATCH_MAGIC_AT  # of every format
 CRC_START = structs.BATCH_ATTRIBUTES_AT
 ENTRY_HEAD_BYTES = MAGIC_POSITION + 1  # what every format begins with: offset, size, leader epoch or CRC, magic

@@ -16,7 +16,7 @@
 
 This one source runs two ways: interpreted (about 1 us a record) and compiled by Cython (about 10 ns), its C types in
 record_scan.pxd. It is therefore plain: no objects inside the loop, every index checked, integers of 64 bits at most. A
-property test pins it to the declaration in `kcli.format.records`, and both ways to each other.
+property test pins it to kcli.format.layouts.RECORD, and both ways to each other.
 """
 
 from array import array
@@ -25,8 +25,7 @@ from kcli.format import loop_results
 
 Buffer = bytes | bytearray | memoryview
 
-# How a scan ended.
-
+# The sentence for each way in which a scan ends before it is COMPLETE.
 STATUS_TEXT = {
     loop_results.NEED_MORE: "the bytes end inside a record",
     loop_results.BAD_LENGTH: "the record's fields do not add up to its length",

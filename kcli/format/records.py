@@ -1,7 +1,7 @@
 """Records of format v2 as objects, and their layout declared; the layout table stands in kcli.format.record_scan.
 
 Objects are for the few records that someone looks at: control records, internal topics, tests. Whole logs go through the
-scanner, which a property test pins to `record_declaration`.
+scanner; a property test pins both to kcli.format.layouts.RECORD.
 """
 
 from __future__ import annotations

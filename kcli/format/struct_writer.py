@@ -54,7 +54,7 @@ def structs_py() -> str:
         lines += [
             f'{name} = Struct(">{"".join(field.code for field in fields)}")',
             f"{name}_BYTES = {layout.sizeof()}",
-            *(f"{_position_name(prefix, field)} = {field.position}  # {field.type}" for field in fields),
+            *(f"{position_name(prefix, field)} = {field.position}  # {field.type}" for field in fields),
             "",
         ]
     return "\n".join(lines)
@@ -66,7 +66,8 @@ def enum_pxd(source: str) -> str:
     return "\n".join([f"# {_PXD_HEAD}", "cdef enum:", *(f"    {name} = {number}" for name, number in numbers), ""])
 
 
-def _position_name(prefix: str, field: Field) -> str:
+def position_name(prefix: str, field: Field) -> str:
+    """Return the name in structs.py of a field's position."""
     return f"{prefix}_{field.name.upper().removeprefix(prefix + '_')}_AT"
 
 

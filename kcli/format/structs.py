@@ -5,6 +5,11 @@ Generated from kcli.format.layouts by kcli.format.struct_writer: change the layo
 
 from struct import Struct
 
+LOG_OVERHEAD = Struct(">qi")
+LOG_OVERHEAD_BYTES = 12
+ENTRY_OFFSET_AT = 0  # int64
+ENTRY_SIZE_AT = 8  # int32
+
 RECORD_BATCH_HEADER = Struct(">qiibIhiqqqhii")
 RECORD_BATCH_HEADER_BYTES = 61
 BATCH_BASE_OFFSET_AT = 0  # int64

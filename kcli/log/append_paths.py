@@ -16,7 +16,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Protocol
 
-from kcli.format import structs
+from kcli.format.structs import BATCH_PARTITION_LEADER_EPOCH_AT
 from kcli.log.append_errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
 from kcli.log.leader_epoch_cache import LeaderEpochCache
 from kcli.log.local_log import LocalLog
@@ -94,7 +94,7 @@ def append_checked(
     first_offset = log.log_end_offset
     batch.base_offset = first_offset
     _BASE_OFFSET.pack_into(data, 0, first_offset)
-    _LEADER_EPOCH.pack_into(data, structs.BATCH_PARTITION_LEADER_EPOCH_AT, leader_epoch)
+    _LEADER_EPOCH.pack_into(data, BATCH_PARTITION_LEADER_EPOCH_AT, leader_epoch)
     pending = None
     if batch.producer_id >= 0:
         known = find_repeated(log.producers, batch) if origin is AppendOrigin.CLIENT else None

@@ -131,7 +131,9 @@ def _last_entry(disk: Disk, segment: LiveSegment) -> tuple[int, int] | None:
             return None
         if not size:
             return 0, 0
-        relative_offset, position = OFFSET_INDEX_ENTRY.unpack(file.read_at(size - 8, 8))
+        relative_offset, position = OFFSET_INDEX_ENTRY.unpack(
+            file.read_at(size - OFFSET_INDEX_ENTRY.size, OFFSET_INDEX_ENTRY.size)
+        )
         is_entry = relative_offset >= 0 and 0 < position < segment.size_bytes
         return (relative_offset, position) if is_entry else None
     finally:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from kcli.format import limits, structs
+from kcli.format import limits
 from kcli.format.file_names import FileKind, segment_file_name
 from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex, TimeIndexEntry, TransactionIndex
-from kcli.format.structs import ABORTED_TXN
+from kcli.format.structs import ABORTED_TXN, ABORTED_TXN_LAST_OFFSET_AT
 from kcli.log.disk import Disk, DiskFile
 from kcli.log.log_directory import join_path
 
@@ -107,7 +107,7 @@ class LiveSegment:
 
 
 def _last_offset(file: DiskFile, slot: int) -> int:
-    return int.from_bytes(file.read_at(slot * ABORTED_TXN.size + structs.ABORTED_TXN_LAST_OFFSET_AT, 8), "big", signed=True)
+    return int.from_bytes(file.read_at(slot * ABORTED_TXN.size + ABORTED_TXN_LAST_OFFSET_AT, 8), "big", signed=True)
 
 
 def _read(disk: Disk, path: str) -> bytes:

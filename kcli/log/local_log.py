@@ -17,11 +17,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from struct import Struct
 
-from kcli.format import structs
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn, OffsetIndex
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES, LOG_OVERHEAD_BYTES
-from kcli.format.structs import ABORTED_TXN
+from kcli.format.structs import ABORTED_TXN, BATCH_LAST_OFFSET_DELTA_AT, LOG_OVERHEAD
 from kcli.log.append_rules import rules_of
 from kcli.log.disk import LogDisk, LogFile
 from kcli.log.file_cache import FileCache
@@ -39,7 +38,6 @@ READ_HINTS = 32
 # How many headers are read at most to find where a read ends; beyond that it ends inside a batch, which clients allow.
 HEADERS_TO_CUT = 64
 
-_HEAD = Struct(">qi")  # base offset and length of a batch
 _DELTA = Struct(">i")
 
 
@@ -207,12 +205,12 @@ class LocalLog:
         slot = bisect_right(positions, limit) - 1
         if slot >= 0 and positions[slot] > position:
             cut = positions[slot]
-            return cut, _HEAD.unpack(file.read_at(cut, LOG_OVERHEAD_BYTES))[0]
+            return cut, LOG_OVERHEAD.unpack(file.read_at(cut, LOG_OVERHEAD_BYTES))[0]
         at, next_offset = position, -1
         for _ in range(HEADERS_TO_CUT):
             if at >= end:
                 break
-            base_offset, length = _HEAD.unpack(file.read_at(at, LOG_OVERHEAD_BYTES))
+            base_offset, length = LOG_OVERHEAD.unpack(file.read_at(at, LOG_OVERHEAD_BYTES))
             size = length + LOG_OVERHEAD_BYTES
             if at + size > limit and at > position:
                 next_offset = base_offset
@@ -256,7 +254,7 @@ class LocalLog:
             head = file.read_at(position, HEADER_BYTES)
             if len(head) < ENTRY_HEAD_BYTES:
                 break
-            base_offset, length = _HEAD.unpack_from(head)
+            base_offset, length = LOG_OVERHEAD.unpack_from(head)
             if base_offset + _last_offset_delta(head) >= offset:
                 return position
             position += length + LOG_OVERHEAD_BYTES
@@ -371,4 +369,4 @@ def _last_offset_delta(head: bytes) -> int:
     """Of a batch of format 2; messages of format 0 and 1 state their last offset already."""
     if head[ENTRY_HEAD_BYTES - 1] < 2 or len(head) < HEADER_BYTES:
         return 0
-    return int(_DELTA.unpack_from(head, structs.BATCH_LAST_OFFSET_DELTA_AT)[0])
+    return int(_DELTA.unpack_from(head, BATCH_LAST_OFFSET_DELTA_AT)[0])

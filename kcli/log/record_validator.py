@@ -28,7 +28,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from kcli.format import limits, structs
+from kcli.format import limits
 from kcli.format.append_scan import COUNTED, END, LARGEST, NULL_KEYS, RENUMBERED, SMALLEST, check_records, new_counters
 from kcli.format.compression import CODECS, codec_id, deflate, inflate, inflate_stream
 from kcli.format.loop_results import COMPLETE, NEED_MORE
@@ -44,6 +44,7 @@ from kcli.format.record_batch import (
 )
 from kcli.format.record_scan import STATUS_TEXT, RecordColumns
 from kcli.format.records import Record, encode_records, read_record, read_records
+from kcli.format.structs import BATCH_ATTRIBUTES_AT, BATCH_MAX_TIMESTAMP_AT
 from kcli.log.append_errors import (
     InvalidRecordsError,
     InvalidTimestampError,
@@ -304,8 +305,8 @@ def _set_max_timestamp(batch: ValidBatch, append_time_flag: int, max_timestamp: 
     data = batch.data
     batch.attributes = batch.attributes & _KNOWN_ATTRIBUTES & ~LOG_APPEND_TIME_FLAG | append_time_flag
     batch.max_timestamp = max_timestamp
-    data[structs.BATCH_ATTRIBUTES_AT : structs.BATCH_ATTRIBUTES_AT + 2] = batch.attributes.to_bytes(2, "big")
-    data[structs.BATCH_MAX_TIMESTAMP_AT : structs.BATCH_MAX_TIMESTAMP_AT + 8] = max_timestamp.to_bytes(8, "big", signed=True)
+    data[BATCH_ATTRIBUTES_AT : BATCH_ATTRIBUTES_AT + 2] = batch.attributes.to_bytes(2, "big")
+    data[BATCH_MAX_TIMESTAMP_AT : BATCH_MAX_TIMESTAMP_AT + 8] = max_timestamp.to_bytes(8, "big", signed=True)
     data[CRC_START - 4 : CRC_START] = crc32c(data[CRC_START:]).to_bytes(4, "big")
 
 

@@ -7,8 +7,6 @@ that one as Kafka does; what the two do to a plain batch is the same (a test pin
 
 from __future__ import annotations
 
-from struct import Struct
-
 from kcli.format.primitives import INT32_MAX, FormatError, crc32c
 from kcli.format.record_batch import CONTROL_FLAG, CRC_START, HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, RecordBatch
 from kcli.log.indexes import IndexAppender
@@ -19,7 +17,6 @@ from kcli.log.slices import Slices
 
 # How many batches a slice of work takes: about ten microseconds each.
 BATCHES_PER_SLICE = 512
-_HEADER: Struct = HEADER
 # Why a slice ended.
 _SLICE_IS_FULL, _NEEDS_MORE, _NOT_PLAIN = range(3)
 
@@ -81,7 +78,7 @@ class RecoveryPass:
 
     def _take(self, buffer: memoryview, index: int, filled: int, position: int) -> tuple[int, int]:
         """Take plain batches of buffer[index:filled] -> (the file's byte behind them, why no more)."""
-        unpack, base, add = _HEADER.unpack_from, self._base_offset, self._indexes.add
+        unpack, base, add = HEADER.unpack_from, self._base_offset, self._indexes.add
         shift = position - index
         next_offset = None
         why = _SLICE_IS_FULL

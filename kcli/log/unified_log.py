@@ -28,7 +28,6 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Protocol
 
-from kcli.format import structs
 from kcli.format.append_scan import (
     BASE_SEQUENCE,
     BASE_TIMESTAMP,
@@ -48,6 +47,7 @@ from kcli.format.index_entries import AbortedTxn
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD_BYTES, increment_sequence
+from kcli.format.structs import BATCH_CRC_AT
 from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.log.append_paths import append_checked, append_replicated, check_carefully
 from kcli.log.leader_epoch_cache import LeaderEpochCache
@@ -216,7 +216,7 @@ class UnifiedLog:
             origin is not AppendOrigin.CLIENT
             or len(records) < HEADER_BYTES
             # Before the scan: it brings the bytes near at full speed, which the scan, record by record, could not.
-            or crc32c(records[CRC_START:]) != _CRC.unpack_from(records, structs.BATCH_CRC_AT)[0]
+            or crc32c(records[CRC_START:]) != _CRC.unpack_from(records, BATCH_CRC_AT)[0]
             or read_plain_batch(records, out, _SCRATCH) != PLAIN
             or not rules.takes_plain
             or (size := out[SIZE_BYTES]) > rules.max_plain_bytes

@@ -16,10 +16,10 @@ stands behind. KRaft's messages state their own version in their first field, bu
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 from kcli.format.primitives import Buffer, InvalidRecordError
+from kcli.format.structs import CONTROL_RECORD_KEY as _KEY
 from kcli.protocol.catalog import message_type
 from kcli.protocol.message import Message
 
@@ -32,7 +32,6 @@ KRAFT_VERSION = 5
 KRAFT_VOTERS = 6
 UNKNOWN_NAME = "UNKNOWN"
 
-_KEY = struct.Struct(">hh")
 _KRAFT_VERSION_OF_MESSAGES = 0
 
 # type -> (name, message, what the dump tool prints before its JSON)

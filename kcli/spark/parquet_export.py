@@ -209,8 +209,8 @@ def export(
 ) -> ExportResult:
     """Write the Parquet files, and commit them if they are of an incremental run.
 
-    `tell` is called before the job starts, with a sentence for each thing to report, such as an inferred schema. If the tasks
-    run on this machine, a thread calls `on_bytes` with the number of bytes they have read since its last call. Raises
+    Before the job starts, `tell` is called once for each thing to report, such as an inferred schema. If the tasks run on this
+    machine, a thread calls `on_bytes` with the number of bytes they have read since its last call. Raises
     ExportError for damage that is to fail the job and for what Spark refuses.
     """
     translated(lambda: spark.dataSource.register(KafkaLogDataSource))

@@ -1,7 +1,6 @@
 # C types for batch_lines.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport loop_results
-from kcli.format cimport batch_header, record_scan
+from kcli.format cimport batch_header, loop_results, record_scan
 from kcli.inspect.dumping cimport record_lines
 from kcli.inspect.dumping.record_lines cimport first_gap, put_int, put_text
 

@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from kcli.format import structs
 from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import (
     CRC_START,
@@ -35,6 +34,7 @@ from kcli.format.record_batch import (
     RecordBatch,
     read_header,
 )
+from kcli.format.structs import BATCH_LENGTH_AT, BATCH_PARTITION_LEADER_EPOCH_AT
 from kcli.inspect.repairing.salvage_batches import Batch, Batches
 from kcli.log.batch_search import streamed_crc
 from kcli.log.disk import DiskFile
@@ -93,7 +93,7 @@ def mend_last_offset(kept: Batches, first_offset: int, known_ends: Sequence[int]
 def leader_epoch_mend(position: int, epoch: int) -> Mend:
     """Give the batch at byte `position` the leader epoch of those beside it."""
     why = f"the batches next to the one at byte {position} have leader epoch {epoch}"
-    return Mend(position + structs.BATCH_PARTITION_LEADER_EPOCH_AT, epoch.to_bytes(4, "big"), why)
+    return Mend(position + BATCH_PARTITION_LEADER_EPOCH_AT, epoch.to_bytes(4, "big"), why)
 
 
 class _Mender:
@@ -196,7 +196,7 @@ class _Mender:
             self.mends.append(Mend(start, mended.base_offset.to_bytes(8, "big"), why))
         if stated.batch_length != mended.batch_length:
             why = f"the CRC of the batch at byte {start} is right with a length of {mended.batch_length} bytes"
-            self.mends.append(Mend(start + structs.BATCH_LENGTH_AT, mended.batch_length.to_bytes(4, "big"), why))
+            self.mends.append(Mend(start + BATCH_LENGTH_AT, mended.batch_length.to_bytes(4, "big"), why))
         if stated.crc != mended.crc:
             why = f"the CRC of the batch at byte {start} has one wrong bit"
             self.mends.append(Mend(start + CRC_POSITION, mended.crc.to_bytes(4, "big"), why))

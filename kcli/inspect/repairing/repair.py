@@ -61,10 +61,10 @@ MOST_CULPRITS = 5
 CLEAN = "clean"
 UNCLEAN = "unclean"
 NO_LONGER_CLEAN = "no-longer-clean"
-# The checkpoints whose offsets must not be beyond the end of a log, and why an entry is lowered to it or dropped.
+# The checkpoints whose offsets must not be beyond the end of a log, and why an entry that is beyond it is changed or dropped.
 _BOUNDED = {
     FileKind.RECOVERY_POINT_CHECKPOINT: "lowered, so that a broker recovers from the log end",
-    FileKind.REPLICATION_CHECKPOINT: "lowered, as a broker does at its start",
+    FileKind.REPLICATION_CHECKPOINT: "a high watermark must not be beyond the log end",
     FileKind.CLEANER_CHECKPOINT: "dropped, so that the cleaner starts again from the beginning",
     FileKind.LOG_START_OFFSET_CHECKPOINT: "a broker would empty the log",
 }

@@ -1,8 +1,6 @@
 # C types for batch_cut.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport loop_results
-from kcli.format cimport batch_header, structs
-from kcli.format cimport record_copy
+from kcli.format cimport batch_header, loop_results, record_copy, structs
 from kcli.log.cleaner cimport offset_map, stride_state
 
 cdef class BatchCutter:

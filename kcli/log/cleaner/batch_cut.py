@@ -38,8 +38,6 @@ from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import offset_map, stride_state
 from kcli.log.cleaner.offset_map import COUNT_SLOTS
 
-# What a cut came to, beside NEED_MORE and OTHER.
-
 
 class BatchCutter:
     """Cuts batches of a round, one after the other, into `out`; see the head of this module."""
@@ -261,7 +259,7 @@ class BatchCutter:
         put_integer(out, start + structs.BATCH_RECORD_COUNT_AT, 4, self.stay)
         if not head.codec:
             end_position = records_position + self.records_bytes
-            put_integer(out, start + structs.BATCH_LENGTH_AT, 4, end_position - start - structs.BATCH_PARTITION_LEADER_EPOCH_AT)
+            put_integer(out, start + structs.BATCH_LENGTH_AT, 4, end_position - start - structs.LOG_OVERHEAD_BYTES)
             computed = self.crc32c(self.out_view[start + structs.BATCH_ATTRIBUTES_AT : end_position])
             put_integer(out, start + structs.BATCH_CRC_AT, 4, computed)
         return 0

@@ -1,7 +1,6 @@
 # C types for batch_strides.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport loop_results
-from kcli.format cimport batch_header
+from kcli.format cimport batch_header, loop_results
 from kcli.log.cleaner cimport offset_map, stride_state
 
 cdef class Stride:

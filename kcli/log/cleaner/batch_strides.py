@@ -18,8 +18,6 @@ from kcli.format import batch_header, loop_results
 from kcli.format.record_scan import Buffer
 from kcli.log.cleaner import offset_map, stride_state
 
-# Why a stride ended, beside NEED_MORE (the buffer holds no whole batch any more) and OTHER.
-
 # A stride ends behind so many bytes that it has looked at; a batch counts for some more, one that is inflated for many.
 STRIDE_BYTES = 512 * 1024
 BATCH_WEIGHT = 500

@@ -1,7 +1,6 @@
 # C types for cut_strides.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport loop_results
-from kcli.format cimport batch_header, structs
+from kcli.format cimport batch_header, loop_results, structs
 from kcli.log.cleaner cimport batch_cut, batch_strides
 
 cdef class CutStride:

@@ -1,7 +1,6 @@
 # C types for stride_state.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport batch_header
-from kcli.format cimport record_scan
+from kcli.format cimport batch_header, record_scan
 from kcli.format.batch_header cimport read_int32
 
 cdef class StrideColumns:

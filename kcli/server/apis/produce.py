@@ -33,10 +33,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from kcli.format import structs
 from kcli.format.codec_streams import ZSTD
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import CODEC_MASK, CONTROL_FLAG, HEADER_BYTES, MAGIC, MAGIC_POSITION, TRANSACTIONAL_FLAG
+from kcli.format.structs import BATCH_ATTRIBUTES_AT
 from kcli.log.append_errors import AppendError
 from kcli.log.append_paths import check_carefully
 from kcli.log.log_config import LogConfig
@@ -66,7 +66,7 @@ MAX_HELD_BYTES = 128 * 1024 * 1024
 _APPEND_US = 60
 _BYTES_A_US = 2_000
 _COPIED_BYTES_A_US = 1_000
-_ATTRIBUTES_LOW_BYTE = structs.BATCH_ATTRIBUTES_AT + 1
+_ATTRIBUTES_LOW_BYTE = BATCH_ATTRIBUTES_AT + 1
 # A partition that was appended to, the offset that its high watermark must reach, its part of the response.
 Waiting = tuple[Partition, int, Message]
 ToFlush = tuple[UnifiedLog, Message]
