@@ -50,7 +50,7 @@ from kcli.format.records import Record, encode_records
 from kcli.log.cleaner.cleanable import log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log

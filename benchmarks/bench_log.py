@@ -21,7 +21,8 @@ from benchmarks import bench_messages
 from kcli.format.compression import codec_id, deflate
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.log.disk import LogFile, OsDisk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import LogFile
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
-from kcli.log.log_tasks import Task
+from kcli.log.managing.log_tasks import Task
 from kcli.protocol.apis import API_KEYS
 from kcli.server.events import DeadlineReached, Effect, Event, RequestReceived
 from kcli.server.node import Node

@@ -14,8 +14,8 @@ import pytest
 
 from kcli.commands.app import main
 from kcli.format import limits
-from kcli.log import disk
-from kcli.log.disk import OsFile
+from kcli.log.disk import os_disk as disk
+from kcli.log.disk.os_disk import OsFile
 from tests.bad_cases import COMMANDS, DESCRIBE, DUMPS, JSON, KAFKA, TEXT, VERIFY, Check, checker, names
 from tests.forked_commands import CommandServer
 from tests.inspect.verified import batch, partition, root_files

@@ -33,7 +33,7 @@ from kcli.commands.output import (
 )
 from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import ProgressBar, progress_bar
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.compacting.compaction import Compaction, RunOptions
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     from kcli.inspect.compacting.selection import asked_for
     from kcli.inspect.process_pool import WorkerLostError
     from kcli.inspect.renderers.compact_report import JsonReport, TextReport
-    from kcli.log.log_directory import resolve_paths
+    from kcli.log.files.log_directory import resolve_paths
 
     if not args.paths:
         raise CannotRun("name what to compact: kcli compact PATH...")

@@ -12,7 +12,7 @@ from kcli.commands.output import CannotRun, exit_code, is_terminal, tell, use_co
 from kcli.commands.paths import distinct_paths
 from kcli.inspect.description.options import SECTIONS
 from kcli.inspect.description.sorting import SORTS
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.description.description import Description

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kcli.commands.output import CannotRun, exit_code, write_out
 from kcli.commands.output import tell as tell_problem
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.kafka_text import ContentParser, DumpOptions
@@ -199,7 +199,7 @@ def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str
         if disk.is_directory(path):
             found += _files_below(disk, path.rstrip("/") or "/", set(), problems)
         elif any(sign in path for sign in "*?[") and not disk.exists(path):
-            from kcli.log.log_directory import expand_pattern, why_missing
+            from kcli.log.files.log_directory import expand_pattern, why_missing
 
             matches = expand_pattern(disk, path)
             if matches == [path]:
@@ -214,7 +214,8 @@ def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str
 
 def _files_below(disk: OsDisk, directory: str, seen: set[str], problems: dict[str, str]) -> list[str]:
     """The files of a directory and of those in it; a directory that links lead to more than once is walked once."""
-    from kcli.log.log_directory import DIRECTORY_NOT_FILE, base_name, is_file_name
+    from kcli.log.disk.port import base_name
+    from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, is_file_name
 
     real = os.path.realpath(directory)
     if real in seen:

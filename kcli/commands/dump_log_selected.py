@@ -11,7 +11,7 @@ from kcli.commands.output import CannotRun, exit_code, is_terminal, tell, use_co
 from kcli.format.primitives import INT32_MAX
 from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.selection import Selection, SelectionError, parse_selection
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.kafka_text import ContentParser

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kcli.commands.output import tell
 from kcli.inspect.dumping.followed_dump import dump_followed
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.dump import DumpOptions

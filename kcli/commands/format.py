@@ -7,7 +7,7 @@ import os
 import time
 
 from kcli.commands.output import EXIT_OK, CannotRun, print_text
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 ARGUMENTS = "--config FILE"
 DESCRIPTION = """\

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_HOLES, EXIT_OK, CannotRun, exit_code, print_text, tell, use_colour
 from kcli.commands.progress import ProgressBar, progress_bar
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
     from kcli.inspect.renderers.repair_report import JsonReport, Summary, TextReport
     from kcli.inspect.repairing.repair import LogDirectoryRepair
     from kcli.inspect.verification.findings import Finding
-    from kcli.log.log_directory import LogDirectory, PartitionDirectory
-    from kcli.log.quarantine import Quarantine
+    from kcli.log.files.log_directory import LogDirectory, PartitionDirectory
+    from kcli.log.files.quarantine import Quarantine
 
 
 def add_repair_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
     """
     from kcli.inspect.renderers.repair_report import JsonReport, TextReport
     from kcli.inspect.repairing.repair import is_whole, repair_targets
-    from kcli.log.log_directory import log_bytes, resolve_paths
+    from kcli.log.files.log_directory import log_bytes, resolve_paths
 
     if not args.paths:
         raise CannotRun("name what to repair: kcli verify --repair PATH...")
@@ -132,7 +132,7 @@ class _RepairRun:
 
     def _open(self, log_directory: str, *, is_whole: bool) -> tuple[LogDirectoryRepair, Quarantine]:
         from kcli.inspect.repairing.repair import LogDirectoryRepair
-        from kcli.log.quarantine import Quarantine
+        from kcli.log.files.quarantine import Quarantine
 
         quarantine = Quarantine(self.disk, self._quarantine_folder(log_directory), log_directory)
         session = LogDirectoryRepair(
@@ -172,7 +172,7 @@ class _RepairRun:
 
     def _quarantine_folder(self, log_directory: str) -> str:
         from kcli.format.file_names import FileKind
-        from kcli.log.quarantine import default_folder
+        from kcli.log.files.quarantine import default_folder
 
         if not self.args.quarantine:
             return default_folder(os.path.realpath(log_directory))
@@ -186,7 +186,7 @@ class _RepairRun:
     def _repair(self, session: LogDirectoryRepair, partitions: list[PartitionDirectory], quarantine: Quarantine) -> None:
         from kcli.inspect.repairing.repair import NO_LONGER_CLEAN
         from kcli.inspect.repairing.repair_plan import RepairError
-        from kcli.log.log_directory import log_bytes
+        from kcli.log.files.log_directory import log_bytes
 
         # Before anything is cut.
         sizes = {partition.path: log_bytes(self.disk, partition) for partition in partitions}

@@ -15,7 +15,7 @@ from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, Cannot
 from kcli.commands.progress import progress_bar
 from kcli.distribution import other_kcli, pip_command
 from kcli.inspect.quantities import format_bytes, format_count, format_offsets
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,7 +170,7 @@ def check_topics(wanted: list[OffsetRange], paths: Sequence[str]) -> None:
     """Raises ExportError for a partition, not named itself, that has another topic id than the broker's metadata log has."""
     from kcli.inspect.verification.directories import check_topic_id, read_root, with_sibling_topics
     from kcli.inspect.verification.findings import FindingList
-    from kcli.log.log_directory import is_live
+    from kcli.log.files.log_directory import is_live
     from kcli.spark.spark_errors import ExportError
 
     disk, named = OsDisk(), {os.path.realpath(path) for path in paths}

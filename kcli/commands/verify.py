@@ -8,7 +8,7 @@ import os
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_HOLES, EXIT_OK, CannotRun, exit_code, print_text, tell, use_colour
 from kcli.commands.progress import progress_bar
 from kcli.commands.repair_output import add_repair_arguments, check_repair_arguments, run_repair
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify what was asked for -> exit code. Raises CannotRun where nothing can be verified."""
-    from kcli.log.log_directory import resolve_paths
+    from kcli.log.files.log_directory import resolve_paths
 
     check_repair_arguments(args)
     if args.repair:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from kcli.inspect.process_pool import WorkerLostError
     from kcli.inspect.renderers.verify_report import json_lines, text_lines
     from kcli.inspect.verification.verifier import Verifier
-    from kcli.log.quarantine import default_folder
+    from kcli.log.files.quarantine import default_folder
 
     verifier = Verifier(disk, targets, lambda path: default_folder(os.path.realpath(path)))
     try:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from kcli.format.structs import BATCH_PARTITION_LEADER_EPOCH_AT
 from kcli.log.append_errors import InvalidRecordsError, RecordListTooLargeError, UnexpectedAppendOffsetError
-from kcli.log.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_cache import LeaderEpochCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_slices import AppendInfo

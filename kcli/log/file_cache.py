@@ -7,7 +7,7 @@ close the file. Closing loses nothing: what is written is in the page cache, and
 
 from __future__ import annotations
 
-from kcli.log.disk import LogDisk, LogFile
+from kcli.log.disk.port import LogDisk, LogFile
 from kcli.log.offset_index_cache import OffsetIndexCache
 
 

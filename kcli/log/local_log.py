@@ -22,14 +22,14 @@ from kcli.format.index_entries import AbortedTxn, OffsetIndex
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kcli.format.structs import ABORTED_TXN, BATCH_LAST_OFFSET_DELTA_AT, LOG_OVERHEAD
 from kcli.log.append_rules import rules_of
-from kcli.log.disk import LogDisk, LogFile
+from kcli.log.disk.port import LogDisk, LogFile
 from kcli.log.file_cache import FileCache
-from kcli.log.indexes import IndexSettings
-from kcli.log.live_segment import LiveSegment
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.loading.producer_state_loader import rebuild_producer_state
+from kcli.log.loading.recovering_segment import RecoveringSegment
 from kcli.log.log_config import LogConfig
 from kcli.log.log_segment import LogSegment
 from kcli.log.log_slices import EMPTY_SLICE, LogSlice
-from kcli.log.producer_state_loader import rebuild_producer_state
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.segment_appender import SegmentAppender
 
@@ -70,7 +70,7 @@ class LocalLog:
         files: FileCache,
         directory: str,
         config: LogConfig,
-        segments: list[LiveSegment],
+        segments: list[LogSegment],
         active: SegmentAppender,
         end_offset: int,
     ) -> None:
@@ -85,8 +85,8 @@ class LocalLog:
         self.end_offset = end_offset
         self.roll_jitter_ms = 0
         self.new_paths: dict[str, int] = {}
-        self._hints: dict[int, tuple[LiveSegment, int]] | None = None
-        self._limit: tuple[int, LiveSegment, int] | None = None
+        self._hints: dict[int, tuple[LogSegment, int]] | None = None
+        self._limit: tuple[int, LogSegment, int] | None = None
 
     @property
     def config(self) -> LogConfig:
@@ -111,7 +111,7 @@ class LocalLog:
             self._cut_torn(file, segment)
             raise
 
-    def _cut_torn(self, file: LogFile, segment: LiveSegment) -> None:
+    def _cut_torn(self, file: LogFile, segment: LogSegment) -> None:
         """A part of a batch may stand at the end now; what is appended next must not stand behind it."""
         try:
             file.truncate(segment.size_bytes)
@@ -127,7 +127,7 @@ class LocalLog:
         self._begin(base_offset, now_ms, roll_jitter_ms)
 
     def _begin(self, base_offset: int, now_ms: int, roll_jitter_ms: int) -> None:
-        segment = LiveSegment(self.directory, base_offset)
+        segment = LogSegment(self.directory, base_offset)
         for path in segment.paths:
             if self.disk.exists(path):
                 self.files.close(path)
@@ -181,7 +181,7 @@ class LocalLog:
             hints[next_offset] = segment, end
         return LogSlice(file, position, end - position, end_offset)
 
-    def _offset_behind(self, segment: LiveSegment, position: int, end_offset: int) -> int:
+    def _offset_behind(self, segment: LogSegment, position: int, end_offset: int) -> int:
         """An offset that the records before byte `position` do not reach, at most `end_offset`; by the offset index.
 
         Kafka's LogSegment.fetchUpperBoundOffset.
@@ -190,13 +190,13 @@ class LocalLog:
         slot = bisect_left(index.positions, position)
         return index.base_offset + index.relative_offsets[slot] if slot < len(index.positions) else end_offset
 
-    def _next_offset(self, segment: LiveSegment) -> int:
+    def _next_offset(self, segment: LogSegment) -> int:
         """The offset behind a segment's last one, or above it where offsets are missing."""
         if segment is self.segments[-1]:
             return self.end_offset
         return self.bases[bisect_right(self.bases, segment.base_offset)]
 
-    def _cut(self, segment: LiveSegment, file: LogFile, position: int, limit: int, end: int) -> tuple[int, int]:
+    def _cut(self, segment: LogSegment, file: LogFile, position: int, limit: int, end: int) -> tuple[int, int]:
         """Where a read from `position` on ends that may not reach behind `limit` -> (byte, the offset there or -1).
 
         At least the first batch is in it.
@@ -220,17 +220,17 @@ class LocalLog:
             return max(limit, at), -1
         return at, next_offset
 
-    def index_of(self, segment: LiveSegment) -> OffsetIndex:
+    def index_of(self, segment: LogSegment) -> OffsetIndex:
         """The entries of a segment's offset index."""
         return self.active.offset_index() if segment is self.active.segment else self.files.indexes.get(segment)
 
-    def _locate_limit(self, offset: int) -> tuple[LiveSegment, int]:
+    def _locate_limit(self, offset: int) -> tuple[LogSegment, int]:
         limit = self._limit
         if limit is None or limit[0] != offset:
             limit = self._limit = (offset, *self.locate(offset))
         return limit[1], limit[2]
 
-    def locate(self, offset: int) -> tuple[LiveSegment, int]:
+    def locate(self, offset: int) -> tuple[LogSegment, int]:
         """The segment and byte of the first batch that ends at or behind `offset`; the log's end where there is none."""
         if offset >= self.end_offset:
             return self.segments[-1], self.segments[-1].size_bytes
@@ -241,7 +241,7 @@ class LocalLog:
                 return segment, position
         return self.segments[-1], self.segments[-1].size_bytes
 
-    def _find(self, segment: LiveSegment, offset: int) -> int:
+    def _find(self, segment: LogSegment, offset: int) -> int:
         """The byte of the first batch of a segment that ends at or behind `offset`, -1 where none does.
 
         It reads the headers behind one index entry, index.interval.bytes of batches, and does not yield: where an index is
@@ -271,7 +271,7 @@ class LocalLog:
 
     # ---------------------------------------------------------------------------------------------------------- removing
 
-    def remove_segments(self, doomed: Sequence[LiveSegment]) -> list[str]:
+    def remove_segments(self, doomed: Sequence[LogSegment]) -> list[str]:
         """Take segments out and rename their files to `*.deleted` -> the new paths. The active one may be among them."""
         renamed: list[str] = []
         for segment in doomed:
@@ -287,14 +287,14 @@ class LocalLog:
             self.forget_reads()
         return renamed
 
-    def replace_segments(self, news: Sequence[tuple[int, int]], olds: Sequence[LiveSegment]) -> list[str]:
+    def replace_segments(self, news: Sequence[tuple[int, int]], olds: Sequence[LogSegment]) -> list[str]:
         """Put cleaned segments, complete as `*.swap`, in the place of others, none of them active -> the paths that go.
 
         `news` are base offsets and sizes. A crash on the way leaves `*.swap` files, which the next start puts in place.
         """
         renamed = self.remove_segments(olds)
         for base_offset, size_bytes in news:
-            segment = LiveSegment(self.directory, base_offset, size_bytes)
+            segment = LogSegment(self.directory, base_offset, size_bytes)
             for path in segment.paths:
                 if self.disk.exists(path + FileState.SWAP.value):
                     self.disk.rename(path + FileState.SWAP.value, path)
@@ -318,7 +318,7 @@ class LocalLog:
         segment = self.segments[-1]
         if segment is not self.active.segment:
             # Another one from now on: whoever is reading the closed one, as a cleaner does, is to find it gone.
-            segment = self.segments[-1] = LiveSegment(self.directory, segment.base_offset, segment.size_bytes)
+            segment = self.segments[-1] = LogSegment(self.directory, segment.base_offset, segment.size_bytes)
             self.active = SegmentAppender(self.disk, segment, now_ms, self.roll_jitter_ms)
         position = self._find(segment, offset)
         if position >= 0:
@@ -350,7 +350,7 @@ class LocalLog:
     def rebuild_producers(self, producers: ProducerStateManager, log_start_offset: int) -> None:
         """Bring the producers to the log's end, after it was cut. Raises LogRefusedError."""
         settings = IndexSettings(self.config.index_interval_bytes, self.config.segment_index_bytes)
-        segments = {base: LogSegment(self.disk, self.directory, base, settings) for base in self.bases}
+        segments = {base: RecoveringSegment(self.disk, self.directory, base, settings) for base in self.bases}
         rebuild_producer_state(producers, segments, log_start_offset, self.end_offset)
 
     def close(self) -> list[str]:

@@ -2,16 +2,16 @@
 
     what                       how (Kafka: LogManager; ReplicaManager for high watermarks and DescribeLogDirs)
     -------------------------  -----------------------------------------------------------------------------------------
-    start                      `start` (kcli.log.log_startup): a generator, a slice of work a step
+    start                      `start` (kcli.log.managing.log_startup): a generator, a slice of work a step
     a new partition            goes to the directory asked for by id, or to the one with the fewest partitions
     deletion                   the directory is renamed to `<topic>-<partition>.<32 hex digits>-delete`, removed later
-    background tasks           kcli.log.log_tasks: retention, flushes, checkpoints, deletions, producers, moving replicas;
+    background tasks           log_tasks: retention, flushes, checkpoints, deletions, producers, moving replicas;
                                kcli.log.cleaner: compacted logs, the filthiest first
-    a disk error               kcli.log.log_registry, which knows what logs and directories there are
+    a disk error               kcli.log.managing.log_registry, which knows what logs and directories there are
     clean stop                 `shutdown`: a generator; every log is flushed and closed, then checkpoints and the marks
 
 Nothing here waits for a device but `shutdown`: what has to be made durable is queued, and the broker takes it with
-`take_flushes` after each event (kcli.log.flush_request says how it is answered). Whoever gets an OSError from a log itself
+`take_flushes` after each event (kcli.log.disk.flush_request says how it is answered). Whoever gets an OSError from a log itself
 hands it to `take_offline`.
 """
 
@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.log_checkpoints import LogCheckpoints
+from kcli.log.disk.port import parent_path
+from kcli.log.files.offset_checkpoint_file import TopicPartition
 from kcli.log.log_config import LogConfig
-from kcli.log.log_dir import LogDir
-from kcli.log.log_directory import parent_path
-from kcli.log.log_registry import LogRegistry
-from kcli.log.log_tasks import Cancellable, Schedule, Task, begin_tasks
-from kcli.log.offset_checkpoint_file import TopicPartition
-from kcli.log.replica_mover import ReplicaMover
+from kcli.log.managing.log_checkpoints import LogCheckpoints
+from kcli.log.managing.log_dir import LogDir
+from kcli.log.managing.log_registry import LogRegistry
+from kcli.log.managing.log_tasks import Cancellable, Schedule, Task, begin_tasks
+from kcli.log.managing.replica_mover import ReplicaMover
 from kcli.log.report_line import WarningLine
 from kcli.log.storage_errors import InconsistentTopicIdError, KafkaStorageError
 from kcli.log.unified_log import UnifiedLog
@@ -80,12 +80,12 @@ class LogManager(LogRegistry):
         `directory_of` in which log directory, if it says so. `clock` gives the time of now in ms while it goes on.
         Raises DuplicateLogError and AllLogDirsOfflineError, at which the broker cannot start.
         """
-        from kcli.log.log_startup import LogStartup
+        from kcli.log.managing.log_startup import LogStartup
 
         return LogStartup(self, config_of, is_hosted, directory_of, now_ms, clock or (lambda: now_ms)).run()
 
     def begin_tasks(self, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> None:
-        """Begin what is done as time goes by (kcli.log.log_tasks).
+        """Begin what is done as time goes by (kcli.log.managing.log_tasks).
 
         `schedule(at_ms, callback)` is a timer's; `after(now_ms)` is called behind each piece of work, for its flushes. They end
         with `shutdown`: what changes a log that is closed already costs the mark of a stop in order.
@@ -222,7 +222,7 @@ class LogManager(LogRegistry):
 
     def shutdown(self, broker_epoch: int) -> Iterator[None]:
         """Flush and close every log, one a step, then write checkpoints and the marks of a clean stop; waits for the device."""
-        from kcli.log.log_shutdown import close_logs
+        from kcli.log.managing.log_shutdown import close_logs
 
         self._is_closing = True
         if self._cleaning is not None:

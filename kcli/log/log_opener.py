@@ -3,8 +3,8 @@
 what is there                   how it is opened
 ------------------------------  --------------------------------------------------------------------------------------
 nothing                         the files of a first segment are made, at the log start offset
-a log that was stopped cleanly  kcli.log.clean_opening: a few small reads
-one that was not, or anything   kcli.log.log_loader on the files themselves: only segments from the recovery point on
+a log that was stopped cleanly  kcli.log.loading.clean_opening: a few small reads
+one that was not, or anything   kcli.log.loading.log_loader on the files themselves: only segments from the recovery point on
   unusual                       are read; on a plan of changes where a segment must be split
 """
 
@@ -13,21 +13,20 @@ from __future__ import annotations
 from kcli.format import limits
 from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.clean_opening import OpenedLog, open_clean
-from kcli.log.disk import Disk, LogDisk
+from kcli.log.disk.file_changes import Discard, apply_changes
+from kcli.log.disk.load_disk import LiveDisk, NotInPlaceError
+from kcli.log.disk.planned_disk import PlannedDisk
+from kcli.log.disk.port import Disk, LogDisk, join_path, parent_path
 from kcli.log.file_cache import FileCache
-from kcli.log.file_changes import Discard, apply_changes
-from kcli.log.indexes import IndexSettings
-from kcli.log.leader_epoch_cache import leader_epochs_in
-from kcli.log.live_segment import LiveSegment
-from kcli.log.load_disk import LiveDisk, NotInPlaceError
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.leader_epoch_cache import leader_epochs_in
+from kcli.log.loading.clean_opening import OpenedLog, open_clean
+from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log_in_slices
+from kcli.log.loading.recovery_journal import LoadJournal
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
-from kcli.log.log_directory import join_path, parent_path
-from kcli.log.log_loader import LoadedLog, LoadSettings, load_log_in_slices
-from kcli.log.planned_disk import PlannedDisk
+from kcli.log.log_segment import LogSegment
 from kcli.log.producer_state_manager import ProducerStateManager
-from kcli.log.recovery_journal import LoadJournal
 from kcli.log.segment_appender import SegmentAppender
 from kcli.log.slices import Slices, at_once
 from kcli.log.unified_log import Dice, UnifiedLog
@@ -130,7 +129,7 @@ def _begin(disk: Disk, directory: str, offset: int) -> OpenedLog:
     disk.append(join_path(directory, FileKind.LEADER_EPOCH_CHECKPOINT.value), b"")
     producers = ProducerStateManager(disk, directory, snapshot_offsets=())
     producers.map_end_offset = offset
-    return OpenedLog([LiveSegment(directory, offset)], producers, epochs, offset, offset, offset)
+    return OpenedLog([LogSegment(directory, offset)], producers, epochs, offset, offset, offset)
 
 
 def _load(
@@ -149,7 +148,7 @@ def _load(
 
 
 def _opened(disk: Disk, directory: str, loaded: LoadedLog) -> OpenedLog:
-    segments = [LiveSegment(directory, base) for base in loaded.segments]
+    segments = [LogSegment(directory, base) for base in loaded.segments]
     for segment in segments:
         segment.size_bytes = disk.size(segment.log_path)
     loaded.producers.use_disk(disk)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kcli.log.disk import LogFile
+from kcli.log.disk.port import LogFile
 
 
 class AppendInfo(NamedTuple):

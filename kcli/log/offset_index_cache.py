@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from kcli.format.index_entries import OffsetIndex
 from kcli.format.structs import OFFSET_INDEX_ENTRY
-from kcli.log.disk import Disk
-from kcli.log.live_segment import LiveSegment
+from kcli.log.disk.port import Disk
+from kcli.log.log_segment import LogSegment
 
 MAX_CACHED_BYTES = 8 * 1024 * 1024
 
@@ -25,7 +25,7 @@ class OffsetIndexCache:
         self._size_bytes = 0
         self.max_bytes = max_bytes
 
-    def get(self, segment: LiveSegment) -> OffsetIndex:
+    def get(self, segment: LogSegment) -> OffsetIndex:
         """The index of a closed segment."""
         indexes = self._indexes
         index = indexes.pop(segment.log_path, None)

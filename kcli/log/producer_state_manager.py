@@ -33,8 +33,7 @@ from kcli.format.file_names import FileKind, FileState, parse_file_name, segment
 from kcli.format.primitives import CorruptSnapshotError, FormatError
 from kcli.format.producer_snapshot import ProducerEntry, decode_producer_snapshot, encode_producer_snapshot
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, RecordBatch
-from kcli.log.disk import Disk
-from kcli.log.log_directory import base_name, join_path
+from kcli.log.disk.port import Disk, base_name, join_path
 
 BATCHES_RETAINED = 5
 NO_COORDINATOR_EPOCH = -1

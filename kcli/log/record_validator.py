@@ -53,9 +53,9 @@ from kcli.log.append_errors import (
     UnreadableCompressionError,
     UnsupportedCompressionError,
 )
-from kcli.log.large_records import PieceReader, record_end, scan_large_record
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_validator import ValidBatch
+from kcli.log.reading.large_records import PieceReader, record_end, scan_large_record
 
 # How many records of one batch are named in an error.
 MAX_RECORD_ERRORS = 1000

@@ -15,18 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from kcli.log.live_segment import LiveSegment
 from kcli.log.local_log import LocalLog
+from kcli.log.log_segment import LogSegment
 from kcli.log.time_lookup import largest_timestamp
 
-Predicate = Callable[[LiveSegment, LiveSegment | None], bool]
+Predicate = Callable[[LogSegment, LogSegment | None], bool]
 
 
 def breached_segments(
     local: LocalLog, high_watermark: int, log_start_offset: int, now_ms: int, most: int | None = None
-) -> list[LiveSegment]:
+) -> list[LogSegment]:
     """The segments that go now, the oldest first, at most so many. Raises OSError."""
-    found: list[LiveSegment] = []
+    found: list[LogSegment] = []
     for predicate in _predicates(local, log_start_offset, now_ms):
         # One reason after the other, each from where the one before has stopped.
         left = None if most is None else most - len(found)
@@ -57,7 +57,7 @@ def _ends(local: LocalLog) -> dict[int, int]:
     return ends
 
 
-def _deletable(local: LocalLog, high_watermark: int, predicate: Predicate, start: int) -> Iterator[LiveSegment]:
+def _deletable(local: LocalLog, high_watermark: int, predicate: Predicate, start: int) -> Iterator[LogSegment]:
     segments = local.segments
     for at in range(start, len(segments)):
         segment = segments[at]

@@ -1,6 +1,6 @@
 """The active segment: appending batches to it, the entries of its indexes, and when it must be rolled.
 
-The rule of entries is that of kcli.log.indexes. Here is what lies where:
+The rule of entries is that of kcli.log.files.indexes. Here is what lies where:
 
     what                        in memory                                        on disk
     --------------------------  -----------------------------------------------  ----------------------------------------
@@ -30,9 +30,9 @@ from kcli.format.primitives import INT32_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.format.structs import ABORTED_TXN, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.append_rules import AppendRules
-from kcli.log.disk import LogDisk
-from kcli.log.header_walk import HeaderWalk
-from kcli.log.live_segment import UNREAD, LiveSegment
+from kcli.log.disk.port import LogDisk
+from kcli.log.log_segment import UNREAD, LogSegment
+from kcli.log.reading.header_walk import HeaderWalk
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
@@ -68,7 +68,7 @@ class SegmentAppender:
         "segment",
     )
 
-    def __init__(self, disk: LogDisk, segment: LiveSegment, created_ms: int, roll_jitter_ms: int = 0) -> None:
+    def __init__(self, disk: LogDisk, segment: LogSegment, created_ms: int, roll_jitter_ms: int = 0) -> None:
         self.segment = segment
         self.created_ms = created_ms
         self.roll_jitter_ms = roll_jitter_ms

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import NO_TIMESTAMP, RecordBatch
-from kcli.log.disk import Disk
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner
+from kcli.log.disk.port import Disk
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
 
 if TYPE_CHECKING:
-    from kcli.log.live_segment import LiveSegment
     from kcli.log.local_log import LocalLog
+    from kcli.log.log_segment import LogSegment
 
 
 # How many bytes of records that are not compressed a broker looks through at once.
@@ -41,7 +41,7 @@ class TimestampAndOffset(NamedTuple):
     leader_epoch: int
 
 
-def largest_timestamp(local: LocalLog, segment: LiveSegment) -> int:
+def largest_timestamp(local: LocalLog, segment: LogSegment) -> int:
     """The largest timestamp of a segment in ms; when its file was last modified where its records have none.
 
     Raises OSError.
@@ -104,7 +104,7 @@ def scan_by_time(local: LocalLog, timestamp: int, start_offset: int) -> SegmentS
 
 def scan_for_largest(local: LocalLog) -> SegmentScan | None:
     """How to find the first record with the largest timestamp of the log, None where no record has one. Raises OSError."""
-    best: LiveSegment | None = None
+    best: LogSegment | None = None
     local.active.load()
     for segment in local.segments:
         if best is None or segment.read_largest(local.disk).timestamp > best.largest_timestamp:
@@ -114,7 +114,7 @@ def scan_for_largest(local: LocalLog) -> SegmentScan | None:
     return _scan(local, best, best.offset_of_largest, best.largest_timestamp, 0)
 
 
-def _scan(local: LocalLog, segment: LiveSegment, offset: int, timestamp: int, start_offset: int) -> SegmentScan:
+def _scan(local: LocalLog, segment: LogSegment, offset: int, timestamp: int, start_offset: int) -> SegmentScan:
     """A scan from the batch on that the offset index knows to be at or before `offset`."""
     position = local.index_of(segment).lookup(offset).position
     return SegmentScan(segment.log_path, position, segment.size_bytes, timestamp, start_offset)

@@ -50,11 +50,11 @@ from kcli.format.record_batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kcli.format.structs import BATCH_CRC_AT
 from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.log.append_paths import append_checked, append_replicated, check_carefully
-from kcli.log.leader_epoch_cache import LeaderEpochCache
-from kcli.log.live_segment import LiveSegment
+from kcli.log.disk.port import join_path
+from kcli.log.files.leader_epoch_cache import LeaderEpochCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LogConfig
-from kcli.log.log_directory import join_path
+from kcli.log.log_segment import LogSegment
 from kcli.log.log_slices import EMPTY_SLICE, AppendInfo, LogSlice
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry, ProducerStateManager
@@ -415,7 +415,7 @@ class UnifiedLog:
             self._local.new_paths.pop(path.removesuffix(FileState.DELETED.value), None)
         return renamed
 
-    def replace_segments(self, news: Sequence[tuple[int, int]], olds: Sequence[LiveSegment]) -> list[str]:
+    def replace_segments(self, news: Sequence[tuple[int, int]], olds: Sequence[LogSegment]) -> list[str]:
         """Put cleaned segments in the place of others; see LocalLog.replace_segments -> the paths of files to be removed."""
         bases = [old.base_offset for old in olds]
         renamed = self._local.replace_segments(news, olds)

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import MetaProperties
-from kcli.log.disk import LogDisk
+from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.file_cache import FileCache
-from kcli.log.log_directory import parent_path
 from kcli.log.log_manager import LogManager
-from kcli.log.log_registry import LogManagerSettings
+from kcli.log.managing.log_registry import LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.log.wall_time import WallTime
 from kcli.server.broker.broker import Broker

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from kcli.format.file_names import DirectoryState
 from kcli.inspect.verification.finding_kinds import ERROR, HOLES
 from kcli.inspect.verification.verifier import Verifier
-from kcli.log.log_directory import parent_path, resolve_paths
+from kcli.log.disk.port import parent_path
+from kcli.log.files.log_directory import resolve_paths
 from kcli.simulator.compacted_ledger import Clocks, CompactedLedger
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.ledger import Ledger

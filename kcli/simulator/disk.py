@@ -1,4 +1,4 @@
-"""A disk in memory that can die: a kcli.log.disk.LogDisk with flushed and unflushed bytes apart, and faults on order.
+"""A disk in memory that can die: a kcli.log.disk.port.LogDisk with flushed and unflushed bytes apart, and faults on order.
 
     what may happen   how it is asked for            what it does
     ----------------  -----------------------------  -----------------------------------------------------------------
@@ -95,7 +95,7 @@ class SimulatedFile:
 
 
 class SimulatedDisk:
-    """See the head of this module; a kcli.log.disk.LogDisk."""
+    """See the head of this module; a kcli.log.disk.port.LogDisk."""
 
     def __init__(self, rng: Random, now_ms: Callable[[], int] = lambda: 0, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kcli.format.record_batch import RecordBatch
-from kcli.log.log_directory import read_partition
+from kcli.log.files.log_directory import read_partition
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.records import SentRecord, placed_records, whole_batches
 

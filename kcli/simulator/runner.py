@@ -18,7 +18,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from kcli.log.log_directory import parent_path
+from kcli.log.disk.port import parent_path
 from kcli.log.wall_time import WallTime
 from kcli.simulator.administrator import Administrator
 from kcli.simulator.chaos import Chaos

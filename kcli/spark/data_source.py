@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark import schema as columns
 from kcli.spark.options import OptionError, ReadOptions, parse_options
 from kcli.spark.pushdown import Pushed, push_filters

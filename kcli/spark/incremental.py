@@ -38,9 +38,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kcli.format.primitives import CorruptCheckpointError
-from kcli.log.disk import Disk
-from kcli.log.log_dir_owner import Owner, read_owner
-from kcli.log.segment_seek import SegmentSeeker
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_dir_owner import Owner, read_owner
+from kcli.log.reading.segment_seek import SegmentSeeker
 from kcli.spark import schema as tables
 from kcli.spark.left_out import Account, account_of
 from kcli.spark.options import ALL, EARLIEST, SKIP, ReadOptions

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kcli.format.record_batch import RecordBatch
-from kcli.log.header_walk import HeaderWalk
-from kcli.log.log_reader import LogBatch
-from kcli.log.record_windows import RecordScanner
-from kcli.log.segment_seek import SegmentSeeker
+from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.segment_seek import SegmentSeeker
 from kcli.spark.options import ReadOptions
 from kcli.spark.partitions import LogPartition
 from kcli.spark.planning import OffsetRange, used_high_watermark

@@ -29,7 +29,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import INT64_MAX
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark import schema as tables
 from kcli.spark.data_source import FORMAT, KafkaLogDataSource
 from kcli.spark.decoding import JSON, UNDECODED_COLUMNS, Decoding, undecoded_rows

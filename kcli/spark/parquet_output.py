@@ -31,7 +31,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from kcli.format.file_names import FileKind, parse_file_name
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.run_commit import STATE_DIRECTORY, has_state
 
 CORRUPT_SUFFIX, UNDECODED_SUFFIX = ".corrupt", ".undecoded"

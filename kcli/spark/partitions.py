@@ -25,12 +25,12 @@ from typing import TypeVar
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import CorruptCheckpointError
-from kcli.log import log_directory as layout
-from kcli.log.disk import Disk
-from kcli.log.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
-from kcli.log.log_directory import PartitionDirectory, Segment
-from kcli.log.segment_seek import SegmentEnd, SegmentSeeker
-from kcli.log.transaction_filter import AbortedTransactions
+from kcli.log.disk.port import Disk, join_path, parent_path
+from kcli.log.files import log_directory as layout
+from kcli.log.files.log_dir_owner import Owner, cluster_conflict, read_owner, topic_id_conflict
+from kcli.log.files.log_directory import PartitionDirectory, Segment
+from kcli.log.reading.segment_seek import SegmentEnd, SegmentSeeker
+from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
 from kcli.spark import schema as tables
 from kcli.spark.options import ALL, LONGEST, ReadOptions
@@ -114,7 +114,7 @@ class LogPartition:
         return max(self.high_watermark, self.log_start_offset)
 
     def _is_clean(self) -> bool:
-        return self.disk.exists(layout.join_path(self.directory.log_directory, FileKind.CLEAN_SHUTDOWN.value))
+        return self.disk.exists(join_path(self.directory.log_directory, FileKind.CLEAN_SHUTDOWN.value))
 
     @property
     def is_live(self) -> bool:
@@ -254,7 +254,7 @@ def _lone_segment(disk: Disk, file: layout.FoundFile) -> PartitionDirectory:
     """A segment that is named by itself, as a partition of one segment. Raises PlanError for any other file."""
     if file.kind is not FileKind.LOG or not file.is_current:
         raise PlanError(f"{file.path}: not a segment; name a log directory, a partition's directory or a .log file in it")
-    directory = layout.read_partition(disk, layout.parent_path(file.path))
+    directory = layout.read_partition(disk, parent_path(file.path))
     segments = [segment for segment in directory.segments if segment.base_offset == file.base_offset]
     return directory._replace(segments=[segments[0]._replace(log=file.path)])
 

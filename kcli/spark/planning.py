@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from kcli.format.primitives import INT32_MAX, INT64_MAX
-from kcli.log import log_directory as layout
-from kcli.log.disk import Disk
-from kcli.log.log_directory import Segment
-from kcli.log.segment_seek import SegmentSeeker
-from kcli.log.transaction_filter import AbortedTransactions
+from kcli.log.disk.port import Disk, parent_path
+from kcli.log.files import log_directory as layout
+from kcli.log.files.log_directory import Segment
+from kcli.log.reading.segment_seek import SegmentSeeker
+from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.spark.options import (
     EARLIEST,
     EARLIEST_OFFSET,
@@ -348,7 +348,7 @@ def ranges_now(
         return [part]
     first, end = max(part.first_offset, part.least_offset), min(part.end_offset, part.bound_offset)
     try:
-        directory = layout.read_partition(disk, layout.parent_path(part.file))
+        directory = layout.read_partition(disk, parent_path(part.file))
     except FileNotFoundError:
         directory = None
     found = LogPartition(disk, directory) if directory is not None and directory.segments else None

@@ -30,8 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kcli.log.disk import Disk
-from kcli.log.log_directory import join_path, parent_path
+from kcli.log.disk.port import Disk, join_path, parent_path
 from kcli.spark.run_state import ROWS, RunFile, RunState, StateError, decode_state, encode_state
 
 STATE_DIRECTORY = "_kcli_state"

@@ -20,9 +20,9 @@ from kcli.format.compression import inflate
 from kcli.format.primitives import Buffer, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, HEADER_BYTES, TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.record_scan import RecordColumns
-from kcli.log.log_reader import Damage, LogBatch
-from kcli.log.record_windows import RecordWindow
-from kcli.log.segment_walk import SegmentWalk
+from kcli.log.reading.log_reader import Damage, LogBatch
+from kcli.log.reading.record_windows import RecordWindow
+from kcli.log.reading.segment_walk import SegmentWalk
 from kcli.spark.batch_spans import scan_span, usual_batches
 from kcli.spark.column_builders import Rows, Span
 from kcli.spark.range_walker import Fault, RangeWalker

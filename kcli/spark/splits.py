@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from kcli.format.primitives import INT64_MAX
-from kcli.log.transaction_filter import AbortedTransactions
+from kcli.log.reading.transaction_filter import AbortedTransactions
 
 # What opening one more range costs a task, in bytes that it could have read instead.
 OPEN_COST_BYTES = 512 * 1024

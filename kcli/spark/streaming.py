@@ -28,7 +28,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from kcli.log.disk import Disk, OsDisk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import Disk
 from kcli.spark import schema as tables
 from kcli.spark.options import OptionError, ReadOptions
 from kcli.spark.partitions import LogPartition, PlanError, find_partitions, is_read, plan_anew

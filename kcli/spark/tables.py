@@ -31,10 +31,11 @@ from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
-from kcli.log.disk import Disk, OsDisk
-from kcli.log.log_directory import base_name, parent_path, read_partition
-from kcli.log.log_reader import LogBatch
-from kcli.log.transaction_filter import AbortedTransactions
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import Disk, base_name, parent_path
+from kcli.log.files.log_directory import read_partition
+from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.spark import schema as tables
 from kcli.spark.arrow_batches import arrow_schema
 from kcli.spark.column_builders import compression_name, micros, timestamp_type

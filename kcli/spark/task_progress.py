@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from kcli.log.disk import Disk
+from kcli.log.disk.port import Disk
 
 STEP_BYTES = 4 * 1024 * 1024
 POLL_S = 0.2

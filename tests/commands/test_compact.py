@@ -18,12 +18,12 @@ import pytest
 from kcli.commands.app import main
 from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.format.record_batch import NewRecordBatch, RecordBatch, read_header
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
 from tests.commands.test_repair_output import HOLD_LOCK, tree
 from tests.commands.test_verify import run_with_stderr_on_a_terminal
 from tests.conftest import given_partition
@@ -707,7 +707,7 @@ def test_a_killed_process_leaves_each_partition_old_or_new(tmp_path: Path) -> No
 KILLED = """
 import os, signal, sys
 from kcli.commands.app import main
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 left = int(sys.argv[1])
 def dying(call):
     def called(*args, **kwargs):

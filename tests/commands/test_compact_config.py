@@ -15,7 +15,7 @@ from kcli.commands.app import main
 from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.compacting import partition_work
 from kcli.log.cleaner.offset_map import OffsetMap
-from kcli.log.indexes import IndexAppender
+from kcli.log.files.indexes import IndexAppender
 from kcli.log.log_config import LogConfig
 from kcli.server.controller.metadata_batches import encode_data_batch, encode_metadata_record, new_record
 from tests.commands.test_compact import (

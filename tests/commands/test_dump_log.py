@@ -10,7 +10,7 @@ import pytest
 
 from kcli.commands.app import main
 from kcli.commands.dump_log import SELECTING, TOPIC_DECODERS, expand
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from tests.conftest import FIXTURES
 from tests.inspect.verified import batch, partition, root_files
 

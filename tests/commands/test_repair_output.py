@@ -14,7 +14,7 @@ import pytest
 
 from kcli.commands.app import main
 from kcli.inspect.verification.finding_kinds import KINDS
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES
 from tests.inspect.verified import batch, partition, root_files

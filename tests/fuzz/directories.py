@@ -2,7 +2,7 @@
 
 `write_scene(parent, rng)` draws one or two log directories, writes them as a broker leaves them after a clean stop or a crash,
 and returns the Scene: what was appended, which offsets were given out, what the checkpoints state. Nothing is damaged;
-kcli.log.log_loader, which is compared with Kafka's own file by file, makes the indexes, snapshots and leader epochs.
+kcli.log.loading.log_loader, which is compared with Kafka's own file by file, makes the indexes, snapshots and leader epochs.
 
     drawn for        choices
     ---------------  --------------------------------------------------------------------------------------------------
@@ -22,10 +22,10 @@ from kcli.format.checkpoint import EpochStart, PartitionOffset, encode_leader_ep
 from kcli.format.end_transaction_marker import encode_marker
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import MetaProperties, PartitionMetadata, encode_meta_properties, encode_partition_metadata
-from kcli.log.disk import OsDisk
-from kcli.log.file_changes import Discard, apply_changes
-from kcli.log.log_loader import LoadSettings, load_log
-from kcli.log.planned_disk import PlannedDisk
+from kcli.log.disk.file_changes import Discard, apply_changes
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.planned_disk import PlannedDisk
+from kcli.log.loading.log_loader import LoadSettings, load_log
 from tests.fuzz.batches import (
     BASE_TIMESTAMP_MS,
     CODECS,

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from kcli.inspect.description.description import Description, describe
 from kcli.inspect.description.options import SECTIONS, DescribeOptions
-from kcli.log.disk import Disk, OsDisk, OsFile
+from kcli.log.disk.os_disk import OsDisk, OsFile
+from kcli.log.disk.port import Disk
 from tests.conftest import LogSet
 
 Row = dict[str, Any]

@@ -10,8 +10,9 @@ from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.dumping.selection import parse_selection
-from kcli.log.disk import Disk, OsDisk
-from kcli.log.log_reader import Damage, LogBatch
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import Disk
+from kcli.log.reading.log_reader import Damage, LogBatch
 
 
 class SeenRecord(NamedTuple):

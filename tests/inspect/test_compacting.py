@@ -18,7 +18,7 @@ from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import ERROR
 from kcli.inspect.verification.partitions import verify_partition
 from kcli.log.file_cache import FileCache
-from kcli.log.log_directory import read_partition, resolve_paths
+from kcli.log.files.log_directory import read_partition, resolve_paths
 from kcli.log.log_opener import open_log
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import Fault, SimulatedCrash

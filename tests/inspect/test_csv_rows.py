@@ -23,7 +23,7 @@ from kcli.inspect.instants import format_instant
 from kcli.inspect.renderers import csv_rows
 from kcli.inspect.renderers.csv_rows import COLUMNS, CsvRows
 from kcli.inspect.renderers.plain_rows import put_plain_rows
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from tests.conftest import every_log_set
 from tests.log_builder import PartitionBuilder
 

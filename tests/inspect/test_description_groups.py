@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from kcli.inspect.description.coordinators import read_groups
 from kcli.inspect.description.remarks import Remarks
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import read_partition
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import read_partition
 from kcli.protocol.catalog import message_types
 from kcli.protocol.internal_records import OFFSETS
 from kcli.state.errors import StateError

@@ -13,7 +13,7 @@ from kcli.inspect.dumping.selection import Selection, parse_selection
 from kcli.inspect.renderers.csv_rows import CsvRows
 from kcli.inspect.renderers.human_text import HumanText
 from kcli.inspect.renderers.json_lines import JsonLines
-from kcli.log.disk import OsDisk, OsFile
+from kcli.log.disk.os_disk import OsDisk, OsFile
 from tests.conftest import every_log_set
 from tests.inspect.seen import Seen, dumped
 from tests.log_builder import PartitionBuilder

@@ -15,7 +15,7 @@ from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.renderers.human_text import HumanText
 from kcli.inspect.renderers.terminal_text import cut, escape, show, width
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from tests.conftest import every_log_set
 from tests.log_builder import PartitionBuilder
 

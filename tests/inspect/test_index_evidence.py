@@ -15,9 +15,9 @@ from kcli.inspect.description.cluster_topics import ClusterTopics
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
 from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError
 from kcli.inspect.verification.directories import Root, with_sibling_topics
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import DIRECTORY_NOT_FILE, Checkpoints, PartitionDirectory, read_partition
-from kcli.log.quarantine import Quarantine
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, Checkpoints, PartitionDirectory, read_partition
+from kcli.log.files.quarantine import Quarantine
 from tests.damage.layout import patch
 from tests.inspect.verified import batch, codes, entry, marker, partition, root_files, verify
 

@@ -21,7 +21,7 @@ from kcli.inspect.json_text import bytes_member, quote
 from kcli.inspect.json_text import dump as dump_json
 from kcli.inspect.renderers.json_lines import JsonLines
 from kcli.inspect.renderers.plain_rows import put_plain_rows
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from tests.conftest import every_log_set
 from tests.inspect.kafka_records import records_of
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder

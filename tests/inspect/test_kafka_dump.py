@@ -11,7 +11,7 @@ import pytest
 
 from kcli.inspect.dumping.kafka_dump import dump_as_kafka
 from kcli.inspect.dumping.kafka_text import DumpOptions
-from kcli.log.disk import OsDisk, OsFile
+from kcli.log.disk.os_disk import OsDisk, OsFile
 from tests.inspect.verified import batch, entry, partition
 
 LOG = f"{0:020d}.log"

@@ -14,7 +14,7 @@ from conftest import LogSet, every_log_set
 from kcli.commands.dump_log import content_parser
 from kcli.inspect.dumping.kafka_dump import dump_as_kafka
 from kcli.inspect.dumping.kafka_text import DumpOptions
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 DECODER_OF = {
     "__cluster_metadata-": "cluster_metadata_decoder",

@@ -9,10 +9,10 @@ import pytest
 
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair
 from kcli.inspect.repairing.repair_plan import PartitionPlan
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import read_partition
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.quarantine import Quarantine
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import read_partition
+from kcli.log.files.quarantine import Quarantine
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
 from tests.damage.layout import patch
 from tests.inspect.verified import batch, codes, partition, root_files, verify
 

@@ -15,9 +15,9 @@ from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, read_header
 from kcli.format.records import Header, Record, encode_records
 from kcli.inspect.repairing.repair_plan import RepairSettings, plan_partition
 from kcli.inspect.repairing.salvage import LogSalvager
-from kcli.log.disk import OsDisk
-from kcli.log.log_reader import BAD_SIZE, LOST_PLACE, TRUNCATED, Damage, SegmentReader
-from kcli.log.segment_walk import SegmentWalk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.reading.log_reader import BAD_SIZE, LOST_PLACE, TRUNCATED, Damage, SegmentReader
+from kcli.log.reading.segment_walk import SegmentWalk
 from tests.log_builder import PartitionBuilder
 
 PER_BATCH = 5

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kcli.inspect.repairing.repair import UNCLEAN, LogDirectoryRepair, RootPlan
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import read_log_directory, read_partition
-from kcli.log.quarantine import Quarantine
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import read_log_directory, read_partition
+from kcli.log.files.quarantine import Quarantine
 from tests.inspect.verified import batch, codes, partition, root_files, verify
 from tests.log.failing_disk import FailingDisk
 

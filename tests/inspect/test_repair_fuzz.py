@@ -16,9 +16,9 @@ from kcli.inspect.repairing.repair import LogDirectoryRepair
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import read_partition
-from kcli.log.quarantine import Quarantine
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import read_partition
+from kcli.log.files.quarantine import Quarantine
 from tests.conftest import every_log_set
 from tests.damage.random_bytes import mutate, reseal
 

@@ -13,9 +13,9 @@ from kcli.commands.app import main
 from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.repairing.repair import NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
 from kcli.inspect.repairing.repair_plan import PartitionPlan
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import read_partition
-from kcli.log.quarantine import Quarantine
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import read_partition
+from kcli.log.files.quarantine import Quarantine
 from kcli.server.controller.metadata_batches import encode_data_batch, encode_metadata_record, new_record
 from tests.inspect.verified import TOPIC_ID, batch, codes, partition, root_files, verify
 

@@ -13,7 +13,7 @@ from kcli.format.record_batch import HEADER_BYTES, read_header
 from kcli.inspect.repairing.header_mending import rising
 from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, mend_epochs_across
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from tests.log_builder import PartitionBuilder
 
 BATCHES = 12

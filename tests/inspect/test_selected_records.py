@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kcli.format.records import Header
 from kcli.inspect.dumping.dump import DumpOptions
-from kcli.log.disk import OsDisk, OsFile
+from kcli.log.disk.os_disk import OsDisk, OsFile
 from tests.conftest import LogSet, every_log_set
 from tests.inspect.kafka_records import KafkaRecord, partitions_of, visible_to_consumers
 from tests.inspect.seen import Seen, dumped

@@ -22,9 +22,10 @@ from kcli.format.legacy_message_set import NewLegacyRecord, encode_message
 from kcli.format.primitives import write_varint
 from kcli.inspect.verification import batches, workers
 from kcli.inspect.verification.verifier import Verifier, VerifyReport
-from kcli.log.disk import DiskFile, OsDisk, OsFile
-from kcli.log.log_directory import read_checkpoints, read_log_directory, resolve_paths
-from kcli.log.transaction_filter import AbortedTransactions
+from kcli.log.disk.os_disk import OsDisk, OsFile
+from kcli.log.disk.port import DiskFile
+from kcli.log.files.log_directory import read_checkpoints, read_log_directory, resolve_paths
+from kcli.log.reading.transaction_filter import AbortedTransactions
 from tests.conftest import LogSet, every_log_set
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
 from tests.inspect.verified import batch, codes, entry, partition, root_files, verify

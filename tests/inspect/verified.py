@@ -14,8 +14,9 @@ from kcli.format.producer_snapshot import ProducerEntry, encode_producer_snapsho
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Record, encode_records
 from kcli.inspect.verification.verifier import Verifier, VerifyReport
-from kcli.log.disk import Disk, OsDisk
-from kcli.log.log_directory import resolve_paths
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import resolve_paths
 
 TIME = 1_700_000_000_000
 CLUSTER = "kcliKcliKcliKcliKcliKg"

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 _CHANGES = (
     "write_file",

@@ -13,10 +13,11 @@ from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.partitions import verify_partition
 from kcli.log.append_errors import AppendError
-from kcli.log.disk import LogDisk, OsDisk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
+from kcli.log.files.log_directory import read_partition
 from kcli.log.log_config import LogConfig
-from kcli.log.log_directory import read_partition
 from kcli.log.log_opener import open_log
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.time_lookup import TimestampAndOffset

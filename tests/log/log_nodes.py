@@ -9,11 +9,12 @@ from pathlib import Path
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.log.disk import LogDisk, OsDisk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
-from kcli.log.log_registry import LogManagerSettings
+from kcli.log.managing.log_registry import LogManagerSettings
 
 TOPIC_ID = Uuid(b"topic-id-of-16-b")
 OTHER_ID = Uuid(b"other-id-of-16-b")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.cached_pages import uncached_stretches
-from kcli.log.disk import CACHE_NEUTRAL_FILE_BYTES, OsDisk, OsFile
+from kcli.log.disk.cached_pages import uncached_stretches
+from kcli.log.disk.os_disk import CACHE_NEUTRAL_FILE_BYTES, OsDisk, OsFile
 from tests.conftest import missing, open_descriptors
 
 DISK = OsDisk()
@@ -203,8 +203,8 @@ def test_changes(tmp_path: Path) -> None:
 def held(path: Path) -> Iterator[None]:
     """Another process holds the lock."""
     program = (
-        "import sys; from kcli.log.disk import OsDisk; release = OsDisk().lock(sys.argv[1]); print('held', flush=True); "
-        "sys.stdin.read()"
+        "import sys; from kcli.log.disk.os_disk import OsDisk; release = OsDisk().lock(sys.argv[1]); "
+        "print('held', flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", program, str(path)]
     holder = subprocess.Popen(

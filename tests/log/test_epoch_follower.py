@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.epoch_follower import EpochFollower
-from kcli.log.flush_request import FlushRequest
+from kcli.log.disk.flush_request import FlushRequest
+from kcli.log.managing.epoch_follower import EpochFollower
 from kcli.log.unified_log import UnifiedLog
 from tests.server.whole_node import WholeNode, batch
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
-from kcli.log.live_segment import LiveSegment
+from kcli.log.log_segment import LogSegment
 from kcli.log.offset_index_cache import OffsetIndexCache
 
 
@@ -28,7 +28,7 @@ def test_the_file_used_longest_ago_is_closed(tmp_path: Path) -> None:
 
 def test_indexes_are_kept_up_to_a_bound(tmp_path: Path) -> None:
     """The last one asked for stays whatever its size; others go when there is no room."""
-    segments = [LiveSegment(str(tmp_path), base) for base in range(0, 300, 100)]
+    segments = [LogSegment(str(tmp_path), base) for base in range(0, 300, 100)]
     for segment in segments:
         Path(segment.paths[1]).write_bytes(b"".join((at + 1).to_bytes(4, "big") * 2 for at in range(10)))
     cache = OffsetIndexCache(OsDisk(), max_bytes=170)

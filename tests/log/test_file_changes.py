@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kcli.inspect.repairing.repair import LogDirectoryRepair
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import read_partition
-from kcli.log.quarantine import Quarantine
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import read_partition
+from kcli.log.files.quarantine import Quarantine
 from tests.conftest import given_partition
 from tests.damage import damaged_copy
 from tests.log.failing_disk import FailingDisk

@@ -8,8 +8,8 @@ import pytest
 
 from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import FormatError
-from kcli.log.disk import OsDisk
-from kcli.log.indexes import IndexAppender, IndexSettings, close_index, open_offset_index, open_time_index
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.indexes import IndexAppender, IndexSettings, close_index, open_offset_index, open_time_index
 
 
 def appender(interval_bytes: int = 100) -> IndexAppender:

@@ -8,8 +8,8 @@ import pytest
 
 from kcli.format.checkpoint import EpochStart
 from kcli.format.primitives import CorruptCheckpointError, FormatError
-from kcli.log.disk import OsDisk
-from kcli.log.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
 
 
 def cache(*entries: tuple[int, int]) -> LeaderEpochCache:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kcli.format.file_names import DirectoryState, FileKind, FileState
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import (
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import (
     Target,
     expand_pattern,
     is_live,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from kcli.inspect.description.cluster_topics import read_cluster_topics
-from kcli.log.disk import OsDisk
-from kcli.log.indexes import IndexSettings
-from kcli.log.log_loader import LoadSettings, load_log
-from kcli.log.log_segment import LogRefusedError
-from kcli.log.planned_disk import PlannedDisk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.planned_disk import PlannedDisk
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.loading.log_loader import LoadSettings, load_log
+from kcli.log.loading.recovering_segment import LogRefusedError
 from tests.conftest import every_log_set
 
 # Files that a rebuild cannot give back byte for byte, though both are right, and why:

@@ -102,7 +102,8 @@ def test_a_directory_is_used_by_one(node: Node, tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from kcli.log.disk import OsDisk; u = OsDisk().lock(sys.argv[1]); print(1, flush=True); input()",
+            "import sys; from kcli.log.disk.os_disk import OsDisk; lock = OsDisk().lock(sys.argv[1])\n"
+            "print(1, flush=True); input()",
             str(tmp_path / "a" / ".lock"),
         ],
         stdin=subprocess.PIPE,

@@ -17,8 +17,17 @@ from kcli.format.legacy_message_set import LegacyBatch, NewLegacyRecord, encode_
 from kcli.format.primitives import CorruptRecordError, RecordTooLargeError, crc32c
 from kcli.format.record_batch import CRC_START, HEADER_BYTES, NewRecordBatch, RecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.log.disk import OsDisk, OsFile
-from kcli.log.log_reader import BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.disk.os_disk import OsDisk, OsFile
+from kcli.log.reading.log_reader import (
+    BAD_MAGIC,
+    BAD_SIZE,
+    SHORT_HEADER,
+    TRUNCATED,
+    ZEROS,
+    Damage,
+    LogBatch,
+    SegmentReader,
+)
 from tests.format.damaged_bytes import damaged
 
 

@@ -9,10 +9,16 @@ import pytest
 
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.log.disk import OsDisk
-from kcli.log.indexes import IndexSettings
-from kcli.log.leader_epoch_cache import LeaderEpochCache
-from kcli.log.log_segment import LogRefusedError, LogSegment, MissingIndexError, OffsetOverflowError, OffsetsGoBackError
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.loading.recovering_segment import (
+    LogRefusedError,
+    MissingIndexError,
+    OffsetOverflowError,
+    OffsetsGoBackError,
+    RecoveringSegment,
+)
 from kcli.log.producer_state_manager import ProducerStateManager
 from kcli.log.slices import finish
 from tests.log_builder import PartitionBuilder
@@ -27,11 +33,11 @@ def build(directory: Path, batches: int = 20, records: int = 3) -> PartitionBuil
     return builder
 
 
-def open_segment(directory: Path, interval_bytes: int = 500) -> LogSegment:
-    return LogSegment(OsDisk(), str(directory), 0, IndexSettings(interval_bytes))
+def open_segment(directory: Path, interval_bytes: int = 500) -> RecoveringSegment:
+    return RecoveringSegment(OsDisk(), str(directory), 0, IndexSettings(interval_bytes))
 
 
-def recover(segment: LogSegment, directory: Path) -> tuple[int, ProducerStateManager, LeaderEpochCache]:
+def recover(segment: RecoveringSegment, directory: Path) -> tuple[int, ProducerStateManager, LeaderEpochCache]:
     producers, epochs = ProducerStateManager(OsDisk(), str(directory)), LeaderEpochCache()
     truncated_bytes = finish(segment.recover(producers, epochs)).truncated_bytes
     segment.close()
@@ -76,7 +82,7 @@ def test_a_torn_tail_and_a_flipped_bit_are_cut(tmp_path: Path) -> None:
     log = builder.path(".log")
     size = len(builder.log) // 20
     log.write_bytes(builder.log[:-1])
-    segment = LogSegment(OsDisk(), str(tmp_path / "t-0"), 0, IndexSettings(), said.__setitem__)
+    segment = RecoveringSegment(OsDisk(), str(tmp_path / "t-0"), 0, IndexSettings(), said.__setitem__)
     assert recover(segment, tmp_path / "t-0")[0] == size - 1
     log.write_bytes(builder.log[: 5 * size + 30] + b"\xff" + builder.log[5 * size + 31 :])
     truncated_bytes, producers, _ = recover(segment, tmp_path / "t-0")
@@ -114,7 +120,7 @@ def batch(
     ).encode()
 
 
-def segment_of(directory: Path, *batches: bytes, interval_bytes: int = 0) -> LogSegment:
+def segment_of(directory: Path, *batches: bytes, interval_bytes: int = 0) -> RecoveringSegment:
     directory.mkdir(exist_ok=True)
     (directory / f"{0:020d}.log").write_bytes(b"".join(batches))
     return open_segment(directory, interval_bytes)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log import log_tasks
-from kcli.log.deletion_queue import NEVER_MS, REMOVALS_PER_STEP
+from kcli.log.disk.deletion_queue import NEVER_MS, REMOVALS_PER_STEP
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
+from kcli.log.managing import log_tasks
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.timing_wheel import Timer
 from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, batch, crash, flush

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.disk import OsDisk
-from kcli.log.file_changes import Discard, apply_changes
-from kcli.log.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, WRITE, PlannedDisk
+from kcli.log.disk.file_changes import Discard, apply_changes
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, WRITE, PlannedDisk
 
 
 @pytest.fixture

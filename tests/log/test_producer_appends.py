@@ -15,7 +15,7 @@ from kcli.log.append_errors import (
     InvalidTransactionStateError,
     OutOfOrderSequenceError,
 )
-from kcli.log.disk import OsDisk, OsLogFile
+from kcli.log.disk.os_disk import OsDisk, OsLogFile
 from kcli.log.log_config import LogConfig
 from kcli.log.log_validator import AppendOrigin
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer

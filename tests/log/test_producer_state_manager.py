@@ -10,7 +10,7 @@ from kcli.format.end_transaction_marker import EndTransactionMarker
 from kcli.format.primitives import FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, RecordBatch
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.log.producer_state_manager import (
     CompletedTxn,
     InvalidTxnStateError,

@@ -19,9 +19,9 @@ from kcli.format.legacy_message_set import NewLegacyRecord, encode_message_set
 from kcli.format.primitives import FormatError, InflationError, InvalidRecordError, RecordTooLargeError
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Header, Record, encode_records, read_records
-from kcli.log.disk import OsDisk
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
 from tests.format.damaged_bytes import damaged
 
 Row = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]

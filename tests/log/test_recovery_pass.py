@@ -9,14 +9,14 @@ from typing import ClassVar
 import pytest
 
 from kcli.format.records import Record, encode_records
-from kcli.log.disk import OsDisk
-from kcli.log.indexes import IndexSettings
-from kcli.log.load_disk import LiveDisk
+from kcli.log.disk.load_disk import LiveDisk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.planned_disk import Change, PlannedDisk
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.loading.log_loader import LoadSettings, load_log
+from kcli.log.loading.recovering_segment import LogRefusedError
+from kcli.log.loading.recovery_pass import RecoveryPass, is_torn_offset
 from kcli.log.log_config import LogConfig
-from kcli.log.log_loader import LoadSettings, load_log
-from kcli.log.log_segment import LogRefusedError
-from kcli.log.planned_disk import Change, PlannedDisk
-from kcli.log.recovery_pass import RecoveryPass, is_torn_offset
 from kcli.log.slices import Slices
 from tests.conftest import given_partition
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log import replica_mover
 from kcli.log.log_config import LogConfig
-from kcli.log.log_dir_facts import describe_log_dirs
 from kcli.log.log_manager import LogManager
+from kcli.log.managing import replica_mover
+from kcli.log.managing.log_dir_facts import describe_log_dirs
 from kcli.log.storage_errors import DuplicateLogError, InvalidTopicError, KafkaStorageError, LogDirNotFoundError, NotHostedError
 from kcli.log.unified_log import UnifiedLog
 from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, batch, crash, flush, stop

@@ -9,11 +9,11 @@ import pytest
 from kcli.format.index_entries import OffsetIndex
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.log.disk import OsDisk
-from kcli.log.header_walk import HeaderWalk
-from kcli.log.log_directory import Segment, read_log_directory, read_partition
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.segment_seek import SegmentSeeker, holds_entry
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import Segment, read_log_directory, read_partition
+from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.segment_seek import SegmentSeeker, holds_entry
 from tests.conftest import every_log_set
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 

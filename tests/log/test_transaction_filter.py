@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import read_log_directory, read_partition
-from kcli.log.transaction_filter import AbortedTransaction, AbortedTransactions, OpenTransaction
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import read_log_directory, read_partition
+from kcli.log.reading.transaction_filter import AbortedTransaction, AbortedTransactions, OpenTransaction
 from tests.conftest import every_log_set
 from tests.log_builder import PartitionBuilder
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import INT32_MAX
 from kcli.log.append_errors import OffsetOutOfRangeError, UnexpectedAppendOffsetError
-from kcli.log.disk import OsDisk
-from kcli.log.indexes import IndexAppender
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.indexes import IndexAppender
 from kcli.log.log_config import DAY_MS, LogConfig
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch, of_producer
 
@@ -110,7 +110,7 @@ def test_the_active_indexes_are_preallocated_and_trimmed(tmp_path: Path) -> None
 
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(-3, 50)), min_size=1, max_size=60))
 def test_entries_follow_the_one_rule(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int]]) -> None:
-    """What an append leaves in the indexes is what kcli.log.indexes' rule says of the same batches."""
+    """What an append leaves in the indexes is what kcli.log.files.indexes' rule says of the same batches."""
     live = LiveLog(tmp_path_factory.mktemp("live") / "t-0", LogConfig(index_interval_bytes=300))
     expected = IndexAppender(OffsetIndex.of(0), TimeIndex.of(0), 300)
     position = 0

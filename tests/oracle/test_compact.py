@@ -20,8 +20,8 @@ from kcli.inspect.compacting.compaction import Compaction, RunOptions
 from kcli.inspect.compacting.jobs import CompactOptions
 from kcli.inspect.compacting.selection import asked_for
 from kcli.inspect.description.cluster_topics import read_cluster_topics
-from kcli.log.disk import OsDisk
-from kcli.log.log_directory import resolve_paths
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.files.log_directory import resolve_paths
 from tests.commands.test_compact import CONFIG, KILLED, make, rows_in
 from tests.inspect.verified import root_files
 from tests.log.cleaner.random_logs import batches_of

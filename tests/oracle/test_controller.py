@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from kcli.commands.app import main as kcli
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
 from kcli.protocol.control_records import KRAFT_VOTERS
 from kcli.server.controller.metadata_log import SnapshotId, read_snapshot_file

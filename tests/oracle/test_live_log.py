@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
+from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
 from kcli.log.log_opener import open_log
-from kcli.log.log_segment import LogRefusedError
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES, NotApplicableError, copy_partition, damaged_copy
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch, of_producer

@@ -25,7 +25,7 @@ import pytest
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.verification.finding_kinds import ERROR, INFO
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager

@@ -30,10 +30,10 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
+from kcli.log.files.log_directory import read_partition
 from kcli.log.log_config import LogConfig
-from kcli.log.log_directory import read_partition
 from kcli.log.log_manager import LogManager
 from kcli.log.storage_errors import AllLogDirsOfflineError
 from tests.conftest import given_partition

@@ -27,14 +27,14 @@ from kcli.inspect.repairing.repair_plan import PartitionPlan
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import HOLES, INFO
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.log.disk import OsDisk
-from kcli.log.file_changes import Discard, apply_changes
-from kcli.log.indexes import IndexSettings
-from kcli.log.log_directory import read_partition
-from kcli.log.log_loader import LoadSettings, load_log
-from kcli.log.log_segment import LogRefusedError
-from kcli.log.planned_disk import PlannedDisk
-from kcli.log.quarantine import Quarantine
+from kcli.log.disk.file_changes import Discard, apply_changes
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.planned_disk import PlannedDisk
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.log_directory import read_partition
+from kcli.log.files.quarantine import Quarantine
+from kcli.log.loading.log_loader import LoadSettings, load_log
+from kcli.log.loading.recovering_segment import LogRefusedError
 from tests.conftest import every_log_set, given_partition
 from tests.damage import DAMAGES, NotApplicableError, copy_partition, damaged_copy
 from tests.oracle.peer import LoadCase, Peer, digests, stated

@@ -9,8 +9,8 @@ import pytest
 from kcli.format.codec_streams import ZSTD
 from kcli.format.compression import deflate
 from kcli.format.records import Record, encode_records
-from kcli.log.live_segment import LiveSegment
-from kcli.log.log_reader import SegmentReader
+from kcli.log.log_segment import LogSegment
+from kcli.log.reading.log_reader import SegmentReader
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.server.apis import list_offsets
@@ -73,7 +73,7 @@ def test_the_preallocated_time_index_is_not_read_whole(node: WholeNode, monkeypa
     """10 MB of the active segment's, nearly all of it zeros, took 10 ms for each partition."""
     node.produce("t", 0, batch(b"a"))
     list_offsets_of(node, START_MS)
-    monkeypatch.setattr(LiveSegment, "read_time_index", lambda *arguments: pytest.fail("the index was read whole"))
+    monkeypatch.setattr(LogSegment, "read_time_index", lambda *arguments: pytest.fail("the index was read whole"))
     node.produce("t", 0, batch(bytes(5000), timestamp=START_MS + 7))
     assert offsets_of(list_offsets_of(node, START_MS + 1)) == [(0, START_MS + 7, 1)]
     assert offsets_of(list_offsets_of(node, START_MS)) == [(0, START_MS, 0)]

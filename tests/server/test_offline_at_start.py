@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.server.log_lines import WARN, level_of
 from tests.server.whole_node import WholeNode, batch
 

@@ -11,7 +11,8 @@ from typing import Any
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
-from kcli.log.disk import LogDisk, OsDisk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import LogDisk
 from kcli.log.wall_time import WallTime
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, PRODUCE, Api
 from kcli.protocol.framing import encode_request, read_response_header

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcli.log.disk import Disk, DiskFile, LogDisk, LogFile, OsDisk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import Disk, DiskFile, LogDisk, LogFile
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import Fault, SimulatedCrash
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcli.log.log_directory import parent_path
+from kcli.log.disk.port import parent_path
 from kcli.log.wall_time import WallTime
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine

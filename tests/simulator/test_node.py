@@ -18,10 +18,10 @@ from kcli.log import log_opener
 from kcli.log.cleaner import cleanable, cleaning_round
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.live_offsets import LiveOffsets
-from kcli.log.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.leader_epoch_cache import LeaderEpochCache
 from kcli.log.log_manager import LogManager
+from kcli.log.managing.replica_mover import ReplicaMover
 from kcli.log.producer_state_manager import ProducerStateManager
-from kcli.log.replica_mover import ReplicaMover
 from kcli.log.report_line import WarningLine, fields_of
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.broker.broker import Broker

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.left_out import count_left_out
 from kcli.spark.options import parse_options
 from kcli.spark.partitions import find_partitions

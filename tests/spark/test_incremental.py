@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.incremental import IncrementalRun, check_incremental, start_run
 from kcli.spark.options import parse_options
 from kcli.spark.partitions import PlanError

@@ -11,7 +11,7 @@ import pytest
 
 from kcli.commands import to_parquet
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.session import SparkError
 from tests.log_builder import PartitionBuilder
 from tests.spark.test_to_parquet import build, digests

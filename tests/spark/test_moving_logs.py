@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.data_source import KafkaLogDataSource
 from kcli.spark.options import parse_options
 from kcli.spark.partitions import PlanError

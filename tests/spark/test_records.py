@@ -11,7 +11,7 @@ import pytest
 
 from kcli.format.java_text import decode_utf8
 from kcli.format.records import Header
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.arrow_batches import arrow_schema
 from kcli.spark.options import OptionError, parse_options
 from kcli.spark.partitions import PlanError
@@ -332,7 +332,7 @@ class StoreDisk(OsDisk):
 
 
 def test_bytes_come_through_one_port(tmp_path: Path) -> None:
-    """Planning and reading touch files through kcli.log.disk alone: another disk under it serves as well."""
+    """Planning and reading touch files through kcli.log.disk.port alone: another disk under it serves as well."""
     log = build(tmp_path / "t-0")
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 5\n")
     options = parse_options({"path": f"store:{tmp_path}", "kafka.isolation.level": "read_committed"})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.run_commit import RunError, RunOutput, has_state
 from kcli.spark.run_state import RunFile, RunState, StateError, TopicState, decode_state, encode_state
 from tests.spark.test_moving_logs import held

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.options import parse_options
 from kcli.spark.pushdown import Pushed, push_filters
 from kcli.spark.tables import plan_table

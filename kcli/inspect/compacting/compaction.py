@@ -37,17 +37,15 @@ from kcli.inspect.node_defaults import (
     NodeLayers,
     kafkas_defaults,
 )
-from kcli.log.disk import LogDisk
-from kcli.log.indexes import IndexSettings
-from kcli.log.log_directory import (
-    base_name,
-    join_path,
+from kcli.log.disk.port import LogDisk, base_name, join_path
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.log_directory import (
     log_bytes,
     read_checkpoints,
     read_log_directory,
     read_uncleanable_partitions,
 )
-from kcli.log.quarantine import default_folder
+from kcli.log.files.quarantine import default_folder
 
 _CHECKPOINTS = (
     FileKind.RECOVERY_POINT_CHECKPOINT,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from kcli.inspect.compacting.staged_disk import Outcome
 from kcli.log.cleaner.offset_map import LOAD_FACTOR
+from kcli.log.files.log_directory import PartitionDirectory
 from kcli.log.log_config import LogConfig
-from kcli.log.log_directory import PartitionDirectory
 
 
 class Recompression(NamedTuple):

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import CorruptCheckpointError
 from kcli.inspect.description.cluster_topics import METADATA_DIRECTORY, ClusterTopics, read_cluster_topics
-from kcli.log.disk import Disk
-from kcli.log.log_dir_owner import Owner, metadata_owners, read_owner, topic_id_conflict
-from kcli.log.log_directory import PartitionDirectory, read_topic_id
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_dir_owner import Owner, metadata_owners, read_owner, topic_id_conflict
+from kcli.log.files.log_directory import PartitionDirectory, read_topic_id
 
 WAIVER = "--any-policy"
 

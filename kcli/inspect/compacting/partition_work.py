@@ -26,11 +26,11 @@ from kcli.inspect.compacting.staged_files import Store
 from kcli.log.cleaner.cleanable import LogToClean, log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
-from kcli.log.disk import LogDisk
+from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
-from kcli.log.header_walk import HeaderWalk
+from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.log_opener import open_log
-from kcli.log.log_segment import LogRefusedError
+from kcli.log.reading.header_walk import HeaderWalk
 from kcli.log.unified_log import UnifiedLog
 
 OPEN_FILES = 8

@@ -13,7 +13,7 @@ In place, each step is on the device before the next one begins:
     the `*.swap` lose their suffix, the first first           the same
     snapshots of segments that are gone go                    the same
 
-So all rounds over a partition come true at once. It rests on the rules of kcli.log.leftovers, which are Kafka's: the new
+So all rounds over a partition come true at once. It rests on the rules of leftovers, which are Kafka's: the new
 segments must cover all that lies between the first and the last of them.
 
 Into another directory: new files get their names, all others are copied with their times, then all is flushed.
@@ -25,11 +25,10 @@ from kcli.format import limits
 from kcli.format.file_names import FileState, parse_file_name
 from kcli.inspect.compacting.staged_disk import Outcome
 from kcli.inspect.compacting.staged_files import SEGMENT_SUFFIXES
-from kcli.log.disk import LogDisk
-from kcli.log.indexes import IndexSettings
-from kcli.log.leftovers import finish_leftovers
-from kcli.log.load_disk import LiveDisk
-from kcli.log.log_directory import join_path
+from kcli.log.disk.load_disk import LiveDisk
+from kcli.log.disk.port import LogDisk, join_path
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.loading.leftovers import finish_leftovers
 
 _LOG = SEGMENT_SUFFIXES[0]
 

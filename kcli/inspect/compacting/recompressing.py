@@ -1,7 +1,7 @@
 """Re-compression: the data batches of a partition get another codec (conversion); what their records say stays.
 
 All segments are rewritten from the first to the last that has a batch to be converted, the active one too: a crash while they
-are put in place is mended by removing what lies between (kcli.log.leftovers), so nothing may lie between. Where a segment
+are put in place is mended by removing what lies between (leftovers), so nothing may lie between. Where a segment
 would grow beyond segment.bytes, another begins. Every CRC is checked on the way; a batch that is not sound leaves the
 partition alone.
 """
@@ -23,12 +23,13 @@ from kcli.inspect.compacting.jobs import PartitionJob, PartitionPlan, Recompress
 from kcli.inspect.compacting.staged_disk import StagedDisk
 from kcli.log.cleaner.cleaned_segment import CleanedSegment
 from kcli.log.cleaner.map_builder import located
-from kcli.log.header_walk import HeaderWalk
-from kcli.log.indexes import IndexSettings
-from kcli.log.leftovers import finish_leftovers
-from kcli.log.load_disk import LiveDisk
-from kcli.log.log_directory import Segment, join_path, read_partition
-from kcli.log.log_reader import Damage, SegmentReader
+from kcli.log.disk.load_disk import LiveDisk
+from kcli.log.disk.port import join_path
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.log_directory import Segment, read_partition
+from kcli.log.loading.leftovers import finish_leftovers
+from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.log_reader import Damage, SegmentReader
 
 # The levels that Kafka allows, by codec; the others have none.
 LEVELS = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131072, 22)}

@@ -30,8 +30,9 @@ from kcli.format.file_names import METADATA_TOPIC, DirectoryState
 from kcli.inspect.compacting.metadata_logs import WAIVER, MetadataLogs, UnfitError
 from kcli.inspect.description.cluster_topics import METADATA_DIRECTORY, ClusterTopics
 from kcli.inspect.description.remarks import missing_name
+from kcli.log.disk.port import parent_path
+from kcli.log.files.log_directory import PartitionDirectory, Target
 from kcli.log.log_config import LogConfig
-from kcli.log.log_directory import PartitionDirectory, Target, parent_path
 from kcli.state.topic_names import COMPACTED_INTERNAL_TOPICS
 
 _POLICY = "cleanup.policy"

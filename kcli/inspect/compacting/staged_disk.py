@@ -4,7 +4,7 @@ Whatever a broker does to a log (open it, roll it, clean it in rounds) is done o
 if all of it had happened; its own files are as they were, and no file of it is written, renamed or removed. What came out is
 `outcome()`: kcli.inspect.compacting.placing makes it true, in place or in another directory; a dry run forgets it.
 
-It is a kcli.log.disk.LogDisk for the paths of one directory; others it reads and does not change.
+It is a kcli.log.disk.port.LogDisk for the paths of one directory; others it reads and does not change.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import NamedTuple, NoReturn
 
 from kcli.format import limits
 from kcli.inspect.compacting.staged_files import StagedFile, Store
-from kcli.log.disk import DiskFile, LogDisk, LogFile
-from kcli.log.log_directory import join_path, parent_path
-from kcli.log.planned_file import Extent, PlannedFile
+from kcli.log.disk.planned_file import Extent, PlannedFile
+from kcli.log.disk.port import DiskFile, LogDisk, LogFile, join_path, parent_path
 
 
 class Outcome(NamedTuple):

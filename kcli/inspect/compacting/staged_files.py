@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from kcli.format.file_names import FileState
-from kcli.log.disk import LogDisk, LogFile
-from kcli.log.log_directory import base_name, join_path
+from kcli.log.disk.port import LogDisk, LogFile, base_name, join_path
 
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
@@ -43,7 +42,7 @@ class StagedFile:
 
 
 class SizeOnly:
-    """An open file of which nothing but its size is kept; see kcli.log.disk.LogFile."""
+    """An open file of which nothing but its size is kept; see kcli.log.disk.port.LogFile."""
 
     def __init__(self, name: str, staged: StagedFile) -> None:
         self.name = name

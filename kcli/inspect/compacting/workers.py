@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from kcli.inspect.compacting.jobs import PartitionJob, PartitionOutcome
 from kcli.inspect.compacting.partition_work import work_on
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
-from kcli.log.disk import LogDisk
+from kcli.log.disk.port import LogDisk
 
 
 def work_on_all(

@@ -14,9 +14,9 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.description.metadata_log import read_metadata_log
 from kcli.inspect.description.remarks import Remarks
 from kcli.inspect.quantities import format_count
-from kcli.log.disk import Disk
-from kcli.log.indexes import IndexSettings
-from kcli.log.log_directory import join_path, read_partition
+from kcli.log.disk.port import Disk, join_path
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.log_directory import read_partition
 from kcli.state.metadata_values import Partition
 
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"

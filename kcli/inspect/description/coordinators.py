@@ -23,8 +23,8 @@ from kcli.format.primitives import FormatError
 from kcli.format.record_batch import NO_PRODUCER_ID, RecordBatch
 from kcli.inspect.description.internal_logs import decoded, is_control, open_log
 from kcli.inspect.description.remarks import Remarks
-from kcli.log.disk import Disk
-from kcli.log.log_directory import PartitionDirectory
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import PartitionDirectory
 from kcli.protocol.control_records import COMMIT, decode_control_record
 from kcli.protocol.internal_records import OFFSETS, SHARE_GROUP_STATE, TRANSACTION_LOG, Decoder
 from kcli.state.errors import StateError
@@ -34,7 +34,7 @@ from kcli.state.transaction_state import TransactionState
 
 if TYPE_CHECKING:
     from kcli.inspect.description.internal_logs import Header
-    from kcli.log.record_windows import RecordWindow
+    from kcli.log.reading.record_windows import RecordWindow
 
 # The first two bytes of a key: the types of OffsetCommitKey, and of the keys that stand for a group itself: GroupMetadataKey,
 # ConsumerGroupMetadataKey, ShareGroupMetadataKey, StreamsGroupMetadataKey.

@@ -42,8 +42,8 @@ from kcli.inspect.description.topic_sections import (
 )
 from kcli.inspect.instants import format_instant
 from kcli.inspect.node_defaults import DefaultsOf, NodeLayers, kafkas_defaults
-from kcli.log.disk import Disk
-from kcli.log.log_directory import PartitionDirectory
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import PartitionDirectory
 
 if TYPE_CHECKING:
     from kcli.inspect.description.group_sections import GroupSections

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kcli.format.file_names import FileKind
 from kcli.inspect.description.partition_log import Logs
-from kcli.log.log_dir_owner import topic_id_conflict
+from kcli.log.files.log_dir_owner import topic_id_conflict
 
 if TYPE_CHECKING:
     from kcli.format.kafka_uuid import Uuid

@@ -36,15 +36,15 @@ from kcli.inspect.description.segment_survey import (
     unreadable_segment,
 )
 from kcli.inspect.description.sources import Replica, Sources, read_small
-from kcli.log.batch_search import begins_below
-from kcli.log.batch_walk import read_marker
-from kcli.log.disk import Disk
-from kcli.log.header_walk import HeaderWalk
-from kcli.log.log_directory import Segment
-from kcli.log.log_reader import ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import Segment
 from kcli.log.producer_state_manager import ProducerAppendInfo, ProducerStateEntry
-from kcli.log.record_windows import RecordScanner
-from kcli.log.segment_seek import SegmentSeeker
+from kcli.log.reading.batch_search import begins_below
+from kcli.log.reading.batch_walk import read_marker
+from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.log_reader import ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.segment_seek import SegmentSeeker
 
 if TYPE_CHECKING:
     from kcli.format.kafka_uuid import Uuid

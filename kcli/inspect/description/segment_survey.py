@@ -32,12 +32,12 @@ from kcli.format.record_batch import RecordBatch
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.inspect.description.remarks import MOST_OF_A_PATH, Remarks
 from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
-from kcli.log.disk import Disk
-from kcli.log.header_walk import SMALL_BATCH_BYTES, HeaderWalk
-from kcli.log.log_directory import Segment
-from kcli.log.log_reader import ZEROS, Damage, LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner
-from kcli.log.segment_seek import SegmentSeeker
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import Segment
+from kcli.log.reading.header_walk import SMALL_BATCH_BYTES, HeaderWalk
+from kcli.log.reading.log_reader import ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.segment_seek import SegmentSeeker
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -26,14 +26,13 @@ from kcli.format.metadata_files import (
 )
 from kcli.format.primitives import FormatError
 from kcli.inspect.description.remarks import Remarks
-from kcli.log.disk import Disk
-from kcli.log.log_dir_owner import cluster_conflict, owner_of
-from kcli.log.log_directory import (
+from kcli.log.disk.port import Disk, join_path
+from kcli.log.files.log_dir_owner import cluster_conflict, owner_of
+from kcli.log.files.log_directory import (
     Checkpoints,
     LogDirectory,
     PartitionDirectory,
     is_live,
-    join_path,
     read_checkpoints,
     read_uncleanable_partitions,
     resolve_paths,

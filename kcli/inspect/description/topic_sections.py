@@ -13,7 +13,7 @@ from kcli.format.file_names import METADATA_TOPIC
 from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.partition_log import Logs, PartitionLog
 from kcli.inspect.description.segment_survey import COST_PER_RUN, CodecUse, HeaderBudget, SegmentSurvey
-from kcli.log.log_directory import base_name
+from kcli.log.disk.port import base_name
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Partition, Topic
 

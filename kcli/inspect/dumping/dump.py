@@ -35,7 +35,8 @@ from kcli.inspect.dumping.selected_log import (
 from kcli.inspect.dumping.selection import Selection
 from kcli.inspect.instants import format_instant
 from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
-from kcli.log.log_directory import (
+from kcli.log.disk.port import base_name, join_path, parent_path
+from kcli.log.files.log_directory import (
     DIRECTORY_NOT_FILE,
     PARTITION_KINDS,
     FoundFile,
@@ -43,20 +44,17 @@ from kcli.log.log_directory import (
     PartitionDirectory,
     Segment,
     Target,
-    base_name,
     is_file_name,
-    join_path,
-    parent_path,
     read_partition,
     resolve_paths,
 )
-from kcli.log.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.kafka_text import ContentParser
     from kcli.inspect.dumping.statistics import Statistics
-    from kcli.log.disk import Disk
-    from kcli.log.transaction_filter import AbortedTransactions
+    from kcli.log.disk.port import Disk
+    from kcli.log.reading.transaction_filter import AbortedTransactions
 
 UNREADABLE = "unreadable"
 LOG_KINDS = frozenset((FileKind.LOG, FileKind.METADATA_SNAPSHOT, FileKind.BOOTSTRAP_CHECKPOINT))
@@ -283,7 +281,7 @@ class Dump:
 
     def transactions(self, partition: PartitionDirectory) -> AbortedTransactions:
         """The transactions of a partition. Raises OSError as the disk does."""
-        from kcli.log.transaction_filter import AbortedTransactions
+        from kcli.log.reading.transaction_filter import AbortedTransactions
 
         transactions = AbortedTransactions.for_partition(self.disk, partition)
         for problem in transactions.problems:

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, HEADER_BYTES
 from kcli.inspect.dumping.selected_log import Event, Note, Selector
-from kcli.log.log_directory import parent_path, read_partition
-from kcli.log.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.disk.port import parent_path
+from kcli.log.files.log_directory import read_partition
+from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
-    from kcli.log.disk import Disk
-    from kcli.log.log_directory import PartitionDirectory, Segment
-    from kcli.log.transaction_filter import AbortedTransactions
+    from kcli.log.disk.port import Disk
+    from kcli.log.files.log_directory import PartitionDirectory, Segment
+    from kcli.log.reading.transaction_filter import AbortedTransactions
 
 # How many of the last batches are remembered, to find out how far a truncation went.
 REMEMBERED_BATCHES = 1024

@@ -14,10 +14,11 @@ from kcli.inspect.dumping.follow import Follower, follow
 from kcli.inspect.dumping.log_start import segments_in_range, start_position
 from kcli.inspect.dumping.renderer import DumpResult, Renderer
 from kcli.inspect.dumping.selection import Range, Selection
-from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, Target, parent_path, read_partition
+from kcli.log.disk.port import parent_path
+from kcli.log.files.log_directory import FoundFile, PartitionDirectory, Segment, Target, read_partition
 
 if TYPE_CHECKING:
-    from kcli.log.disk import Disk
+    from kcli.log.disk.port import Disk
 
 
 def dump_followed(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from kcli.format.primitives import INT64_MAX
 from kcli.inspect.dumping.kafka_text import DumpOptions, LogDumper, Report
 from kcli.inspect.dumping.text_buffer import TextBuffer
-from kcli.log.disk import Disk
+from kcli.log.disk.port import Disk
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 _CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})((?:-.*)?\.checkpoint(?:\.part|\.deleted)?)")
@@ -45,7 +45,7 @@ def dump_as_kafka(
             if disk.exists(path):
                 _dump_file(disk, path, out, options, report, absolute, logs)
                 continue
-            from kcli.log.log_directory import why_missing  # late: 4 ms that a sound run does not need
+            from kcli.log.files.log_directory import why_missing
 
             _put_first_line(path, out)
             report.damage(path, None, why_missing(path))

@@ -30,9 +30,9 @@ from kcli.format.record_scan import is_compiled
 from kcli.inspect.dumping import batch_lines
 from kcli.inspect.dumping.record_lines import first_gap, put_record_lines
 from kcli.inspect.dumping.text_buffer import TextBuffer
-from kcli.log.disk import Disk
-from kcli.log.log_reader import TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner, RecordWindow
+from kcli.log.disk.port import Disk
+from kcli.log.reading.log_reader import TRUNCATED, ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner, RecordWindow
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -21,9 +21,9 @@ from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.dumping.kafka_text import DumpOptions, Report, Summary
 from kcli.inspect.dumping.text_buffer import TextBuffer
-from kcli.log.disk import Disk
-from kcli.log.log_reader import Damage, LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner
+from kcli.log.disk.port import Disk
+from kcli.log.reading.log_reader import Damage, LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
 
 
 class IndexDumper:

@@ -20,9 +20,9 @@ from kcli.format.primitives import INT64_MAX
 from kcli.inspect.dumping.selection import Range, Selection
 
 if TYPE_CHECKING:
-    from kcli.log.disk import Disk, DiskFile
-    from kcli.log.log_directory import Segment
-    from kcli.log.segment_seek import SegmentSeeker
+    from kcli.log.disk.port import Disk, DiskFile
+    from kcli.log.files.log_directory import Segment
+    from kcli.log.reading.segment_seek import SegmentSeeker
 
 
 def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segment]:
@@ -46,7 +46,7 @@ def start_position(disk: Disk, segment: Segment, selection: Selection) -> int:
         return 0
     if first_time is not None and (end := _end_if_before(disk, segment, first_time)) is not None:
         return end
-    from kcli.log.segment_seek import SegmentSeeker
+    from kcli.log.reading.segment_seek import SegmentSeeker
 
     with SegmentSeeker(disk, segment) as seeker:
         position = seeker.hint(first_offset) if by_offset and first_offset is not None else 0
@@ -62,9 +62,9 @@ def _end_if_before(disk: Disk, segment: Segment, first_time_ms: int) -> int | No
     the last entry of the offset index agree; where the largest timestamp lies before these, the slower way decides.
     """
     from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-    from kcli.log.header_walk import HeaderWalk
-    from kcli.log.log_reader import SegmentReader
-    from kcli.log.segment_seek import is_end_of_batch
+    from kcli.log.reading.header_walk import HeaderWalk
+    from kcli.log.reading.log_reader import SegmentReader
+    from kcli.log.reading.segment_seek import is_end_of_batch
 
     if segment.time_index is None or segment.offset_index is None:
         return None
@@ -108,8 +108,8 @@ def _last_bytes(disk: Disk, path: str, size: int) -> bytes | None:
 
 def _position_of_time(disk: Disk, seeker: SegmentSeeker, first_time_ms: int) -> int:
     """The byte of a batch up to which, itself included, every timestamp lies before the time, as `.timeindex` knows."""
-    from kcli.log.header_walk import HeaderWalk
-    from kcli.log.segment_seek import load_time_index
+    from kcli.log.reading.header_walk import HeaderWalk
+    from kcli.log.reading.segment_seek import load_time_index
 
     index = load_time_index(disk, seeker.segment)
     entry = index.lookup(first_time_ms - 1) if index is not None else None

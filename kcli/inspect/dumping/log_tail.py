@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.dumping.selected_log import Selector
-from kcli.log.log_reader import Damage, SegmentReader
-from kcli.log.segment_seek import SegmentSeeker
+from kcli.log.reading.log_reader import Damage, SegmentReader
+from kcli.log.reading.segment_seek import SegmentSeeker
 
 if TYPE_CHECKING:
-    from kcli.log.disk import Disk
-    from kcli.log.log_directory import Segment
+    from kcli.log.disk.port import Disk
+    from kcli.log.files.log_directory import Segment
 
 STRETCH_BYTES = 1024 * 1024
 

@@ -22,8 +22,8 @@ from kcli.inspect.dumping.selection import Range, Selection
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
-    from kcli.log.record_windows import RecordWindow
-    from kcli.log.transaction_filter import AbortedTransactions
+    from kcli.log.reading.record_windows import RecordWindow
+    from kcli.log.reading.transaction_filter import AbortedTransactions
 
 # How much of a batch is selected.
 NONE = 0

@@ -30,7 +30,7 @@ from kcli.inspect.dumping.renderer import Entry
 
 if TYPE_CHECKING:
     from kcli.format.producer_snapshot import ProducerEntry
-    from kcli.log.disk import Disk
+    from kcli.log.disk.port import Disk
 
 
 class SmallFile(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from kcli.inspect.instants import format_instant
 from kcli.inspect.quantities import format_bytes
 from kcli.inspect.renderers.terminal_text import escape
-from kcli.log.log_directory import parent_path
+from kcli.log.disk.port import parent_path
 
 # A column that is left out where it says the same of every row.
 LOG_DIRECTORY = "log directory"

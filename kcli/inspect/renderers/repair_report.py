@@ -25,8 +25,8 @@ from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootP
 from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark
 from kcli.inspect.verification.finding_kinds import HOLES, KINDS
 from kcli.inspect.verification.findings import Finding
-from kcli.log.log_directory import base_name
-from kcli.log.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, Change
+from kcli.log.disk.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, Change
+from kcli.log.disk.port import base_name
 
 SCHEMA_NAME = "kcli.repair"
 SCHEMA_VERSION = 1

@@ -21,7 +21,7 @@ from kcli.inspect.verification.facts import PartitionResult
 from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, KINDS, SEVERITIES, WARNING
 from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.verifier import VerifyReport
-from kcli.log.log_directory import PathProblem
+from kcli.log.files.log_directory import PathProblem
 
 SCHEMA_NAME = "kcli.verify"
 SCHEMA_VERSION = 1

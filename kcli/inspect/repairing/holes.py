@@ -12,11 +12,11 @@ from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.verification.facts import PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import serious
-from kcli.log.disk import Disk
-from kcli.log.header_walk import HeaderWalk
-from kcli.log.log_directory import base_name, read_partition
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.planned_disk import PlannedDisk
+from kcli.log.disk.planned_disk import PlannedDisk
+from kcli.log.disk.port import Disk, base_name
+from kcli.log.files.log_directory import read_partition
+from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
 
 
 class Hole(NamedTuple):

@@ -11,9 +11,10 @@ from kcli.format.primitives import FormatError
 from kcli.inspect.repairing.salvage import EpochRun
 from kcli.inspect.verification.epochs import start_is_moved
 from kcli.inspect.verification.evidence import is_being_deleted, read_epochs
-from kcli.log.leader_epoch_cache import LeaderEpochCache
-from kcli.log.log_directory import join_path, read_partition
-from kcli.log.planned_disk import PlannedDisk
+from kcli.log.disk.planned_disk import PlannedDisk
+from kcli.log.disk.port import join_path
+from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.files.log_directory import read_partition
 
 
 def rebuild_epochs(planned: PlannedDisk, directory: str, runs: Sequence[EpochRun]) -> None:

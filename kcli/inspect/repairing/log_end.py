@@ -20,8 +20,8 @@ from kcli.format.file_names import FileKind, parse_file_name
 from kcli.inspect.repairing.salvage import SegmentSalvage
 from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
-from kcli.log.disk import Disk
-from kcli.log.log_directory import Segment, read_partition
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import Segment, read_partition
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import OtherReplicas

@@ -15,7 +15,7 @@ keeps its name if that bit explains the offset in it, or if it explains an offse
 exchanged if each of them begins with the offset in the name of the other. A file whose name has not the 20 digits of a segment
 (`backup.log`) has no place of its own: the same is asked of it. Indexes of a name that no segment has any more go.
 
-A *.log.tmp is a segment as a repair that died had planned it, complete (kcli.log.file_changes), and its records may be nowhere
+A *.log.tmp is a segment as a repair that died had planned it, complete (file_changes), and its records may be nowhere
 else: the same is asked of it, but its place is that of its own name. Else it is a leftover.
 
 A name beyond the batches is no evidence that the log reached it, see kcli.inspect.verification.evidence.
@@ -31,12 +31,12 @@ from kcli.format.file_names import FileKind, FileState, parse_file_name, segment
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, RecordBatch
 from kcli.inspect.offset_ranges import OffsetRanges
-from kcli.log.batch_search import least_offset, stated_next_offset
-from kcli.log.batch_walk import first_offset
-from kcli.log.header_walk import HeaderWalk
-from kcli.log.log_directory import join_path
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.planned_disk import PlannedDisk
+from kcli.log.disk.planned_disk import PlannedDisk
+from kcli.log.disk.port import join_path
+from kcli.log.reading.batch_search import least_offset, stated_next_offset
+from kcli.log.reading.batch_walk import first_offset
+from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
 
 # Why a temporary file goes.
 LEFTOVER = "it was being written when the broker stopped"

@@ -36,25 +36,22 @@ from kcli.inspect.repairing.holes import known_ranges
 from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
 from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root, read_topics
 from kcli.inspect.verification.findings import Finding, FindingList, serious
-from kcli.log.clean_stops import checkpoint_digests
-from kcli.log.disk import Disk
-from kcli.log.file_changes import apply_changes, kept_bytes
-from kcli.log.indexes import IndexSettings
-from kcli.log.log_directory import (
+from kcli.log.disk.file_changes import apply_changes, kept_bytes
+from kcli.log.disk.planned_disk import REMOVE, REWRITE, WRITE, Change, PlannedDisk
+from kcli.log.disk.port import Disk, base_name, join_path, parent_path
+from kcli.log.files.clean_stops import checkpoint_digests
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.log_directory import (
     LogDirectory,
     PartitionDirectory,
     Target,
-    base_name,
     is_partition_directory,
-    join_path,
-    parent_path,
     read_log_directory,
     read_partition,
     read_topic_id,
     read_uncleanable_partitions,
 )
-from kcli.log.planned_disk import REMOVE, REWRITE, WRITE, Change, PlannedDisk
-from kcli.log.quarantine import LostOffsets, Quarantine
+from kcli.log.files.quarantine import LostOffsets, Quarantine
 
 # How many partitions a change of a checkpoint names.
 MOST_CULPRITS = 5

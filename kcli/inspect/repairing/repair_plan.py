@@ -15,7 +15,7 @@
        the end of the log        where the log once reached, or the last       the last batch
                                  batch (kcli.inspect.repairing.log_end)
     4  leader epochs             rebuilt where the batches contradict them     believed
-    5  recovery of all segments  kcli.log.log_loader, from offset 0 on, as after a crash: indexes, snapshots, epochs
+    5  recovery of all segments  kcli.log.loading.log_loader, from offset 0 on, as after a crash: indexes, snapshots, epochs
     6  files that were sound     stay as they are (kcli.inspect.verification.sound_files)   are rebuilt
     7  partition.metadata        restored from the metadata log where it is missing or cannot be read
 
@@ -47,14 +47,14 @@ from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.inspect.verification.known_holes import lost_finding
 from kcli.inspect.verification.partitions import PartitionVerifier, verify_partition
 from kcli.inspect.verification.sound_files import keep_sound_files
-from kcli.log.disk import Disk
-from kcli.log.indexes import IndexSettings
-from kcli.log.leftovers import finish_leftovers
-from kcli.log.log_directory import DIRECTORY_NOT_FILE, base_name, is_file_name, join_path, read_partition
-from kcli.log.log_loader import LoadedLog, LoadSettings, load_log
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.log_segment import LogRefusedError
-from kcli.log.planned_disk import REMOVE, WRITE, Change, PlannedDisk, is_zeros
+from kcli.log.disk.planned_disk import REMOVE, WRITE, Change, PlannedDisk, is_zeros
+from kcli.log.disk.port import Disk, base_name, join_path
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, is_file_name, read_partition
+from kcli.log.loading.leftovers import finish_leftovers
+from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log
+from kcli.log.loading.recovering_segment import LogRefusedError
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import OtherReplicas

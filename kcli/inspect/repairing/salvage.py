@@ -11,7 +11,7 @@
       payload of a record, or a batch over which a wrong length lies       counts as one that loses records
     any other                                                            goes
 
-Where the log goes on behind damage is decided by kcli.log.resynchronise. Nothing inside of a damaged batch counts, not even
+Where the log goes on behind damage is decided by resynchronise. Nothing inside of a damaged batch counts, not even
 as a remark, if the next batch begins where the damaged one says that it ends, with the next offset. Offsets never change to
 close a hole: consumers have seen them.
 """
@@ -27,11 +27,11 @@ from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset, rising
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
-from kcli.log.batch_search import SearchBudget, find_batch, stated_next_offset
-from kcli.log.batch_walk import first_offset, read_marker
-from kcli.log.disk import Disk
-from kcli.log.log_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner
+from kcli.log.disk.port import Disk
+from kcli.log.reading.batch_search import SearchBudget, find_batch, stated_next_offset
+from kcli.log.reading.batch_walk import first_offset, read_marker
+from kcli.log.reading.log_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -7,8 +7,8 @@ from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
-from kcli.log.log_directory import join_path
-from kcli.log.planned_disk import PlannedDisk
+from kcli.log.disk.planned_disk import PlannedDisk
+from kcli.log.disk.port import join_path
 
 
 def restore_topic_id(planned: PlannedDisk, directory: str, topic_id: Uuid | None, *, is_needed: bool) -> list[tuple[str, str]]:

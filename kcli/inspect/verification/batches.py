@@ -24,9 +24,9 @@ from kcli.format.record_batch import (
 )
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.large_messages import LargeMessages, is_large
-from kcli.log.batch_walk import read_marker
-from kcli.log.log_reader import LogBatch
-from kcli.log.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_walk import read_marker
+from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.record_windows import RecordScanner, RecordWindow
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -24,20 +24,19 @@ from kcli.inspect.quantities import format_count
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
-from kcli.log.clean_stops import is_as_stopped
-from kcli.log.disk import Disk
-from kcli.log.log_dir_owner import Owner, owner_of, topic_id_conflict
-from kcli.log.log_directory import (
+from kcli.log.disk.port import Disk, join_path
+from kcli.log.files.clean_stops import is_as_stopped
+from kcli.log.files.log_dir_owner import Owner, owner_of, topic_id_conflict
+from kcli.log.files.log_directory import (
     PARTITION_KINDS,
     Checkpoints,
     FoundFile,
     LogDirectory,
     PartitionDirectory,
     is_live,
-    join_path,
     read_checkpoints,
 )
-from kcli.log.quarantine import LostOffsets, default_folder, read_lost
+from kcli.log.files.quarantine import LostOffsets, default_folder, read_lost
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import ClusterTopics

@@ -24,8 +24,8 @@ from kcli.format.checkpoint import EpochStart, decode_leader_epochs
 from kcli.format.primitives import FormatError
 from kcli.inspect.verification.facts import EpochRun
 from kcli.inspect.verification.findings import FindingList
-from kcli.log.disk import Disk
-from kcli.log.leader_epoch_cache import LeaderEpochCache
+from kcli.log.disk.port import Disk
+from kcli.log.files.leader_epoch_cache import LeaderEpochCache
 
 
 def check_leader_epochs(

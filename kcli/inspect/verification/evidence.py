@@ -60,8 +60,8 @@ from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import check_producer_snapshot, iter_producer_entries
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.index_ends import find_index_ends, index_name
-from kcli.log.disk import Disk
-from kcli.log.log_directory import FoundFile, PartitionDirectory, read_partition
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import FoundFile, PartitionDirectory, read_partition
 
 _INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 

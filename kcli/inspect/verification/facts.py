@@ -11,7 +11,7 @@ from kcli.format.file_names import DirectoryState
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.producers import OpenTransactionCount
-from kcli.log.quarantine import LostOffsets
+from kcli.log.files.quarantine import LostOffsets
 
 # Kafka's own topics that are compacted, whatever their settings say.
 COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")

@@ -24,8 +24,7 @@ from kcli.format.batch_scan import LEGACY, BatchColumns
 from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.inspect.verification.findings import FindingList
-from kcli.log.batch_search import zeros_follow
-from kcli.log.disk import Disk, DiskFile
+from kcli.log.disk.port import Disk, DiskFile, zeros_follow
 
 # How far entries lie apart is up to index.interval.bytes, 4096 unless it is set; a segment larger than this should have some.
 LARGEST_WITHOUT_ENTRIES = 256 * 1024

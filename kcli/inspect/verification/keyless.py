@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import RecordBatch
-from kcli.log.disk import Disk
-from kcli.log.log_directory import Segment
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import Segment
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
 
 # How much of a log is searched, from its start.
 MOST_BYTES = 16 * 1024 * 1024

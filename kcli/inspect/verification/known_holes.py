@@ -1,7 +1,7 @@
 """Offsets that an earlier repair has named as lost, and that are missing still: what only the quarantine remembers.
 
 A hole that a repair leaves in a compacted topic looks like the cleaner's work afterwards, and `--like-kafka` leaves a log that
-ends before the lost offsets. The manifest of the quarantine (kcli.log.quarantine) says which offsets were lost, of which topic
+ends before the lost offsets. The manifest of the quarantine (quarantine) says which offsets were lost, of which topic
 id. They are missing as long as no batch has them: a broker that gives them out again, or a log start offset behind them, ends
 that; so does removing the quarantine.
 """
@@ -15,9 +15,9 @@ from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.quantities import format_offsets
 from kcli.inspect.verification.facts import SegmentFacts
 from kcli.inspect.verification.findings import Finding
-from kcli.log.disk import Disk
-from kcli.log.log_directory import PartitionDirectory, base_name, read_topic_id
-from kcli.log.quarantine import LostOffsets
+from kcli.log.disk.port import Disk, base_name
+from kcli.log.files.log_directory import PartitionDirectory, read_topic_id
+from kcli.log.files.quarantine import LostOffsets
 
 
 def lost_of(disk: Disk, lost: Sequence[LostOffsets], partition: PartitionDirectory) -> list[tuple[int, int]]:

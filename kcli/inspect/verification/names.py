@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
 from kcli.inspect.verification.findings import FindingList
-from kcli.log.log_directory import DIRECTORY_NOT_FILE, FoundFile, PartitionDirectory, is_file_name
+from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, FoundFile, PartitionDirectory, is_file_name
 
 _INDEXES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 _SEGMENT_FILES = (FileKind.LOG, FileKind.PRODUCER_SNAPSHOT, *_INDEXES)

@@ -41,8 +41,8 @@ from kcli.inspect.verification.segments import SegmentVerifier
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
-from kcli.log.disk import Disk
-from kcli.log.log_directory import FoundFile, PartitionDirectory, Segment, read_partition
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import FoundFile, PartitionDirectory, Segment, read_partition
 
 _CONFIRMED_BY_EVIDENCE = ("recovery-point-beyond-end", "high-watermark-beyond-end")
 

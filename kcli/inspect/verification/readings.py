@@ -9,8 +9,8 @@ from kcli.inspect.verification.facts import PartitionOptions, SegmentFacts, Segm
 from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.producers import ProducerStep
 from kcli.inspect.verification.segments import SegmentVerifier
-from kcli.log.disk import Disk
-from kcli.log.log_directory import PartitionDirectory, Segment
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import PartitionDirectory, Segment
 
 
 class SegmentReading(NamedTuple):

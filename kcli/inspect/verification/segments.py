@@ -33,11 +33,11 @@ from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
 from kcli.inspect.verification.producers import ProducerStep
 from kcli.inspect.verification.runs import StepGatherer, last_sequence
-from kcli.log.batch_search import stated_next_offset
-from kcli.log.disk import Disk
-from kcli.log.log_directory import Segment
-from kcli.log.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
-from kcli.log.segment_walk import SegmentWalk, Stretch
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import Segment
+from kcli.log.reading.batch_search import stated_next_offset
+from kcli.log.reading.log_reader import BAD_MAGIC, TRUNCATED, ZEROS, Damage
+from kcli.log.reading.segment_walk import SegmentWalk, Stretch
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch

@@ -28,8 +28,8 @@ from kcli.format.uncleanable_partitions import decode_uncleanable_partitions
 from kcli.inspect.verification.facts import SegmentFacts, SegmentOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.segments import SegmentVerifier
-from kcli.log.disk import Disk
-from kcli.log.log_directory import Segment
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import Segment
 
 # Types of KRaft's control records (kcli.protocol.control_records, which is dear to import).
 _SNAPSHOT_HEADER = 3

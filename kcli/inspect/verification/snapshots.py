@@ -18,7 +18,7 @@ from kcli.format.primitives import FormatError
 from kcli.format.producer_snapshot import ENTRY, HEADER, ProducerEntry, check_producer_snapshot, iter_producer_entries
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.producers import ProducerTracker
-from kcli.log.disk import Disk
+from kcli.log.disk.port import Disk
 
 # A larger file is refused: it would name 700,000 producers.
 MOST_SNAPSHOT_BYTES = 32 * 1024 * 1024

@@ -13,9 +13,10 @@ from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.log.log_directory import base_name, read_partition
-from kcli.log.planned_disk import REMOVE, TRUNCATE, WRITE, Change, PlannedDisk
-from kcli.log.planned_file import Content
+from kcli.log.disk.planned_disk import REMOVE, TRUNCATE, WRITE, Change, PlannedDisk
+from kcli.log.disk.planned_file import Content
+from kcli.log.disk.port import base_name
+from kcli.log.files.log_directory import read_partition
 
 _FOLLOW_FROM_THE_LOG = (
     FileKind.INDEX,

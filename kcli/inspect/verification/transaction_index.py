@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.structs import ABORTED_TXN
 from kcli.inspect.verification.findings import MOST_OF_A_KIND, FindingList
-from kcli.log.disk import Disk
+from kcli.log.disk.port import Disk
 
 # A larger file is refused: it would tell of a million transactions that one segment aborted.
 MOST_BYTES = 32 * 1024 * 1024

@@ -33,21 +33,18 @@ from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.small_files import can_check, check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import read_snapshot
 from kcli.inspect.verification.workers import Job, verify_all
-from kcli.log.disk import Disk
-from kcli.log.log_dir_owner import metadata_owners
-from kcli.log.log_directory import (
+from kcli.log.disk.port import Disk, base_name, join_path, parent_path
+from kcli.log.files.log_dir_owner import metadata_owners
+from kcli.log.files.log_directory import (
     FoundFile,
     LogDirectory,
     PartitionDirectory,
     Segment,
     Target,
-    base_name,
-    join_path,
     log_bytes,
-    parent_path,
     read_partition,
 )
-from kcli.log.quarantine import default_folder
+from kcli.log.files.quarantine import default_folder
 
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 

@@ -18,8 +18,8 @@ from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.partitions import verify_partition
 from kcli.inspect.verification.readings import ReadAhead, SegmentReading, read_segment, segment_options
-from kcli.log.disk import Disk
-from kcli.log.log_directory import PartitionDirectory, Segment
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import PartitionDirectory, Segment
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -46,7 +46,6 @@ from kcli.format.record_batch import (
     with_records,
 )
 from kcli.format.record_copy import copy_records
-from kcli.log.batch_walk import read_marker
 from kcli.log.cleaner.batch_cut import BatchCutter
 from kcli.log.cleaner.cut_strides import CutStride, clean_batches
 from kcli.log.cleaner.live_offsets import LiveOffsets
@@ -54,8 +53,9 @@ from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
 from kcli.log.cleaner.stride_state import StrideColumns
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
-from kcli.log.log_reader import LogBatch
-from kcli.log.record_windows import RecordScanner, RecordWindow
+from kcli.log.reading.batch_walk import read_marker
+from kcli.log.reading.log_reader import LogBatch
+from kcli.log.reading.record_windows import RecordScanner, RecordWindow
 
 # Markers are read apart from the records: a batch holds one.
 _MARKER_RECORDS = 16

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.record_batch import NO_TIMESTAMP
-from kcli.log.header_walk import HeaderWalk
+from kcli.log.reading.header_walk import HeaderWalk
 from kcli.log.time_lookup import largest_timestamp
 
 if TYPE_CHECKING:
-    from kcli.log.live_segment import LiveSegment
+    from kcli.log.log_segment import LogSegment
     from kcli.log.unified_log import UnifiedLog
 
 
@@ -144,7 +144,7 @@ def _delay_ms(log: UnifiedLog, first_dirty: int, now_ms: int) -> int:
     return 0 if oldest is None else max(0, now_ms - lag_ms - oldest)
 
 
-def _first_timestamp(log: UnifiedLog, segment: LiveSegment) -> int:
+def _first_timestamp(log: UnifiedLog, segment: LogSegment) -> int:
     """The largest timestamp of a segment's first batch, -1 where it has none."""
     file = log.local_log().disk.open_file(segment.log_path)
     try:

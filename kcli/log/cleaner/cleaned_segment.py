@@ -3,11 +3,11 @@
     file                 written                             holds
     -------------------  ----------------------------------  ---------------------------------------------------------
     `.log`               as batches are kept                 them
-    `.index, .timeindex` at the end                          entries by kcli.log.indexes, counted from the first byte
+    `.index, .timeindex` at the end                          entries by kcli.log.files.indexes, counted from the first byte
     `.txnindex`          at the end, where it has entries    aborted transactions whose data is still there
 
 A crash leaves `*.cleaned` files, which every start of a broker removes, or `*.swap` files, which it puts in place
-(kcli.log.leftovers).
+(kcli.log.loading.leftovers).
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex
 from kcli.format.primitives import INT32_MAX, Buffer
 from kcli.format.structs import ABORTED_TXN
 from kcli.log.cleaner.cut_strides import ROW_SLOTS
-from kcli.log.disk import LogDisk
-from kcli.log.indexes import IndexAppender
-from kcli.log.log_directory import join_path
+from kcli.log.disk.port import LogDisk, join_path
+from kcli.log.files.indexes import IndexAppender
 
 # So much is gathered before it is written: a call of the system for each small batch would cost more than its copy.
 WRITE_BYTES = 1024 * 1024

@@ -42,8 +42,8 @@ from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.cleaner.pace import REWRITTEN, Pace
 from kcli.log.cleaner.segment_groups import SegmentSize, group_segments
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
-from kcli.log.live_segment import LiveSegment
-from kcli.log.log_reader import SegmentReader
+from kcli.log.log_segment import LogSegment
+from kcli.log.reading.log_reader import SegmentReader
 from kcli.log.unified_log import UnifiedLog
 
 _Result = TypeVar("_Result")
@@ -121,7 +121,7 @@ class CleaningRound:
         for segment in being_written:
             segment.discard()
 
-    def _check(self, segments: list[LiveSegment]) -> None:
+    def _check(self, segments: list[LogSegment]) -> None:
         """Raises CleaningAbortedError where one of these is no longer part of the log."""
         standing = self._local.segments
         if not all(segment in standing for segment in segments):
@@ -166,20 +166,20 @@ class CleaningRound:
             self._removed += replaced
         return CleanedLog(end_offset, batches.counts, len(self._offsets))
 
-    def _legacy_horizon_ms(self, segments: list[LiveSegment]) -> int:
+    def _legacy_horizon_ms(self, segments: list[LogSegment]) -> int:
         """Tombstones of format 0 and 1 go from segments that were modified no later than this."""
         clean = [segment for segment in segments if segment.base_offset < self._cleanable.first_dirty_offset]
         if not clean:
             return 0
         return self._local.disk.mtime_ms(clean[-1].log_path) - self._log.config.delete_retention_ms
 
-    def _size_of(self, segment: LiveSegment) -> SegmentSize:
+    def _size_of(self, segment: LogSegment) -> SegmentSize:
         disk = self._local.disk
         index, time_index = (segment.path(kind) for kind in (FileKind.INDEX, FileKind.TIME_INDEX))
         return SegmentSize(segment.base_offset, segment.size_bytes, disk.size(index), disk.size(time_index))
 
     def _write_group(
-        self, olds: list[LiveSegment], batches: BatchFilter, transactions: CleanedTransactions, legacy_horizon_ms: int
+        self, olds: list[LogSegment], batches: BatchFilter, transactions: CleanedTransactions, legacy_horizon_ms: int
     ) -> CleaningSteps[None]:
         """Write what stays of a group to segments that are not in place yet."""
         self._check(olds)
@@ -205,7 +205,7 @@ class CleaningRound:
                     position = yield from self._clean_usual(reader, batch.end_position, old, batches, olds)
 
     def _clean_usual(
-        self, reader: SegmentReader, position: int, old: LiveSegment, batches: BatchFilter, olds: list[LiveSegment]
+        self, reader: SegmentReader, position: int, old: LogSegment, batches: BatchFilter, olds: list[LogSegment]
     ) -> CleaningSteps[int]:
         """Clean the usual batches from byte `position` on -> where one begins that is to be looked at, or the end."""
         live, stride, size_bytes, is_fresh = batches.live, batches.stride, old.size_bytes, False
@@ -236,7 +236,7 @@ class CleaningRound:
             is_fresh = stride.why == NEED_MORE and not passed
         return position
 
-    def _next_start(self, olds: list[LiveSegment], slot: int) -> int:
+    def _next_start(self, olds: list[LogSegment], slot: int) -> int:
         """Where the offsets of a segment of a group end."""
         segments = self._local.segments
         return segments[segments.index(olds[slot]) + 1].base_offset

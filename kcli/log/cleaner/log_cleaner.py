@@ -31,10 +31,10 @@ from kcli.log.cleaner.cleanable import LogToClean, dirty_bytes, first_dirty_offs
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningAbortedError, CleaningRound, CleaningSteps
 from kcli.log.cleaner.offset_map import SECRET_BYTES, SLOT_BYTES, OffsetMap
 from kcli.log.cleaner.pace import Throttle
-from kcli.log.deletion_queue import NEVER_MS
-from kcli.log.flush_request import FlushRequest
-from kcli.log.log_directory import parent_path
-from kcli.log.log_registry import LogRegistry
+from kcli.log.disk.deletion_queue import NEVER_MS
+from kcli.log.disk.flush_request import FlushRequest
+from kcli.log.disk.port import parent_path
+from kcli.log.managing.log_registry import LogRegistry
 from kcli.log.report_line import WarningLine
 from kcli.log.unified_log import UnifiedLog
 

@@ -20,16 +20,16 @@ from kcli.format.compression import inflate_at_once
 from kcli.format.loop_results import NEED_MORE, NO_ROOM
 from kcli.format.primitives import CorruptRecordError, FormatError, crc32c
 from kcli.format.record_batch import MAGIC, RecordBatch
-from kcli.log.batch_walk import read_marker, walk_batches
 from kcli.log.cleaner.batch_strides import Stride, note_batches
 from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.cleaner.pace import Pace
 from kcli.log.cleaner.stride_state import StrideColumns
 from kcli.log.cleaner.transactions import CleanedTransactions
-from kcli.log.live_segment import LiveSegment
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner, RecordWindow
+from kcli.log.log_segment import LogSegment
+from kcli.log.reading.batch_walk import read_marker, walk_batches
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner, RecordWindow
 from kcli.log.unified_log import UnifiedLog
 
 Steps = Generator[tuple[str, ...], None, bool]
@@ -73,7 +73,7 @@ class MapBuilder:
         log: UnifiedLog,
         offsets: OffsetMap,
         pace: Pace,
-        check: Callable[[list[LiveSegment]], None],
+        check: Callable[[list[LogSegment]], None],
         buffer_bytes: int,
     ) -> None:
         self.keyless = self.tombstones = 0
@@ -99,7 +99,7 @@ class MapBuilder:
                 return
             self._offsets.latest_offset = next_start - 1
 
-    def _note_segment(self, segment: LiveSegment, start: int, transactions: CleanedTransactions) -> Steps:
+    def _note_segment(self, segment: LogSegment, start: int, transactions: CleanedTransactions) -> Steps:
         """Note the keys of a segment -> whether the map is full."""
         # An index is read whole, some milliseconds for a large one: only where the round begins within the segment.
         position = 0 if start <= segment.base_offset else self._local.index_of(segment).lookup(start).position

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from kcli.log.deletion_queue import NEVER_MS
+from kcli.log.disk.deletion_queue import NEVER_MS
 
 MS_PER_SECOND = 1000
 # A slice ends behind so many bytes of a segment, read or written.

@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs: replicas of this broker moved from one of its log directories to another (KIP-113).
 
-The answer says that a move has begun; it ends when the new replica has caught up (kcli.log.replica_mover). A directory that
+The answer says that a move has begun; it ends when the new replica has caught up (replica_mover). A directory that
 is not in log.dirs: LOG_DIR_NOT_FOUND. A partition that is not here is remembered for when it comes, and answered with why.
 """
 

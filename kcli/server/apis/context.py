@@ -22,7 +22,7 @@ class BrokerPort(Protocol):
     cluster_id: str
     image: MetadataImage
     config: Any  # kcli.server.config.dynamic_config's DynamicConfig
-    disk: Any  # kcli.log.disk's LogDisk
+    disk: Any  # kcli.log.disk.port's LogDisk
     computations: Any  # kcli.server.computations' Computations
     log_manager: Any  # kcli.log.log_manager's LogManager
     authorizer: Authorizer

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kcli.log.log_dir_facts import LogDirFacts, ReplicaFacts, describe_log_dirs
+from kcli.log.managing.log_dir_facts import LogDirFacts, ReplicaFacts, describe_log_dirs
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from kcli.log.disk import Disk
+from kcli.log.disk.port import Disk
 from kcli.log.time_lookup import LongScanError, SegmentScan, TimestampAndOffset
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.disk import LogDisk
-from kcli.log.flush_request import FlushRequest
+from kcli.log.disk.flush_request import FlushRequest
+from kcli.log.disk.port import LogDisk
 from kcli.log.log_config import LogConfig
 from kcli.log.storage_errors import AllLogDirsOfflineError
 from kcli.log.unified_log import UnifiedLog
@@ -145,7 +145,7 @@ class Broker:
         request.previous_broker_epoch = self.log_manager.clean_broker_epoch()
 
     def log_tasks_begin(self, now_ms: int) -> None:
-        """Begin what is done to logs as time goes by: retention, checkpoints, deletions (kcli.log.log_tasks)."""
+        """Begin what is done to logs as time goes by: retention, checkpoints, deletions (kcli.log.managing.log_tasks)."""
         self.log_manager.begin_tasks(now_ms, self.timer.schedule, self.take_log_flushes)
 
     def take_log_flushes(self, now_ms: int) -> None:

@@ -2,7 +2,7 @@
 
     step                                                     done by
     -------------------------------------------------------  -----------------------------------------------------------
-    the future log is made and follows the log               kcli.log.replica_mover, when AlterReplicaLogDirs asks for it
+    the future log is made and follows the log               replica_mover, when AlterReplicaLogDirs asks for it
     it has caught up and is on the device: the controller    `caught_up`
     is told its directory
     the metadata puts the replica there                      `follow` lets it take the log's place, or waits for the

@@ -8,7 +8,7 @@ from kcli.server.config.server_config import ConfigReader
 
 
 def cleaner_settings(config: ConfigReader) -> dict[str, Any]:
-    """Fields of kcli.log.log_registry.LogManagerSettings."""
+    """Fields of kcli.log.managing.log_registry.LogManagerSettings."""
     return {
         "cleaner_threads": config.get_int("log.cleaner.threads"),
         "cleaner_dedupe_buffer_bytes": config.get_int("log.cleaner.dedupe.buffer.size"),

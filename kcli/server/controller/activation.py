@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kcli.format.file_names import FileKind
-from kcli.log.disk import LogDisk
+from kcli.log.disk.port import LogDisk
 from kcli.protocol.control_records import SNAPSHOT_FOOTER
 from kcli.protocol.message import Message
 from kcli.server.controller.features import (

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Protocol
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid, random_uuid
-from kcli.log.disk import LogDisk
+from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.protocol.apis import (
     ALLOCATE_PRODUCER_IDS,

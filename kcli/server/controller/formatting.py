@@ -23,7 +23,7 @@ from kcli.format.kafka_uuid import random_uuid
 from kcli.format.limits import MAX_TEXT_FILE_BYTES
 from kcli.format.metadata_files import MetaProperties, decode_meta_properties, encode_meta_properties
 from kcli.format.primitives import FormatError
-from kcli.log.disk import Disk
+from kcli.log.disk.port import Disk
 from kcli.protocol.message import Message
 from kcli.server.controller.features import KRAFT_VERSION, initial_features
 from kcli.server.controller.metadata_batches import SnapshotBatches, bootstrap_records, voter_of_self

@@ -23,14 +23,13 @@ from kcli.format.limits import MAX_TEXT_FILE_BYTES
 from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from kcli.format.primitives import FormatError
 from kcli.format.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_header
-from kcli.log.disk import LogDisk
+from kcli.log.disk.flush_request import write_unflushed
+from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.file_cache import FileCache
-from kcli.log.flush_request import write_unflushed
+from kcli.log.loading.recovering_segment import LogRefusedError
+from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
 from kcli.log.log_config import LogConfig
-from kcli.log.log_directory import parent_path
 from kcli.log.log_opener import open_log
-from kcli.log.log_segment import LogRefusedError
-from kcli.log.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
 from kcli.log.unified_log import UnifiedLog
 from kcli.server.controller.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
 

@@ -28,7 +28,7 @@ from kcli.format.limits import MAX_TEXT_FILE_BYTES
 from kcli.format.metadata_files import QuorumState as QuorumStateFile
 from kcli.format.metadata_files import decode_quorum_state, encode_quorum_state
 from kcli.format.primitives import FormatError
-from kcli.log.disk import Disk
+from kcli.log.disk.port import Disk
 from kcli.server.controller.metadata_log import MetadataLogError
 
 NO_NODE = -1

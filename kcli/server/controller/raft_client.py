@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.log.disk import LogDisk
+from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message

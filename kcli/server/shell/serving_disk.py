@@ -16,7 +16,7 @@ import os
 import stat
 from threading import Thread
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 
 # Smaller files are freed in less time than a thread is worth.
 LARGE_BYTES = 4 * 1024 * 1024

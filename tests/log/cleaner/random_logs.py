@@ -27,10 +27,10 @@ from kcli.format.records import Header
 from kcli.log.cleaner.cleanable import log_to_clean
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound
 from kcli.log.cleaner.offset_map import OffsetMap
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.log.log_config import LogConfig
-from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.record_windows import RecordScanner
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch
 
 SECRET = bytes(16)

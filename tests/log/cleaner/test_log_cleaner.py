@@ -9,7 +9,7 @@ import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.log.cleaner.cleaning_round import CleanedLog, CleaningRound, CleaningSteps
-from kcli.log.disk import OsFile
+from kcli.log.disk.os_disk import OsFile
 from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.unified_log import UnifiedLog

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, CREATE_TOPICS
 from kcli.protocol.control_records import ControlRecord

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from kcli.log.disk import LogDisk, OsDisk
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.server.controller.formatting import METADATA_PARTITION, format_directory, read_meta_properties
 from kcli.server.controller.metadata_batches import MetadataBatch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ALTER_CONFIGS,

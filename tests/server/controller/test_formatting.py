@@ -12,7 +12,7 @@ import pytest
 
 from kcli.commands.app import main as kcli
 from kcli.format.metadata_files import decode_meta_properties, encode_meta_properties
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
 from kcli.server.config.loading import configure
 from kcli.server.config.server_config import ServerConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.log.disk import OsDisk
+from kcli.log.disk.os_disk import OsDisk
 from kcli.server.events import ConnectionClosed, Effect, FileRegion, HoldMemory, RequestReceived, SendFile, SendResponse
 from kcli.server.shell.client_connection import REQUESTS_PER_TURN, ClientConnection
 from kcli.server.shell.limits import Limits

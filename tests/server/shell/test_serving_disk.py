@@ -71,7 +71,7 @@ def test_what_cannot_be_removed_is_told_and_closed(
     def refuse(_: str) -> None:
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr("kcli.log.disk.os.remove", refuse)
+    monkeypatch.setattr("kcli.log.disk.os_disk.os.remove", refuse)
     with pytest.raises(PermissionError):
         ServingDisk().remove(str(path))
     assert closed_by == [threading.current_thread()] and path.exists()

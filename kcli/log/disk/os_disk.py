@@ -1,0 +1,342 @@
+"""The disk of the operating system: the only module below the shells that uses `os`.
+
+Reading is strictly read-only (no lock, no created file, no access time where the system allows) and leaves the page cache
+as it was: of a large file a window at a time is read, and what was not cached in it is dropped when the reader moves on or the
+file is closed. Read-ahead is off for such files, or it would load what is outside of the window.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+# Smaller files are read without a thought for the page cache.
+CACHE_NEUTRAL_FILE_BYTES = 32 * 1024 * 1024
+# To ask what is cached, and to drop what was not, takes as long as some small reads: it is done for so much at a time.
+WINDOW_BYTES = 256 * 1024
+# For who reads on from where the window ends, for so much.
+AHEAD_BYTES = 4 * 1024 * 1024
+
+
+class _Descriptor:
+    """A descriptor of the operating system; it is given back with the last reference at the latest."""
+
+    _fd = -1
+
+    def size(self) -> int:
+        """The size in bytes now."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """Give the file back; closing twice is no error."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = close
+
+
+class OsFile(_Descriptor):
+    """An open file of the operating system; see DiskFile."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._window = (0, 0)
+        self._uncached: list[tuple[int, int]] = []  # the window's stretches that were not cached when it was moved here
+        self._fd = _open_read_only(path)
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+            raise OSError(code, os.strerror(code) if code == errno.EISDIR else "Not a regular file", path)
+        self._cache_neutral = status.st_size >= CACHE_NEUTRAL_FILE_BYTES and hasattr(os, "posix_fadvise")
+        if self._cache_neutral:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        if self._cache_neutral and not (self._window[0] <= position and position + len(buffer) <= self._window[1]):
+            self._move_window(position, position + len(buffer))
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], position + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def _move_window(self, start: int, end: int) -> None:
+        from kcli.log.disk.cached_pages import uncached_stretches
+
+        self._drop_uncached()
+        if self._window[0] <= start <= self._window[1] < end:
+            end = max(end, start + AHEAD_BYTES)
+        self._window = (start - start % WINDOW_BYTES, end + -end % WINDOW_BYTES)
+        with suppress(OSError, ValueError):  # a file system without mappings, or a file that was cut meanwhile
+            self._uncached = uncached_stretches(self._fd, self._window[0], min(self._window[1], self.size()))
+
+    def _drop_uncached(self) -> None:
+        for start, end in self._uncached:
+            os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+        self._uncached = []
+
+    def close(self) -> None:
+        """Give the file back; closing twice is no error."""
+        if self._fd >= 0:
+            self._drop_uncached()
+        super().close()
+
+    __del__ = close
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        buffer = bytearray(max(0, min(size, self.size() - position)))
+        count = self.read_into(position, memoryview(buffer))
+        return bytes(memoryview(buffer)[:count])
+
+    def next_data(self, position: int) -> int:
+        """The first byte from `position` on that is not in a hole of a sparse file, or the size where only holes follow."""
+        if not hasattr(os, "SEEK_DATA"):
+            return position
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            return max(position, self.size()) if error.errno == errno.ENXIO else position
+
+
+class OsLogFile(_Descriptor):
+    """An open file of the operating system, for appending and reading; see LogFile."""
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        self.name = path
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Write the parts at the end of the file -> their bytes. Raises OSError where not all could be written."""
+        written = os.writev(self._fd, parts)
+        total = sum(map(len, parts))
+        if written != total:
+            for part in parts:
+                if written < len(part):
+                    _write_all(self._fd, memoryview(part)[written:])
+                written = max(0, written - len(part))
+        return total
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], position + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        return os.pread(self._fd, size, position)
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file to `size` bytes; appending goes on from there."""
+        os.ftruncate(self._fd, size)
+
+    def flush(self) -> None:
+        """Wait until the file's bytes are on the device."""
+        os.fsync(self._fd)
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile."""
+        return self._fd
+
+
+def _open_read_only(path: str) -> int:
+    # O_NONBLOCK: a pipe in a log directory must not hang the tool. O_NOATIME is refused for other people's files.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
+    except PermissionError:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        raise _missing(path) from None
+
+
+def _missing(path: str) -> OSError:
+    """The error of a path that leads to no file. A symbolic link is there all the same: nobody has removed it."""
+    if os.path.islink(path):
+        return OSError(errno.ELOOP, "it is a symbolic link to a file that does not exist", path)
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+class OsDisk:
+    """The file system of the machine; see Disk."""
+
+    def open_file(self, path: str) -> OsFile:
+        """Open for reading."""
+        return OsFile(path)
+
+    def open_log_file(self, path: str, *, create: bool) -> OsLogFile:
+        """Open a segment for appending and reading. Raises OSError(ENOENT) for a missing one, unless `create`."""
+        return OsLogFile(path, create=create)
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return sorted(os.listdir(path))
+
+    def is_directory(self, path: str) -> bool:
+        """True for a directory, False for anything else or nothing."""
+        return os.path.isdir(path)
+
+    def exists(self, path: str) -> bool:
+        """True where something has that name."""
+        return os.path.lexists(path)
+
+    def is_regular(self, path: str) -> bool:
+        """True for a plain file: not a directory, pipe, socket or device."""
+        return os.path.isfile(path)
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            raise _missing(path) from None
+
+    def file_id(self, path: str) -> int:
+        """The file's inode number."""
+        return os.stat(path).st_ino
+
+    def mtime_ms(self, path: str) -> int:
+        """When the file was last modified, in ms since 1970."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        """Set when the file was last modified, in ms since 1970; the time of access stays."""
+        os.utime(path, ns=(os.stat(path).st_atime_ns, mtime_ms * 1_000_000))
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        file = OsFile(path)
+        try:
+            if file.size() > limit:
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+            return file.read_at(0, limit)
+        finally:
+            file.close()
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a file whole and atomically: a temporary one is written, flushed and renamed."""
+        temporary = path + ".tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+        self.flush_directory(os.path.dirname(path) or ".")
+
+    def append(self, path: str, data: bytes | memoryview) -> None:
+        """Append to a file, created where it is missing."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def write_at(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of an existing file."""
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.lseek(fd, position, os.SEEK_SET)
+            _write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut or extend a file to `size` bytes."""
+        os.truncate(path, size)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing the target."""
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        os.remove(path)
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory with its parents; no error where it is."""
+        os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def free_bytes(self, path: str) -> int:
+        """How many bytes an unprivileged process may still write where `path` lies."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return os.stat(path).st_dev
+
+    def total_bytes(self, path: str) -> int:
+        """How many bytes the file system holds, free or not, where `path` lies."""
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """Take a POSIX record lock on a file, created where missing -> what gives it back, or None where another holds it.
+
+        It is the lock of Java's FileChannel.tryLock: lockf, which flock does not see. The file itself stays, as a
+        broker's does.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(fd)
+            return None
+        return lambda: os.close(fd)
+
+    def is_locked(self, path: str) -> bool:
+        """True where another process holds a POSIX record lock on the file; takes and creates nothing."""
+        import struct
+
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
+            layout = struct.Struct("hhqqi4x")
+            asked = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            return bool(layout.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+    def flush(self, path: str) -> None:
+        """Wait until a file's bytes are on the device."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def flush_directory(self, path: str) -> None:
+        """Wait until a directory's entries are on the device; ignored where the system cannot."""
+        with suppress(OSError):
+            self.flush(path)
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

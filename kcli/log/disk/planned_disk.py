@@ -1,0 +1,345 @@
+"""A disk on which nothing happens yet: it reads the real one and notes what is changed, so that a plan can be shown first.
+
+Code that changes files (the log loader, a repair) is given a `PlannedDisk` instead of the disk and finds on it what it has
+done so far. `changes()` compares the outcome with what really lies there; steps that undo each other, and files that are
+written as they were, leave no trace in it:
+
+    kind      a file that                                                      kcli.log.disk.file_changes does
+    --------  ---------------------------------------------------------------  -------------------------------------
+    REMOVE    is gone                                                          gives it to the keeper
+    RENAME    has another name and the same bytes (or the first of them)       renames
+    TRUNCATE  ends earlier, or is the same but for zeros behind it             truncates
+    REWRITE   has lost or changed some of its bytes, and keeps the others      writes it beside, puts it in place
+    WRITE     is new, or has other bytes altogether                            writes it
+
+A file here is a row of extents: bytes in memory, stretches of real files, or zeros. A file that is cut is therefore not
+copied. `explain` says why a file is about to change; the last reason given for a path goes into its change.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kcli.format import limits
+from kcli.log.disk.planned_file import Content, Extent, PlannedFile, content_size, join_extents, slice_content
+from kcli.log.disk.port import Disk, join_path, parent_path, zeros_follow
+
+REMOVE = "remove"
+RENAME = "rename"
+TRUNCATE = "truncate"
+REWRITE = "rewrite"
+WRITE = "write"
+
+
+class Change(NamedTuple):
+    """What becomes of one file. `path` is its present name, or the one that it will have where it is new.
+
+    `size_bytes` is its size afterwards (of a removed one: before). `target` is the new name of a RENAME; a file that is
+    renamed and changed has two changes, the second under its new name. `dropped` are the byte ranges of the present file
+    that go with TRUNCATE, REWRITE and a WRITE that `replaces` a file. `content` is what is written.
+    """
+
+    kind: str
+    path: str
+    why: str
+    size_bytes: int
+    target: str = ""
+    dropped: tuple[tuple[int, int], ...] = ()
+    content: Content = ()
+    replaces: bool = False
+
+
+def _dropped(content: Content, source: str, real_size: int) -> list[tuple[int, int]] | None:
+    """The byte ranges of a file that its new content does not take over; None where it takes some twice or out of order."""
+    dropped: list[tuple[int, int]] = []
+    position = 0
+    for extent in (*(extent for extent in content if extent.source == source), Extent(source, real_size, real_size)):
+        if extent.start < position:
+            return None
+        if extent.start > position:
+            dropped.append((position, extent.start))
+        position = extent.end
+    return dropped
+
+
+class PlannedDisk:
+    """See the head of this module. A kcli.log.disk.port.Disk: reading shows the plan's outcome, changing changes the plan only.
+
+    The real files must not change meanwhile.
+    """
+
+    is_planned = True
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self._seen: dict[str, set[str]] = {}  # of each directory looked at: what else than files lies in it
+        self._sizes: dict[str, int] = {}  # the real files in them
+        self._files: dict[str, Content] = {}  # the files as planned
+        self._whys: dict[str, str] = {}
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def _look(self, path: str) -> None:
+        directory = parent_path(path)
+        if directory in self._seen:
+            return
+        self._seen[directory] = set()
+        if not self.disk.is_directory(directory):
+            return
+        for name in self.disk.list_directory(directory):
+            at = join_path(directory, name)
+            if self.disk.is_regular(at):
+                size = self.disk.size(at)
+                self._sizes[at] = size
+                self._files[at] = (Extent(at, 0, size),) if size else ()
+            else:
+                self._seen[directory].add(name)
+
+    def content(self, path: str) -> Content:
+        """The extents of a file. Raises FileNotFoundError."""
+        self._look(path)
+        try:
+            return self._files[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path) from None
+
+    def open_file(self, path: str) -> PlannedFile:
+        """Open for reading. Raises FileNotFoundError."""
+        return PlannedFile(self.disk, path, self.content(path))
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        inside = join_path(path, "")
+        self._look(join_path(path, "."))
+        names = {file[len(inside) :] for file in self._files if file.startswith(inside) and "/" not in file[len(inside) :]}
+        return sorted(names | self._seen[parent_path(join_path(path, "."))])
+
+    def is_directory(self, path: str) -> bool:
+        """True for a directory, False for anything else or nothing."""
+        return self.disk.is_directory(path)
+
+    def exists(self, path: str) -> bool:
+        """True where something has that name."""
+        self._look(path)
+        return path in self._files or (path not in self._sizes and self.disk.exists(path))
+
+    def is_regular(self, path: str) -> bool:
+        """True for a plain file."""
+        self._look(path)
+        return path in self._files
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes. Raises FileNotFoundError."""
+        return content_size(self.content(path))
+
+    def file_id(self, path: str) -> int:
+        """The number of the real file under this name; 0 for one that is only planned."""
+        return self.disk.file_id(path) if self.disk.exists(path) else 0
+
+    def mtime_ms(self, path: str) -> int:
+        """When the real file was last modified, in ms since 1970; 0 for one that is only planned."""
+        content = self.content(path)
+        source = content[0].source if content else path
+        return self.disk.mtime_ms(source) if isinstance(source, str) and source in self._sizes else 0
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        size = self.size(path)
+        if size > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        file = self.open_file(path)
+        try:
+            return file.read_at(0, size)
+        finally:
+            file.close()
+
+    def free_bytes(self, path: str) -> int:
+        """How many bytes may still be written where `path` lies."""
+        return self.disk.free_bytes(path)
+
+    def device(self, path: str) -> int:
+        """A number that only paths on one file system have in common."""
+        return self.disk.device(path)
+
+    def is_locked(self, path: str) -> bool:
+        """True where another process holds a POSIX record lock on the file."""
+        return self.disk.is_locked(path)
+
+    # ----------------------------------------------------------------------------------------------------- changing
+
+    def explain(self, path: str, why: str) -> None:
+        """Say why `path` is about to change: one sentence without a full stop; a later one takes its place."""
+        self._whys[path] = why
+
+    def put(self, path: str, content: Content) -> None:
+        """Make `path` a file of these extents."""
+        self._look(path)
+        self._files[path] = join_extents(content)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Make `path` a file of these bytes; as on a real disk a temporary file beside it is used up."""
+        self._look(path)
+        self._files.pop(path + ".tmp", None)
+        self.put(path, (Extent(data, 0, len(data)),) if data else ())
+
+    def append(self, path: str, data: bytes | memoryview) -> None:
+        """Append to a file, created where it is missing."""
+        self._look(path)
+        self.put(path, (*self._files.get(path, ()), Extent(bytes(data), 0, len(data))))
+
+    def write_at(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of an existing file. Raises FileNotFoundError."""
+        content = self.content(path)
+        behind = slice_content(content, position + len(data), content_size(content))
+        self.put(path, (*slice_content(content, 0, position), Extent(data, 0, len(data)), *behind))
+
+    def restore(self, path: str) -> None:
+        """Let a file be as it really is again, there or not."""
+        self._look(path)
+        self._files.pop(path, None)
+        if path in self._sizes:
+            self._files[path] = (Extent(path, 0, self._sizes[path]),) if self._sizes[path] else ()
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut a file to `size` bytes, or extend it with zeros. Raises FileNotFoundError."""
+        content = self.content(path)
+        missing = size - content_size(content)
+        if missing > 0:
+            self.put(path, (*content, Extent(None, 0, missing)))
+        else:
+            self.put(path, slice_content(content, 0, size))
+
+    def cut_out(self, path: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Take byte ranges [start, end), sorted, out of a file. Raises FileNotFoundError."""
+        content = self.content(path)
+        kept: Content = ()
+        position = 0
+        for start, end in ranges:
+            kept += slice_content(content, position, start)
+            position = end
+        self.put(path, kept + slice_content(content, position, content_size(content)))
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename, replacing the target. Raises FileNotFoundError."""
+        self.put(target, self.content(source))
+        if source in self._whys:
+            self._whys.setdefault(target, self._whys[source])
+        del self._files[source]
+
+    def remove(self, path: str) -> None:
+        """Remove a file. Raises FileNotFoundError."""
+        self.content(path)
+        del self._files[path]
+
+    def flush(self, path: str) -> None:
+        """Nothing: what is only planned needs no flush."""
+
+    def flush_directory(self, path: str) -> None:
+        """Nothing, likewise."""
+
+    def _refuse(self, *_: object) -> None:
+        raise NotImplementedError("a planned disk changes files, nothing else")
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        """Never used in a plan: files keep their times where they keep their records."""
+        self._refuse()
+
+    def make_directory(self, path: str) -> None:
+        """Never used in a plan."""
+        self._refuse()
+
+    def remove_directory(self, path: str) -> None:
+        """Never used in a plan."""
+        self._refuse()
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """Never used in a plan: whoever carries it out takes the lock."""
+        self._refuse()
+        return None
+
+    # ------------------------------------------------------------------------------------------------------ outcome
+
+    def changes(self) -> list[Change]:
+        """What is to be done to the real files, by path."""
+        found: list[Change] = []
+        moved: set[str] = set()
+        for path in sorted(self._files):
+            content = self._files[path]
+            source = self._moved_from(path, content)
+            if source is not None:
+                moved.add(source)
+                found.append(self._change(RENAME, source, self._sizes[source], why_path=path, target=path))
+            found += self._changes_in_place(path, content, source or path)
+        for path in sorted(set(self._sizes) - set(self._files) - moved):
+            found.append(self._change(REMOVE, path, self._sizes[path]))
+        # A file that makes room for a renamed one goes as well.
+        for change in [change for change in found if change.kind == RENAME and change.target in self._sizes]:
+            found.append(self._change(REMOVE, change.target, self._sizes[change.target]))
+        return sorted(found, key=lambda change: (change.path, change.kind == RENAME))
+
+    def _change(self, kind: str, path: str, size: int, *, why_path: str | None = None, target: str = "") -> Change:
+        return Change(kind, path, self._whys.get(why_path or path, ""), size, target)
+
+    def _moved_from(self, path: str, content: Content) -> str | None:
+        """The real file, gone from its own name and wanted by no other, whose first bytes these are, or None."""
+        if len(content) != 1 or not isinstance(content[0].source, str) or content[0].start != 0:
+            return None
+        source = content[0].source
+        if source == path or source not in self._sizes or source in self._files:
+            return None
+        users = [at for at, used in self._files.items() if any(extent.source in (source, path) for extent in used)]
+        return source if users == [path] else None
+
+    def _changes_in_place(self, path: str, content: Content, source: str) -> list[Change]:
+        """What makes the real file `source`, by then called `path`, one of this content."""
+        real_size = self._sizes.get(source)
+        size = content_size(content)
+        if real_size is None:
+            return [self._change(WRITE, path, size)._replace(content=content)]
+        if real_size == size == 0:
+            # Above all .lock: a process that opens a file and closes it gives back the POSIX lock that it holds on it.
+            return []
+        if any(extent.source == source for extent in content) or (not content and path.endswith(".log")):
+            dropped = _dropped(content, source, real_size)
+            if dropped is not None:
+                return self._change_of_part(path, content, size, dropped, real_size)
+        elif size <= real_size and self._same_bytes(content, source):
+            if size == real_size:
+                return []
+            if is_zeros(self.disk, source, size, real_size):
+                return [self._change(TRUNCATE, path, size)._replace(dropped=((size, real_size),))]
+        return [self._change(WRITE, path, size)._replace(content=content, replaces=True, dropped=((0, real_size),))]
+
+    def _change_of_part(
+        self, path: str, content: Content, size: int, dropped: list[tuple[int, int]], real_size: int
+    ) -> list[Change]:
+        if not dropped and size == real_size:
+            return []
+        kind = TRUNCATE if dropped == [(size, real_size)] else REWRITE
+        return [self._change(kind, path, size)._replace(content=content, dropped=tuple(dropped))]
+
+    def _same_bytes(self, content: Content, source: str) -> bool:
+        """Whether the real file begins with these bytes."""
+        planned, real = PlannedFile(self.disk, source, content), self.disk.open_file(source)
+        try:
+            position, size = 0, planned.size()
+            while position < size:
+                wanted = min(limits.READ_CHUNK_BYTES, size - position)
+                if planned.read_at(position, wanted) != real.read_at(position, wanted):
+                    return False
+                position += wanted
+            return True
+        finally:
+            planned.close()
+            real.close()
+
+
+def is_zeros(disk: Disk, path: str, start: int, end: int) -> bool:
+    """Whether bytes [start, end) of a file are zeros, as far as it reaches. Raises OSError."""
+    file = disk.open_file(path)
+    try:
+        return zeros_follow(file, start, end)
+    finally:
+        file.close()

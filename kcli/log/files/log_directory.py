@@ -1,0 +1,451 @@
+"""What lies in a log directory: root files, partition directories, segments and the files beside them, by name alone.
+
+    directory                     recognised by                                      becomes
+    ----------------------------  -------------------------------------------------  --------------------------------
+    a log directory               meta.properties, a checkpoint, or directories       LogDirectory
+                                    with names of partitions in it, whatever files
+                                    of a partition are in its root
+    `<topic>-<partition>`         segment files in it, or its name                    PartitionDirectory
+    `__cluster_metadata-0`        its name                                            PartitionDirectory, is_metadata_log
+
+What names mean is told by kcli.format.file_names. Nothing but names is looked at, so a directory of any size is read in no
+time; the few readers of small files (topic id, checkpoints) are functions of their own. Every function raises OSError as the
+disk does. Paths stay as the caller typed them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format import limits
+from kcli.format.file_names import (
+    METADATA_TOPIC,
+    DirectoryState,
+    FileKind,
+    FileName,
+    FileState,
+    parse_file_name,
+    parse_partition_directory,
+)
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import FormatError
+from kcli.log.disk.port import Disk, base_name, join_path, parent_path
+
+if TYPE_CHECKING:
+    from kcli.format.uncleanable_partitions import UncleanablePartition
+
+_SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.PRODUCER_SNAPSHOT)
+PARTITION_KINDS = frozenset(
+    (
+        *_SEGMENT_KINDS,
+        FileKind.METADATA_SNAPSHOT,
+        FileKind.LEADER_EPOCH_CHECKPOINT,
+        FileKind.PARTITION_METADATA,
+        FileKind.QUORUM_STATE,
+    )
+)
+# What is wrong with a directory that `is_file_name`.
+DIRECTORY_NOT_FILE = "a directory, and Kafka has a file of this name: move it away"
+_ROOT_KINDS = frozenset(FileKind) - PARTITION_KINDS - {FileKind.UNKNOWN}
+# Root files that are not in a partition's directory by accident.
+_IDENTITY_KINDS = frozenset(
+    (
+        FileKind.META_PROPERTIES,
+        FileKind.RECOVERY_POINT_CHECKPOINT,
+        FileKind.LOG_START_OFFSET_CHECKPOINT,
+        FileKind.REPLICATION_CHECKPOINT,
+        FileKind.CLEANER_CHECKPOINT,
+    )
+)
+
+
+class FoundFile(NamedTuple):
+    """A file of a directory: where it lies and its name taken apart."""
+
+    path: str
+    parsed: FileName
+
+    @property
+    def name(self) -> str:
+        """The file's own name."""
+        return self.parsed.name
+
+    @property
+    def kind(self) -> FileKind:
+        """What its name says that it is, whatever suffix stands behind."""
+        return self.parsed.kind
+
+    @property
+    def base_offset(self) -> int:
+        """The offset in its name, or -1 where there is none."""
+        return -1 if self.parsed.base_offset is None else self.parsed.base_offset
+
+    @property
+    def state(self) -> FileState:
+        """CURRENT, or what its suffix says became of it."""
+        return self.parsed.state
+
+    @property
+    def is_current(self) -> bool:
+        """True for a name exactly as Kafka writes it, without a suffix."""
+        return self.parsed.is_regular and self.parsed.state is FileState.CURRENT
+
+
+class Segment(NamedTuple):
+    """A segment: its `.log` and the paths of what lies beside it under the same base offset, None where it is missing."""
+
+    base_offset: int
+    log: str
+    offset_index: str | None = None
+    time_index: str | None = None
+    transaction_index: str | None = None
+    snapshot: str | None = None
+
+
+class PartitionDirectory(NamedTuple):
+    """A partition's directory.
+
+    `topic` and `partition` come from its name; of a directory whose name is not Kafka's (`is_named` False) the topic is the
+    whole name and the partition -1. `segments` and `snapshots` (producer snapshots) are sorted by offset. `metadata_snapshots`
+    are the finished `.checkpoint` files of the metadata log. `others` is every other file, `directories` every directory in it.
+    """
+
+    path: str
+    topic: str
+    partition: int
+    state: DirectoryState
+    is_named: bool
+    segments: list[Segment]
+    snapshots: list[FoundFile]
+    metadata_snapshots: list[FoundFile]
+    others: list[FoundFile]
+    directories: list[str]
+
+    @property
+    def name(self) -> str:
+        """The directory's own name."""
+        return base_name(self.path)
+
+    @property
+    def is_metadata_log(self) -> bool:
+        """True for KRaft's `__cluster_metadata-0`."""
+        return self.topic == METADATA_TOPIC
+
+    def file(self, kind: FileKind) -> str | None:
+        """The path of the one file of a kind (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, QUORUM_STATE), or None."""
+        return next((file.path for file in self.others if file.kind is kind and file.is_current), None)
+
+    @property
+    def log_directory(self) -> str:
+        """The path of the log directory that it lies in."""
+        return parent_path(self.path)
+
+
+def is_file_name(name: str) -> bool:
+    """True for the name of a file that Kafka writes and opens: a directory of that name is in its way."""
+    parsed = parse_file_name(name)
+    return parsed.is_regular and parsed.kind is not FileKind.UNKNOWN and parsed.state is FileState.CURRENT
+
+
+def log_bytes(disk: Disk, partition: PartitionDirectory) -> int:
+    """The bytes of a partition's logs, as far as they can be told."""
+    total = 0
+    for segment in partition.segments:
+        try:
+            total += disk.size(segment.log)
+        except OSError:
+            continue
+    return total
+
+
+class LogDirectory(NamedTuple):
+    """A log directory: its partitions sorted by name, its own files, and the names of directories that are no partition's.
+
+    `unreadable` is one (path, sentence) for each partition's directory that could not be listed.
+    """
+
+    path: str
+    partitions: list[PartitionDirectory]
+    files: list[FoundFile]
+    other_directories: list[str]
+    unreadable: list[tuple[str, str]]
+
+    def file(self, kind: FileKind) -> str | None:
+        """The path of the one root file of a kind (META_PROPERTIES and so on), or None where it is missing."""
+        return next((file.path for file in self.files if file.kind is kind and file.is_current), None)
+
+
+class Checkpoints(NamedTuple):
+    """What the four offset checkpoints of a log directory say, each keyed by (topic, partition), values in offsets.
+
+    `problems` is one (path, sentence) for each that could not be read; its values are then missing.
+    """
+
+    recovery_points: dict[tuple[str, int], int]
+    log_start_offsets: dict[tuple[str, int], int]
+    high_watermarks: dict[tuple[str, int], int]
+    cleaner_offsets: dict[tuple[str, int], int]
+    problems: list[tuple[str, str]]
+
+
+def read_partition(disk: Disk, path: str) -> PartitionDirectory:
+    """List a partition's directory -> PartitionDirectory. Raises OSError where it cannot be listed."""
+    by_offset: dict[int, dict[FileKind, FoundFile]] = {}
+    others: list[FoundFile] = []
+    snapshots: list[FoundFile] = []
+    metadata_snapshots: list[FoundFile] = []
+    directories: list[str] = []
+    for name in disk.list_directory(path):
+        file = FoundFile(join_path(path, name), parse_file_name(name))
+        if disk.is_directory(file.path):
+            directories.append(name)
+        elif not file.is_current or file.kind not in (*_SEGMENT_KINDS, FileKind.METADATA_SNAPSHOT) or file.base_offset < 0:
+            others.append(file)
+        elif file.kind is FileKind.METADATA_SNAPSHOT:
+            metadata_snapshots.append(file)
+        else:
+            by_offset.setdefault(file.base_offset, {})[file.kind] = file
+            if file.kind is FileKind.PRODUCER_SNAPSHOT:
+                snapshots.append(file)
+    segments = []
+    for offset, found in sorted(by_offset.items()):
+        if FileKind.LOG in found:
+            beside = (found[kind].path if kind in found else None for kind in _SEGMENT_KINDS[1:])
+            segments.append(Segment(offset, found[FileKind.LOG].path, *beside))
+        else:
+            others += (file for file in found.values() if file.kind is not FileKind.PRODUCER_SNAPSHOT)
+    topic, partition, state, is_named = _directory_name(base_name(path))
+    return PartitionDirectory(
+        path, topic, partition, state, is_named, segments, snapshots, metadata_snapshots, others, directories
+    )
+
+
+def _directory_name(name: str) -> tuple[str, int, DirectoryState, bool]:
+    try:
+        parsed = parse_partition_directory(name)
+    except FormatError:
+        return name, -1, DirectoryState.CURRENT, False
+    return parsed.topic, parsed.partition, parsed.state, True
+
+
+def read_log_directory(disk: Disk, path: str) -> LogDirectory:
+    """List a log directory and the partitions in it -> LogDirectory. Raises OSError where it itself cannot be listed."""
+    partitions, files, others, unreadable = [], [], [], []
+    for name in disk.list_directory(path):
+        at = join_path(path, name)
+        if not disk.is_directory(at):
+            files.append(FoundFile(at, parse_file_name(name)))
+        elif not _directory_name(name)[3]:
+            others.append(name)
+        else:
+            try:
+                partitions.append(read_partition(disk, at))
+            except OSError as error:
+                unreadable.append((at, error.strerror or str(error)))
+    partitions.sort(key=lambda found: (found.topic, found.partition, found.state, found.path))
+    return LogDirectory(path, partitions, files, others, unreadable)
+
+
+def read_topic_id(disk: Disk, partition: PartitionDirectory) -> Uuid | None:
+    """The topic id in partition.metadata, None where that file is missing. Raises OSError, CorruptCheckpointError."""
+    from kcli.format.metadata_files import decode_partition_metadata
+
+    path = partition.file(FileKind.PARTITION_METADATA)
+    if path is None:
+        return None
+    return decode_partition_metadata(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).topic_id
+
+
+def read_checkpoints(disk: Disk, log_directory: str) -> Checkpoints:
+    """Read the four offset checkpoints of a log directory; a missing one has no values, a bad one is a problem."""
+    from kcli.format.checkpoint import decode_offset_checkpoint
+
+    problems: list[tuple[str, str]] = []
+
+    def read(kind: FileKind) -> dict[tuple[str, int], int]:
+        path = join_path(log_directory, kind.value)
+        if not disk.exists(path):
+            return {}
+        try:
+            return decode_offset_checkpoint(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).offsets()
+        except FormatError as error:
+            problems.append((path, error.message))
+        except OSError as error:
+            problems.append((path, f"the file cannot be read: {error.strerror or error}"))
+        return {}
+
+    return Checkpoints(
+        read(FileKind.RECOVERY_POINT_CHECKPOINT),
+        read(FileKind.LOG_START_OFFSET_CHECKPOINT),
+        read(FileKind.REPLICATION_CHECKPOINT),
+        read(FileKind.CLEANER_CHECKPOINT),
+        problems,
+    )
+
+
+def read_uncleanable_partitions(disk: Disk, log_directory: str) -> dict[tuple[str, int], UncleanablePartition]:
+    """What a broker of kcli has given up cleaning in a log directory; nothing without the file. Raises FormatError, OSError."""
+    from kcli.format.uncleanable_partitions import decode_uncleanable_partitions
+
+    path = join_path(log_directory, FileKind.UNCLEANABLE_PARTITIONS.value)
+    if not disk.exists(path):
+        return {}
+    found = decode_uncleanable_partitions(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
+    return {(one.topic, one.partition): one for one in found}
+
+
+def is_live(disk: Disk, log_directory: str) -> bool:
+    """True where a running broker holds the log directory at that path: its `.lock` is locked by another process."""
+    return disk.is_locked(join_path(log_directory, FileKind.LOCK.value))
+
+
+def is_partition_directory(disk: Disk, path: str) -> bool:
+    """True for the directory of a partition: it has a partition's files or name, and no sign of a log directory outweighs them.
+
+    A directory inside of a log directory that is named as a partition always is one.
+    """
+    names = disk.list_directory(path)
+    kinds = {parse_file_name(name).kind for name in names}
+    is_named = _directory_name(base_name(path))[3]
+    if is_named and _is_in_log_directory(disk, path):
+        return True
+    if not kinds & PARTITION_KINDS:
+        return is_named and not _has_log_directory_signs(disk, path, names, kinds)
+    signs = kinds & _ROOT_KINDS
+    if is_named and FileKind.LOG in kinds:
+        signs &= _IDENTITY_KINDS
+    return not signs and not any(_holds_partition(disk, join_path(path, name)) for name in names)
+
+
+def is_log_directory(disk: Disk, path: str) -> bool:
+    """True for a log directory: it has a log directory's own files, or directories named as partitions are.
+
+    What else is in its root is no matter: Kafka ignores files there.
+    """
+    if is_partition_directory(disk, path):
+        return False
+    names = disk.list_directory(path)
+    return _has_log_directory_signs(disk, path, names, {parse_file_name(name).kind for name in names})
+
+
+def _is_in_log_directory(disk: Disk, path: str) -> bool:
+    """Return True if the directory around a path has the files that a broker identifies a log directory by."""
+    try:
+        return any(parse_file_name(name).kind in _IDENTITY_KINDS for name in disk.list_directory(parent_path(path)))
+    except OSError:
+        return False
+
+
+def _holds_partition(disk: Disk, path: str) -> bool:
+    """Return True for a directory that is named as a partition and has a partition's files."""
+    if not _directory_name(base_name(path))[3] or not disk.is_directory(path):
+        return False
+    try:
+        return any(parse_file_name(name).kind in PARTITION_KINDS for name in disk.list_directory(path))
+    except OSError:
+        return False
+
+
+def _has_log_directory_signs(disk: Disk, path: str, names: list[str], kinds: set[FileKind]) -> bool:
+    if kinds & _ROOT_KINDS:
+        return True
+    return any(_directory_name(name)[3] and disk.is_directory(join_path(path, name)) for name in names)
+
+
+class Target(NamedTuple):
+    """What one path turned out to be: exactly one of `log_directory`, `partition` and `file` is set."""
+
+    path: str
+    log_directory: LogDirectory | None = None
+    partition: PartitionDirectory | None = None
+    file: FoundFile | None = None
+
+
+class PathProblem(NamedTuple):
+    """A path that is nothing that can be opened, and one sentence that says what it is instead."""
+
+    path: str
+    message: str
+
+
+def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[Target], list[PathProblem]]:
+    """Find out what paths are: files, partitions' directories, log directories, or patterns (`*`, `?`, `[..]`) of these.
+
+    -> targets in the order given, those of one pattern sorted and each path once; and the problems.
+    """
+    targets: list[Target] = []
+    problems: list[PathProblem] = []
+    seen: set[str] = set()
+    for path in paths:
+        for found in expand_pattern(disk, path):
+            if found in seen:
+                continue
+            seen.add(found)
+            try:
+                resolved = _resolve(disk, found)
+            except OSError as error:
+                resolved = PathProblem(found, f"{found}: {error.strerror or error}")
+            if isinstance(resolved, Target):
+                targets.append(resolved)
+            else:
+                problems.append(resolved)
+    return targets, problems
+
+
+def _resolve(disk: Disk, path: str) -> Target | PathProblem:
+    if not disk.exists(path):
+        return PathProblem(path, f"{path}: {why_missing(path)}")
+    if not disk.is_directory(path):
+        if not disk.is_regular(path):
+            return PathProblem(path, f"{path}: neither a plain file nor a directory (a pipe, socket, device or broken link)")
+        return Target(path, file=FoundFile(path, parse_file_name(base_name(path))))
+    if is_partition_directory(disk, path):
+        return Target(path, partition=read_partition(disk, path))
+    if is_log_directory(disk, path):
+        return Target(path, log_directory=read_log_directory(disk, path))
+    if is_file_name(base_name(path)):
+        return PathProblem(path, f"{path}: {DIRECTORY_NOT_FILE}")
+    what = "an empty directory" if not disk.list_directory(path) else "a directory with no file of Kafka's in it"
+    return PathProblem(
+        path,
+        f"{path}: {what}; a log directory has meta.properties or directories named <topic>-<partition>, "
+        "a partition's directory has .log files",
+    )
+
+
+def why_missing(path: str) -> str:
+    """Return what a command says of a path that does not exist; a path in which nothing matches is a pattern."""
+    pattern = " (nothing matches the pattern)" if _is_pattern(path) else ""
+    return f"there is no such file or directory{pattern}"
+
+
+def _is_pattern(path: str) -> bool:
+    return any(sign in path for sign in "*?[")
+
+
+def expand_pattern(disk: Disk, path: str) -> list[str]:
+    """The paths that a pattern matches, sorted; the path itself where it exists, is no pattern or matches nothing.
+
+    `*`, `?` and `[..]` match within one part of the path; names that begin with a dot only match a pattern that does.
+    """
+    if not _is_pattern(path) or disk.exists(path):
+        return [path]
+    found = ["/"] if path.startswith("/") else [""]
+    for part in path.strip("/").split("/"):
+        if not _is_pattern(part):
+            found = [at for at in (join_path(head, part) for head in found) if disk.exists(at)]
+            continue
+        matched = []
+        for head in found:
+            if head and not disk.is_directory(head):
+                continue
+            try:
+                names = disk.list_directory(head or ".")
+            except OSError:
+                continue
+            names = [name for name in names if not name.startswith(".") or part.startswith(".")]
+            matched += [join_path(head, name) for name in sorted(fnmatch.filter(names, part))]
+        found = matched
+    return found or [path]

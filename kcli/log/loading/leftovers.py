@@ -1,0 +1,149 @@
+"""What crashes leave in a partition's directory, and what a broker does about it before it looks at any segment.
+
+    left by                  files                                            what happens (Kafka: LogLoader)
+    -----------------------  -----------------------------------------------  ------------------------------------------
+    a deletion               *.deleted, but not of KRaft snapshots            removed
+    an unfinished cleaning   *.cleaned                                        removed, and every *.swap from the lowest
+      or split                                                                offset among them on: its swap had not
+                                                                              become valid
+    an unfinished swap       *.swap (complete: .cleaned files become .swap    every file whose offset lies from the
+                             only when all are written)                       lowest .log.swap to the end of the highest
+                                                                              goes, then each loses the suffix
+
+Everything in the range goes: segments, indexes, and producer snapshots too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name
+from kcli.format.java_integers import parse_integer
+from kcli.format.primitives import INT64_MAX
+from kcli.log.disk.load_disk import LoadDisk
+from kcli.log.disk.port import join_path
+from kcli.log.files.indexes import IndexSettings
+from kcli.log.loading.lost_offsets import offsets_in_segment
+from kcli.log.loading.recovering_segment import LogRefusedError, RecoveringSegment
+from kcli.log.loading.recovery_journal import LoadJournal
+from kcli.log.slices import Slices, at_once
+
+
+def finish_leftovers_in_slices(
+    disk: LoadDisk, directory: str, settings: IndexSettings, journal: LoadJournal | None = None
+) -> Slices[None]:
+    """Remove temporary files and finish swaps. Raises LogRefusedError where Kafka refuses to, and OSError."""
+    return _Leftovers(disk, directory, settings, journal or LoadJournal()).finish()
+
+
+finish_leftovers = at_once(finish_leftovers_in_slices)
+
+
+class _Leftovers:
+    def __init__(self, disk: LoadDisk, directory: str, settings: IndexSettings, journal: LoadJournal) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.settings = settings
+        self.journal = journal
+        self.removed: list[str] = []
+
+    def finish(self) -> Slices[None]:
+        swaps = yield from self._remove_temporary_files()
+        if self.removed:
+            self.journal.leftovers(self.removed, "files that a deletion, a cleaning or a split had left are removed")
+        lowest, end = self._range_of_swaps(swaps)
+        names = self._names()
+        for name in names:
+            offset = parse_integer(name.partition(".")[0], 64) if "." in name else None
+            if name not in swaps and offset is not None and lowest <= offset < end:
+                why = "a cleaned segment, complete as *.swap, takes its place"
+                if parse_file_name(name).kind is FileKind.LOG and self._ends_log_behind(offset, end, names):
+                    yield from self.journal.dropping(join_path(self.directory, name), offset, f"{why} and ends before it")
+                self._remove(name, why)
+        for name in swaps:
+            path = join_path(self.directory, name)
+            self.disk.explain(path, "an interrupted swap is finished")
+            self.disk.rename(path, path.removesuffix(FileState.SWAP.value))
+        if swaps:
+            self.journal.leftovers(swaps, "an interrupted swap of cleaned or split segments is finished")
+
+    def _bases(self, names: Iterable[str]) -> list[int]:
+        """The base offsets of the segments among these names."""
+        files = (parse_file_name(name) for name in names)
+        bases = (file.base_offset for file in files if file.kind is FileKind.LOG and file.state is FileState.CURRENT)
+        return [base for base in bases if base is not None]
+
+    def _ends_log_behind(self, base_offset: int, end_offset: int, names: Iterable[str]) -> bool:
+        """Whether a segment is the last one, and has records from an offset on."""
+        if base_offset < max(self._bases(names), default=base_offset):
+            return False
+        return offsets_in_segment(self.disk, self.directory, base_offset).end_offset > end_offset
+
+    def _is_only_copy(self, file: FileName) -> bool:
+        """Whether a *.swap or *.cleaned is a segment whose records no segment has, as far as its name tells."""
+        offset = file.base_offset
+        if file.kind is not FileKind.LOG or offset is None or not self.disk.size(join_path(self.directory, file.name)):
+            return False
+        floor = max((base for base in self._bases(self._names()) if base <= offset), default=None)
+        if floor is None:
+            return True
+        return floor != offset and offsets_in_segment(self.disk, self.directory, floor).end_offset <= offset
+
+    def _names(self) -> list[str]:
+        listed = self.disk.list_directory(self.directory)
+        return [name for name in listed if self.disk.is_regular(join_path(self.directory, name))]
+
+    def _remove(self, name: str, why: str) -> None:
+        path = join_path(self.directory, name)
+        if self.disk.exists(path):
+            self.disk.explain(path, why)
+            self.disk.remove(path)
+
+    def _remove_leftover(self, file: FileName, why: str) -> Slices[None]:
+        if file.state is not FileState.DELETED and self._is_only_copy(file):
+            yield from self.journal.dropping(join_path(self.directory, file.name), self._offset(file), why)
+        else:
+            self.removed.append(file.name)
+        self._remove(file.name, why)
+
+    def _remove_temporary_files(self) -> Slices[list[str]]:
+        """Step 1 -> the names of the *.swap files that are left."""
+        parsed = [parse_file_name(name) for name in self._names()]
+        for file in parsed:
+            if file.name.endswith(FileState.DELETED.value) and not file.name.endswith(".checkpoint.deleted"):
+                yield from self._remove_leftover(file, "it was about to be deleted")
+        cleaned = [file for file in parsed if file.name.endswith(FileState.CLEANED.value)]
+        lowest_cleaned = min((self._offset(file) for file in cleaned), default=None)
+        swaps = []
+        for file in parsed:
+            if not file.name.endswith(FileState.SWAP.value):
+                continue
+            if lowest_cleaned is not None and self._offset(file) >= lowest_cleaned:
+                why = "it belongs to a swap that was not complete: *.cleaned files are left"
+                yield from self._remove_leftover(file, why)
+            else:
+                self._offset(file)
+                swaps.append(file.name)
+        for file in cleaned:
+            yield from self._remove_leftover(file, "the cleaner was writing it")
+        return swaps
+
+    def _offset(self, file: FileName) -> int:
+        offset = parse_integer(file.name.partition(".")[0], 64)
+        if offset is None:
+            path = join_path(self.directory, file.name)
+            raise LogRefusedError("no offset stands in the name of this file", path)
+        return offset
+
+    def _range_of_swaps(self, swaps: Iterable[str]) -> tuple[int, int]:
+        """The offsets that the segments about to be swapped in stand for: [lowest, end)."""
+        lowest, end = INT64_MAX, -INT64_MAX - 1
+        for name in swaps:
+            file = parse_file_name(name)
+            if file.kind is FileKind.LOG:
+                base_offset = self._offset(file)
+                segment = RecoveringSegment(
+                    self.disk, self.directory, base_offset, self.settings, self.disk.explain, FileState.SWAP
+                )
+                lowest, end = min(lowest, base_offset), max(end, segment.read_next_offset())
+        return lowest, end

@@ -1,0 +1,393 @@
+"""What a broker does to a partition's directory when it starts: finish what a crash left undone, recover, know its producers.
+
+    step                          files (Kafka: LogLoader.load)
+    ----------------------------  --------------------------------------------------------------------------------------
+    1  remove leftovers           *.deleted (but not of KRaft snapshots); *.cleaned; *.swap from the lowest *.cleaned on
+    2  finish swaps               every file whose offset lies from the lowest .log.swap to the end of the highest goes,
+                                  then each *.swap loses its suffix
+    3  look at the segments       indexes without their .log go; a segment without .index, or with a .txnindex that cannot
+                                  be, is recovered
+    4  recover                    unless shut down cleanly: the segment of the recovery point and all behind; where one is
+                                  cut, all behind it go. A segment whose offsets outgrow its indexes is split
+    5  mind the log start offset  a log that ends before it is emptied
+    6  leader epochs              cut to [log start offset, log end offset)
+    7  producers                  snapshots that no segment starts at go, but for the last; the state is loaded from the
+                                  last snapshot left, or read from the batches, and saved at the log end offset
+
+Recovering a segment needs the producers at its base offset: snapshots above go, the last one left is loaded, the batches
+from there on are read. So a recovery writes a snapshot a segment, of which step 7 keeps those at which a segment starts.
+
+`load_log` works on a PlannedDisk and then decides only: its `changes()` are the plan, kcli.log.disk.file_changes carries it
+out; or on a LiveDisk, as a broker's start does (kcli.log.disk.load_disk). It does what Kafka does, not what would be best;
+LogRefusedError is Kafka's refusal to load the log. Two things differ on purpose: producers do not expire, and *.deleted
+files do not wait for file.delete.delay.ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from kcli.format import limits
+from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name, segment_file_name
+from kcli.format.metadata_files import decode_partition_metadata
+from kcli.format.primitives import INT32_MAX, CorruptIndexError, FormatError
+from kcli.log.disk.load_disk import LoadDisk
+from kcli.log.disk.planned_file import slice_content
+from kcli.log.disk.port import join_path
+from kcli.log.files.indexes import IndexAppender, IndexSettings
+from kcli.log.files.leader_epoch_cache import LeaderEpochCache, load_leader_epochs
+from kcli.log.loading.leftovers import finish_leftovers_in_slices
+from kcli.log.loading.producer_state_loader import rebuild_in_slices
+from kcli.log.loading.recovering_segment import (
+    LogRefusedError,
+    MissingIndexError,
+    OffsetOverflowError,
+    OffsetsGoBackError,
+    RecoveringSegment,
+)
+from kcli.log.loading.recovery_journal import Cut, LoadJournal
+from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.slices import Slices, finish
+
+_INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+_Result = TypeVar("_Result")
+
+
+class LoadSettings(NamedTuple):
+    """How a log is loaded; offsets are those of the checkpoint files of its log directory, 0 where they have none.
+
+    With `keeps_batches` the producers read out of the last segment stay as they are: with five batches each, of which a
+    snapshot has the last only. Kafka goes on from the snapshot, and does not know a client's older batches in flight again.
+    And a batch whose offset is torn costs itself, not its segment (RecoveringSegment.recover).
+    """
+
+    had_clean_shutdown: bool = False
+    log_start_offset: int = 0
+    recovery_point: int = 0
+    indexes: IndexSettings = IndexSettings()
+    keeps_batches: bool = False
+
+
+class LoadedLog(NamedTuple):
+    """A loaded log; `segments` are base offsets.
+
+    `recovery_point` is the offset up to which it may be trusted to be on the disk, `cut_segments` are the base offsets of
+    segments that lost bytes or went.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    segments: tuple[int, ...]
+    cut_segments: tuple[int, ...]
+    producers: ProducerStateManager
+    epochs: LeaderEpochCache
+
+
+def load_log(disk: LoadDisk, directory: str, settings: LoadSettings = LoadSettings()) -> LoadedLog:  # noqa: B008
+    """Load the log of a partition's directory as Kafka does -> LoadedLog; what it changes is noted on `disk`.
+
+    Raises LogRefusedError where Kafka refuses to load it, and OSError.
+    """
+    return finish(load_log_in_slices(disk, directory, settings))
+
+
+def load_log_in_slices(
+    disk: LoadDisk, directory: str, settings: LoadSettings, journal: LoadJournal | None = None
+) -> Slices[LoadedLog]:
+    """The same in slices, for a broker; `journal` takes what goes before it goes."""
+    return _LogLoader(disk, directory, settings, journal or LoadJournal()).load()
+
+
+class _LogLoader:
+    """All steps; `segments` by base offset, ascending."""
+
+    def __init__(self, disk: LoadDisk, directory: str, settings: LoadSettings, journal: LoadJournal) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.settings = settings
+        self.journal = journal
+        self.segments: dict[int, RecoveringSegment] = {}
+        self.cut_segments: list[int] = []
+        self.recovered: ProducerStateManager | None = None  # of the segment that was recovered last
+        self.epochs = LeaderEpochCache()
+
+    def load(self) -> Slices[LoadedLog]:
+        """All steps."""
+        epochs_path = join_path(self.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
+        self.disk.explain(epochs_path, "the leader epochs are those of the batches")
+        try:
+            self.epochs = load_leader_epochs(self.disk, self.directory)
+        except FormatError as error:
+            raise LogRefusedError(error.message, epochs_path) from error
+        names = self.disk.list_directory(self.directory)
+        self._check_snapshot_names(names)
+        self.journal.begin(self.disk, names)
+        yield from finish_leftovers_in_slices(self.disk, self.directory, self.settings.indexes, self.journal)
+        yield from self._retry_on_overflow(self._load_segments)
+        log_end_offset, recovery_point = yield from self._retry_on_overflow(self._recover_log)
+        loaded = yield from self._finish(log_end_offset, recovery_point)
+        self._check_partition_metadata()
+        return loaded
+
+    def _check_snapshot_names(self, names: Iterable[str]) -> None:
+        for name in names:
+            path = join_path(self.directory, name)
+            parsed = parse_file_name(name)
+            if parsed.kind is FileKind.PRODUCER_SNAPSHOT and parsed.state is FileState.CURRENT and parsed.base_offset is None:
+                raise LogRefusedError("no offset stands in the name of this snapshot", path)
+
+    def _check_partition_metadata(self) -> None:
+        path = join_path(self.directory, FileKind.PARTITION_METADATA.value)
+        if not self.disk.exists(path):
+            return
+        try:
+            decode_partition_metadata(self.disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
+        except FormatError as error:
+            raise LogRefusedError(error.message, path) from error
+
+    def _producer_state_manager(self) -> ProducerStateManager:
+        return ProducerStateManager(self.disk, self.directory, self.disk.explain, on_damaged=self.journal.damaged)
+
+    # -------------------------------------------------------------------------------------------------- 3: the segments
+
+    def _load_segments(self) -> Slices[None]:
+        self.segments.clear()
+        for name in self.disk.list_directory(self.directory):
+            path = join_path(self.directory, name)
+            file = parse_file_name(name)
+            if file.state is not FileState.CURRENT or not self.disk.is_regular(path):
+                continue
+            if file.kind in _INDEX_KINDS:
+                self._drop_orphan(file, path)
+            elif file.kind is FileKind.LOG:
+                if file.base_offset is None:
+                    raise LogRefusedError("no offset stands in the name of this segment", path)
+                yield from self._load_segment(file.base_offset)
+
+    def _drop_orphan(self, file: FileName, path: str) -> None:
+        if file.base_offset is None:
+            raise LogRefusedError("no offset stands in the name of this index", path)
+        segment_path = join_path(self.directory, segment_file_name(file.base_offset, FileKind.LOG))
+        if not self.disk.exists(segment_path) and self.disk.exists(path):
+            self.journal.orphan(path)
+            self.disk.explain(path, "the segment that it indexes is not there")
+            self.disk.remove(path)
+
+    def _load_segment(self, base_offset: int) -> Slices[None]:
+        segment = self._open(base_offset)
+        has_time_index = self.disk.exists(segment.time_index_path)
+        try:
+            segment.sanity_check(has_time_index=has_time_index)
+        except (MissingIndexError, CorruptIndexError) as error:
+            if isinstance(error, CorruptIndexError):
+                self.journal.damaged(segment.transaction_index_path, error.message)
+            elif self.settings.had_clean_shutdown or base_offset < self.settings.recovery_point:
+                self.journal.lost_index(segment.offset_index_path)
+            yield from self._recover_segment_or_refuse(segment)
+        self._add(segment)
+
+    def _open(self, base_offset: int) -> RecoveringSegment:
+        return RecoveringSegment(self.disk, self.directory, base_offset, self.settings.indexes, self.disk.explain)
+
+    def _add(self, segment: RecoveringSegment) -> None:
+        self.segments[segment.base_offset] = segment
+        self.segments = dict(sorted(self.segments.items()))
+
+    def _recover_segment(self, segment: RecoveringSegment, behind: Sequence[RecoveringSegment] | None = None) -> Slices[int]:
+        """Recover one segment -> how many bytes were cut off, with which those `behind` go; None: they stay."""
+
+        def before_cut(position: int, next_offset: int, why: str) -> Slices[None]:
+            yield from self._before_cut(Cut(segment, position, next_offset, why), behind)
+
+        self.journal.recovering(segment)
+        producers = self._producer_state_manager()
+        log_start_offset = self.settings.log_start_offset
+        yield from rebuild_in_slices(producers, self.segments, log_start_offset, segment.base_offset)
+        keeps_order = self.settings.keeps_batches
+        recovering = segment.recover(producers, self.epochs, keeps_order=keeps_order, before_cut=before_cut)
+        truncated_bytes = (yield from recovering).truncated_bytes
+        # So that recovering the next segment need not read this one again.
+        producers.take_snapshot()
+        self.recovered = producers
+        segment.close()
+        if truncated_bytes:
+            self.cut_segments.append(segment.base_offset)
+        return truncated_bytes
+
+    def _before_cut(self, cut: Cut, behind: Sequence[RecoveringSegment] | None) -> Slices[None]:
+        next_base = None
+        if behind is None:
+            files = (parse_file_name(name) for name in self.disk.list_directory(self.directory))
+            bases = (file.base_offset for file in files if file.kind is FileKind.LOG and file.state is FileState.CURRENT)
+            next_base = min((base for base in bases if base is not None and base > cut.segment.base_offset), default=None)
+        yield from self.journal.cut(cut, behind or (), next_base)
+
+    def _recover_segment_or_refuse(self, segment: RecoveringSegment) -> Slices[None]:
+        try:
+            yield from self._recover_segment(segment)
+        except OffsetsGoBackError as error:
+            raise LogRefusedError(error.message, segment.log_path, error.position, error.end_position) from error
+
+    # -------------------------------------------------------------------------------------------------- 4, 5: recovering
+
+    def _recover_log(self) -> Slices[tuple[int, int]]:
+        """Recover what is not known to be on the disk -> (log end offset, recovery point)."""
+        if not self.settings.had_clean_shutdown:
+            yield from self._recover_segments()
+        log_end_offset = yield from self._empty_if_it_ends_before_its_start()
+        if not self.segments:
+            self._add(self._open(self.settings.log_start_offset))
+        if log_end_offset is not None and self.settings.had_clean_shutdown:
+            return log_end_offset, log_end_offset
+        if log_end_offset is None:
+            log_end_offset = self._active.read_next_offset()
+        return log_end_offset, min(self.settings.recovery_point, log_end_offset)
+
+    @property
+    def _active(self) -> RecoveringSegment:
+        return self.segments[max(self.segments)]
+
+    def _recover_segments(self) -> Slices[None]:
+        recovery_point = self.settings.recovery_point
+        first = max((base for base in self.segments if base <= recovery_point), default=-(2**63))
+        unflushed = [segment for base, segment in self.segments.items() if base >= first]
+        for at, segment in enumerate(unflushed):
+            behind = unflushed[at + 1 :]
+            try:
+                truncated_bytes = yield from self._recover_segment(segment, behind)
+            except OffsetsGoBackError as error:
+                truncated_bytes = yield from self._empty_segment(segment, error, behind)
+            if truncated_bytes:
+                self._delete_segments(behind, "the segment before it was cut: what follows would leave a hole")
+                return
+
+    def _empty_segment(
+        self, segment: RecoveringSegment, error: OffsetsGoBackError, behind: Sequence[RecoveringSegment]
+    ) -> Slices[int]:
+        """Cut a segment whose offsets go back from its base offset on -> how many bytes went."""
+        found = segment.translate_offset(segment.base_offset)
+        if found is not None:
+            yield from self._before_cut(Cut(segment, found.position, segment.base_offset, error.message), behind)
+        truncated_bytes = segment.truncate_to(segment.base_offset)
+        segment.close()
+        self.cut_segments.append(segment.base_offset)
+        return truncated_bytes
+
+    def _delete_segments(self, segments: Iterable[RecoveringSegment], why: str) -> None:
+        producers = self._producer_state_manager()
+        for segment in segments:
+            self.cut_segments.append(segment.base_offset)
+            del self.segments[segment.base_offset]
+            for path in segment.paths:
+                if self.disk.exists(path):
+                    self.disk.explain(path, why)
+                    self.disk.remove(path)
+            producers.remove_snapshot(segment.base_offset, why)
+
+    def _empty_if_it_ends_before_its_start(self) -> Slices[int | None]:
+        """Step 5 -> the log end offset, None where there is no segment (any more)."""
+        if not self.segments:
+            return None
+        log_end_offset = self._active.read_next_offset()
+        log_start_offset = self.settings.log_start_offset
+        if log_end_offset >= log_start_offset:
+            return log_end_offset
+        segments = list(self.segments.values())
+        why = f"the log ends at offset {log_end_offset}, before its start at {log_start_offset}"
+        yield from self.journal.emptying(segments, why)
+        self._delete_segments(segments, why)
+        self.epochs.clear()
+        self._producer_state_manager().truncate_fully(log_start_offset)
+        return None
+
+    # ------------------------------------------------------------------------------------------- 4: offsets that outgrow
+
+    def _retry_on_overflow(self, step: Callable[[], Slices[_Result]]) -> Slices[_Result]:
+        """Run a step; where a segment's offsets outgrow its indexes split the segment, as often as needed, and run it anew."""
+        while True:
+            try:
+                return (yield from step())
+            except OffsetOverflowError as error:
+                self._split(error)
+
+    def _split(self, overflow: OffsetOverflowError) -> None:
+        """Replace a segment by several, each with offsets that fit its base offset."""
+        segment = self._open(overflow.base_offset)
+        refusal = LogRefusedError(overflow.message, segment.log_path, overflow.position, overflow.end_position)
+        if not segment.has_overflow():
+            raise refusal
+        parts: dict[int, tuple[int, int]] = {}  # by base offset: bytes [start, end) of the segment
+        base_offset = None
+        for batch in segment.batches():
+            first, last = batch.header.base_offset, batch.header.last_offset
+            if base_offset is None or not 0 <= last - base_offset <= INT32_MAX:
+                base_offset = first
+                if base_offset in parts or last < first:
+                    raise refusal
+                parts[base_offset] = (batch.position, batch.position)
+            parts[base_offset] = (parts[base_offset][0], batch.end_position)
+        if max((end for _, end in parts.values()), default=0) != segment.size_bytes:
+            raise refusal
+        content = self.disk.content(segment.log_path)
+        self.journal.split(segment.log_path, list(parts))
+        self._delete_split(segment, keeps_snapshot=segment.base_offset in parts)
+        for base_offset, (start, end) in parts.items():
+            path = join_path(self.directory, segment_file_name(base_offset, FileKind.LOG))
+            self.disk.explain(path, f"split off segment {segment.base_offset}, whose offsets outgrew its indexes")
+            self.disk.put(path, slice_content(content, start, end))
+            self._add(self._with_indexes(self._open(base_offset)))
+
+    def _with_indexes(self, segment: RecoveringSegment) -> RecoveringSegment:
+        """Give a new segment its indexes."""
+        appender = IndexAppender(segment.offset_index, segment.time_index, self.settings.indexes.interval_bytes)
+        for batch in segment.batches():
+            header = batch.header
+            appender.add(batch.position, header.size_bytes, header.last_offset, header.max_timestamp)
+        appender.close()
+        segment.close()
+        return segment
+
+    def _delete_split(self, segment: RecoveringSegment, *, keeps_snapshot: bool) -> None:
+        why = "its offsets outgrew its indexes: it was split"
+        self.segments.pop(segment.base_offset, None)
+        for path in segment.paths:
+            if self.disk.exists(path):
+                self.disk.explain(path, why)
+                self.disk.remove(path)
+        if not keeps_snapshot:
+            self._producer_state_manager().remove_snapshot(segment.base_offset, why)
+
+    # ------------------------------------------------------------------------------------------ 6, 7: epochs, producers
+
+    def _finish(self, log_end_offset: int, recovery_point: int) -> Slices[LoadedLog]:
+        settings = self.settings
+        self.epochs.truncate_from_end(log_end_offset)
+        self.epochs.truncate_from_start(settings.log_start_offset)
+        log_start_offset = max(settings.log_start_offset, min(self.segments))
+        recovery_point = max(recovery_point, log_start_offset)
+        kept = self.recovered if settings.keeps_batches else None
+        producers = kept or self._producer_state_manager()
+        producers.remove_stray_snapshots(self.segments)
+        yield from rebuild_in_slices(
+            producers,
+            self.segments,
+            log_start_offset,
+            log_end_offset,
+            reload_from_clean_shutdown=settings.had_clean_shutdown,
+        )
+        # What a broker opens of the active segment to append to it, and closes when it stops.
+        active = self._active
+        _ = active.offset_index, active.time_index
+        for segment in self.segments.values():
+            segment.close()
+        return LoadedLog(
+            log_start_offset,
+            log_end_offset,
+            recovery_point,
+            tuple(self.segments),
+            tuple(sorted(set(self.cut_segments))),
+            producers,
+            self.epochs,
+        )

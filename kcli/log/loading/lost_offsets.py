@@ -1,0 +1,111 @@
+"""Which offsets the bytes held that a recovery cuts off, as far as headers of batches show it.
+
+Most of these bytes are damaged, or were never written, so that no CRC speaks for them. A header is believed where another
+sign agrees with it:
+
+    sign                                                        of a header of
+    ----------------------------------------------------------  --------------------------
+    it begins at the offset that follows, and its last offset   format 2, also of a batch that the end of the file cuts off
+      delta is its record count less one
+    the next header begins above its last offset                any format
+
+A header below the offset that follows is a copy, or wrong. Headers alone are read, and only of what is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from struct import error as StructError
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format import limits
+from kcli.format.file_names import FileKind
+from kcli.format.index_entries import OffsetIndex
+from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.record_batch import HEADER, HEADER_BYTES, MAGIC, RecordBatch
+from kcli.log.disk.port import Disk, DiskFile, zeros_follow
+from kcli.log.log_segment import LogSegment
+from kcli.log.reading.header_walk import HeaderWalk
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
+
+
+class HeldOffsets(NamedTuple):
+    """The bytes held offsets below `end_offset`; `is_whole`: and none above, unless a header lies."""
+
+    end_offset: int
+    is_whole: bool
+
+
+def offsets_in_tail(disk: Disk, path: str, base_offset: int, position: int, next_offset: int) -> HeldOffsets:
+    """Return what bytes [position, end) of a segment held, where `next_offset` was to follow. Raises OSError."""
+    file = disk.open_file(path)
+    try:
+        return _walk(file, position, next_offset, base_offset + INT32_MAX)
+    finally:
+        file.close()
+
+
+def offsets_in_segment(disk: Disk, directory: str, base_offset: int) -> HeldOffsets:
+    """Return what a whole segment held: by its last index entry, where that is true, and the headers behind. Raises OSError."""
+    segment = LogSegment(directory, base_offset)
+    index = OffsetIndex.of(base_offset)
+    if disk.exists(segment.path(FileKind.INDEX)) and disk.size(segment.path(FileKind.INDEX)) <= limits.MAX_INDEX_FILE_BYTES:
+        index = segment.read_offset_index(disk)
+    file = disk.open_file(segment.log_path)
+    try:
+        if len(index):
+            offset, position = index.entry(len(index) - 1)
+            first = next(_headers(HeaderWalk(file, position, file.size())), None) if position >= 0 else None
+            if first is not None and base_offset <= first.base_offset <= first.last_offset == offset:
+                return _walk(file, position, first.base_offset, base_offset + INT32_MAX)
+        return _walk(file, 0, base_offset, base_offset + INT32_MAX)
+    finally:
+        file.close()
+
+
+def _walk(file: DiskFile, position: int, next_offset: int, most: int) -> HeldOffsets:
+    size = file.size()
+    walk = HeaderWalk(file, position, size)
+    before: RecordBatch | LegacyBatch | None = None  # not yet believed
+    for header in _headers(walk):
+        if before is not None and next_offset <= before.base_offset <= before.last_offset < header.base_offset <= most:
+            next_offset = before.last_offset + 1
+        before = None
+        if _is_next(header, next_offset, most):
+            next_offset = header.last_offset + 1
+        elif header.base_offset >= next_offset:
+            before = header
+    torn = _torn_header(file, walk.position, size)
+    if torn is not None and _is_next(torn, next_offset, most):
+        # Its length may lie, and what was to follow it may never have reached the file.
+        return HeldOffsets(torn.last_offset + 1, is_whole=False)
+    is_whole = before is None and zeros_follow(file, walk.position, size)
+    return HeldOffsets(next_offset, is_whole)
+
+
+def _headers(walk: HeaderWalk) -> Iterator[RecordBatch | LegacyBatch]:
+    """The headers up to one that cannot be read."""
+    with suppress(FormatError, StructError):
+        yield from walk.headers()
+
+
+def _is_next(header: RecordBatch | LegacyBatch, next_offset: int, most: int) -> bool:
+    """Whether a header of format 2 begins where it should and has as many offsets as records."""
+    return (
+        isinstance(header, RecordBatch)
+        and header.base_offset == next_offset
+        and 0 <= header.last_offset_delta == header.record_count - 1
+        and header.last_offset <= most
+    )
+
+
+def _torn_header(file: DiskFile, position: int, size: int) -> RecordBatch | None:
+    """The header at a byte from which on the file has no whole batch, None where it cannot be that of a torn one."""
+    data = file.read_at(position, HEADER_BYTES)
+    if len(data) < HEADER_BYTES:
+        return None
+    header = RecordBatch(position, *HEADER.unpack(data))
+    return header if header.magic == MAGIC and position + header.size_bytes > size else None

@@ -1,0 +1,399 @@
+"""One segment of a log: its batches, its three indexes, and what a broker does to it when it recovers a log.
+
+    operation          what it does (Kafka: LogSegment)
+    -----------------  ----------------------------------------------------------------------------------------------------
+    recover            rebuilds the indexes from the batches, applies them to producers and leader epochs, cuts the file at
+                       the first batch whose size or CRC is wrong; an offset that does not fit above the base offset in 31
+                       bits stops it (OffsetOverflowError), one that goes back in the index too (OffsetsGoBackError)
+    translate_offset   the batch with an offset, or the first behind it, by the offset index and a walk from there
+    read_next_offset   the offset behind the last batch, by the same way: a wrong index gives a wrong answer
+    truncate_to        cuts all from an offset on
+    sanity_check       what Kafka looks at before it trusts a segment: is the offset index there, are the offsets in the
+                       transaction index at or above the base offset
+
+Everything here does what Kafka does, its mistakes with damaged files included, and raises where Kafka throws; whoever wants
+to do better (inspect's repair) prepares the files first. Indexes are read when they are first asked for and written by
+`close`. A `.log` is read through a disk port, so that all of this can be tried on a PlannedDisk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from kcli.format.file_names import FileKind, FileState, segment_file_name
+from kcli.format.index_entries import AbortedTxn, OffsetIndex, TimeIndex, TransactionIndex
+from kcli.format.primitives import INT32_MAX, CorruptIndexError, CorruptRecordError, FormatError, InvalidRecordError
+from kcli.format.record_batch import RecordBatch
+from kcli.log.disk.port import Disk, join_path
+from kcli.log.files.indexes import (
+    IndexAppender,
+    IndexSettings,
+    close_index,
+    open_offset_index,
+    open_time_index,
+    open_transaction_index,
+)
+from kcli.log.files.leader_epoch_cache import LeaderEpochCache
+from kcli.log.loading.recovery_pass import IndexGoesBackError, RecoveryPass, is_torn_offset
+from kcli.log.producer_state_manager import ProducerStateManager
+from kcli.log.reading.batch_walk import first_offset, is_valid_for_kafka, read_marker, walk_batches
+from kcli.log.reading.log_reader import LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.slices import Slices
+
+# Batches that are no plain ones are taken one by one: about fifty microseconds each.
+ODD_BATCHES_PER_SLICE = 128
+
+
+class BatchFaultError(FormatError):
+    """A sound batch that cannot stay where it is; bytes [position, end_position) of its segment."""
+
+    def __init__(self, message: str, batch: LogBatch) -> None:
+        super().__init__(message, batch.position)
+        self.end_position = batch.end_position
+
+
+class OffsetOverflowError(BatchFaultError):
+    """A batch whose offset does not fit the segment of `base_offset`: below it, or more than 2**31 - 1 above it."""
+
+    def __init__(self, message: str, batch: LogBatch, base_offset: int) -> None:
+        super().__init__(message, batch)
+        self.base_offset = base_offset
+
+
+class OffsetsGoBackError(BatchFaultError):
+    """A batch whose index entry would not rise above the last one (Kafka: InvalidOffsetException)."""
+
+
+class MissingIndexError(FormatError):
+    """A segment without its offset index (Kafka: NoSuchFileException)."""
+
+
+class LogRefusedError(FormatError):
+    """Bytes at which Kafka gives up loading the log, so that a broker does not start with it.
+
+    `path` is the file; [position, end_position) are the bytes that stand in the way, or `position` is None where it is the
+    whole file.
+    """
+
+    def __init__(self, message: str, path: str, position: int | None = None, end_position: int | None = None) -> None:
+        super().__init__(message, position)
+        self.path = path
+        self.end_position = end_position
+
+
+class OffsetPosition(NamedTuple):
+    """A batch by its base offset, its first byte and its size."""
+
+    offset: int
+    position: int
+    size_bytes: int
+
+
+BeforeCut = Callable[[int, int, str], Slices[None]]
+
+
+def _cut_at_once(position: int, next_offset: int, why: str) -> Slices[None]:
+    """A `before_cut` that does nothing."""
+    yield from ()
+
+
+class RecoveredSegment(NamedTuple):
+    """What `recover` did: how many bytes it cut off at the end, and why, "" where it cut none."""
+
+    truncated_bytes: int
+    why: str
+
+
+class RecoveringSegment:
+    """The segment of `base_offset` in a partition's directory. `explain(path, why)` is told why a file is changed."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        settings: IndexSettings,
+        explain: Callable[[str, str], None] = lambda path, why: None,
+        state: FileState = FileState.CURRENT,
+    ) -> None:
+        self.base_offset = base_offset
+        self.settings = settings
+        self._disk = disk
+        self._explain = explain
+        self.log_path, self.offset_index_path, self.time_index_path, self.transaction_index_path = (
+            join_path(directory, segment_file_name(base_offset, kind, state))
+            for kind in (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+        )
+        if not disk.exists(self.log_path):
+            explain(self.log_path, "the log needs a segment to append to")
+            disk.append(self.log_path, b"")
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._transaction_index: TransactionIndex | None = None
+        if self.size_bytes > INT32_MAX:
+            message = f"the segment has {self.size_bytes} bytes, more than the {INT32_MAX} that Kafka opens"
+            raise LogRefusedError(message, self.log_path, INT32_MAX, self.size_bytes)
+
+    @property
+    def paths(self) -> tuple[str, str, str, str]:
+        """The paths of `.log`, `.index`, `.timeindex` and `.txnindex`; the last file may be missing."""
+        return self.log_path, self.offset_index_path, self.time_index_path, self.transaction_index_path
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the `.log`."""
+        return self._disk.size(self.log_path)
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The offset index, read when first asked for; a missing one is created."""
+        if self._offset_index is None:
+            self._offset_index = open_offset_index(self._disk, self.offset_index_path, self.base_offset, self.settings)
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index, read when first asked for; a missing one is created."""
+        if self._time_index is None:
+            self._time_index = open_time_index(self._disk, self.time_index_path, self.base_offset, self.settings)
+        return self._time_index
+
+    def close(self) -> None:
+        """Write the indexes that were opened, as Kafka leaves them when it is stopped; they are read anew when needed."""
+        for path, index in (
+            (self.offset_index_path, self._offset_index),
+            (self.time_index_path, self._time_index),
+            (self.transaction_index_path, self._transaction_index),
+        ):
+            if index is not None:
+                close_index(self._disk, path, index)
+        self._offset_index = self._time_index = self._transaction_index = None
+
+    def batches(self, position: int = 0, end: int | None = None) -> Iterator[LogBatch]:
+        """The batches of bytes [position, end) as Kafka walks them. Raises CorruptRecordError where Kafka does."""
+        with SegmentReader(self._disk, self.log_path, end=end) as reader:
+            yield from walk_batches(reader, position)
+
+    # --------------------------------------------------------------------------------------------------- finding offsets
+
+    def _batches_to_find(self, position: int) -> Iterator[LogBatch]:
+        """The batches from `position` on for a search; damage there makes Kafka give up."""
+        try:
+            yield from self.batches(position)
+        except FormatError as error:
+            raise LogRefusedError(error.message, self.log_path, error.position, self.size_bytes) from error
+
+    def translate_offset(self, offset: int) -> OffsetPosition | None:
+        """The batch that holds `offset` or is the first behind it; None where there is none."""
+        start = max(self.offset_index.lookup(offset).position, 0)
+        previous: OffsetPosition | None = None
+        previous_last = -1
+        for batch in self._batches_to_find(start):
+            with refusing(self, batch):
+                base_offset = first_offset(batch)
+            found = OffsetPosition(base_offset, batch.position, batch.header.size_bytes)
+            if base_offset == offset:
+                return found
+            if base_offset > offset:
+                return previous if previous is not None and previous_last >= offset else found
+            previous, previous_last = found, batch.header.last_offset
+        return previous if previous is not None and previous_last >= offset else None
+
+    def read_next_offset(self) -> int:
+        """The offset behind the last batch; the base offset in an empty segment."""
+        start = self.translate_offset(self.offset_index.last_offset)
+        next_offset = self.base_offset
+        if start is not None:
+            for batch in self._batches_to_find(start.position):
+                next_offset = batch.header.next_offset
+        return next_offset
+
+    def fits(self, offset: int) -> bool:
+        """Whether an offset can stand in the indexes of the segment."""
+        return 0 <= offset - self.base_offset <= INT32_MAX
+
+    def has_overflow(self) -> bool:
+        """Whether the last batch's last offset does not fit the indexes."""
+        next_offset = self.read_next_offset()
+        return next_offset > self.base_offset and not self.fits(next_offset - 1)
+
+    # -------------------------------------------------------------------------------------------------------- recovering
+
+    def sanity_check(self, *, has_time_index: bool) -> None:
+        """Kafka's look at a segment before it trusts it. Raises MissingIndexError, CorruptIndexError and LogRefusedError."""
+        if not self._disk.exists(self.offset_index_path):
+            raise MissingIndexError(f"{self.offset_index_path}: the offset index is missing")
+        if not has_time_index:
+            self._explain(self.time_index_path, "the time index is missing")
+            self._disk.write_file(self.time_index_path, b"")
+        index = open_transaction_index(self._disk, self.transaction_index_path, self.base_offset)
+        if index is None:
+            return
+        try:
+            index.sanity_check(self.transaction_index_path)
+        except CorruptIndexError:
+            raise
+        except FormatError as error:
+            raise LogRefusedError(error.message, self.transaction_index_path) from error
+
+    def recover(
+        self,
+        producers: ProducerStateManager,
+        epochs: LeaderEpochCache,
+        *,
+        keeps_order: bool = False,
+        before_cut: BeforeCut = _cut_at_once,
+    ) -> Slices[RecoveredSegment]:
+        """Rebuild the indexes and cut the file behind its last sound batch, applying the batches to producers and epochs.
+
+        The CRC does not cover a batch's offset, which a write that is torn at a sector may leave 0. Kafka gives up the whole
+        segment then, or lets the log end at that offset; with `keeps_order` such a batch is not sound, and all before it stays.
+        Whatever else goes back in offsets is as in Kafka. `before_cut(position, next_offset, why)` is done before the file is
+        cut at a byte, behind which the offset would be the next one.
+        `producers` must hold the state at the base offset. Raises OffsetOverflowError, OffsetsGoBackError, LogRefusedError.
+        """
+        self._offset_index = OffsetIndex.of(self.base_offset)
+        self._time_index = TimeIndex.of(self.base_offset)
+        self._transaction_index = None
+        if self._disk.exists(self.transaction_index_path):
+            self._transaction_index = TransactionIndex(self.base_offset, [])
+        indexes = IndexAppender(self._offset_index, self._time_index, self.settings.interval_bytes)
+        for path in (self.offset_index_path, self.time_index_path, self.transaction_index_path):
+            self._explain(path, "rebuilt from the batches of its segment")
+        valid_bytes, next_offset, why = yield from self._recover_batches(indexes, producers, epochs, keeps_order)
+        truncated_bytes = self.size_bytes - valid_bytes
+        if truncated_bytes:
+            yield from before_cut(valid_bytes, next_offset, why)
+            self._explain(self.log_path, why)
+            self._disk.truncate(self.log_path, valid_bytes)
+        try:
+            indexes.close()
+        except FormatError as error:
+            raise self._goes_back(error) from error
+        return RecoveredSegment(truncated_bytes, why if truncated_bytes else "")
+
+    def _goes_back(self, error: FormatError) -> OffsetsGoBackError:
+        """Return the error for a last time index entry that goes back: it names the first batch whose offset does."""
+        found: LogBatch | None = None
+        highest = -1
+        for batch in self.batches():
+            found = batch
+            if batch.header.last_offset <= highest:
+                break
+            highest = batch.header.last_offset
+        if found is None:
+            raise error  # there is no entry without a batch
+        return OffsetsGoBackError(error.message, found)
+
+    def _recover_batches(
+        self, indexes: IndexAppender, producers: ProducerStateManager, epochs: LeaderEpochCache, keeps_order: bool
+    ) -> Slices[tuple[int, int, str]]:
+        """Apply the batches -> (how many bytes of them are sound, the offset behind these, why the rest is not)."""
+        valid_bytes = odd_batches = 0
+        scanner = RecordScanner(16)
+        with SegmentReader(self._disk, self.log_path) as reader:
+            plain = RecoveryPass(reader, self.base_offset, indexes, producers, epochs, keeps_order=keeps_order)
+            try:
+                while True:
+                    valid_bytes = yield from plain.run(valid_bytes)
+                    batch = next(walk_batches(reader, valid_bytes), None)
+                    odd_batches += 1
+                    if odd_batches % ODD_BATCHES_PER_SLICE == 0:
+                        yield
+                    if batch is None:
+                        return (
+                            valid_bytes,
+                            plain.next_offset,
+                            f"the last {self.size_bytes - valid_bytes} bytes are no whole batch",
+                        )
+                    if not is_valid_for_kafka(batch):
+                        offset = batch.header.base_offset
+                        why = f"the batch at byte {batch.position} (offset {offset}) has a wrong CRC"
+                        return valid_bytes, plain.next_offset, why
+                    if plain.least_offset is not None:
+                        if is_torn_offset(batch.header.base_offset, plain.least_offset, batch.position):
+                            why = f"the offset of the batch at byte {batch.position} was not written whole"
+                            return valid_bytes, plain.next_offset, why
+                        plain.least_offset = batch.header.last_offset + 1
+                    self._recover_indexes(batch, indexes)
+                    valid_bytes += batch.header.size_bytes
+                    plain.next_offset = batch.header.last_offset + 1
+                    if isinstance(batch.header, RecordBatch):
+                        self._recover_epochs(batch.header, epochs)
+                        self._update_producers(batch, batch.header, producers, scanner)
+            except IndexGoesBackError as error:
+                found = reader.batch_at(error.position or 0)
+                if not isinstance(found, LogBatch):
+                    raise OSError(f"{self.log_path}: the file shrank while it was read") from error
+                raise OffsetsGoBackError(error.message, found) from error
+            except CorruptRecordError as error:
+                return valid_bytes, plain.next_offset, error.message
+            except InvalidRecordError as error:
+                return valid_bytes, plain.next_offset, f"the marker before byte {valid_bytes} cannot be read: {error.message}"
+
+    def _recover_indexes(self, batch: LogBatch, indexes: IndexAppender) -> None:
+        header = batch.header
+        if not self.fits(header.last_offset):
+            message = f"offset {header.last_offset} does not fit a segment of base offset {self.base_offset}"
+            raise OffsetOverflowError(message, batch, self.base_offset)
+        try:
+            indexes.add(batch.position, header.size_bytes, header.last_offset, header.max_timestamp)
+        except FormatError as error:
+            raise OffsetsGoBackError(error.message, batch) from error
+
+    @staticmethod
+    def _recover_epochs(header: RecordBatch, epochs: LeaderEpochCache) -> None:
+        latest = epochs.latest_epoch
+        if header.partition_leader_epoch >= 0 and (latest is None or header.partition_leader_epoch > latest):
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+
+    def _update_producers(
+        self, batch: LogBatch, header: RecordBatch, producers: ProducerStateManager, scanner: RecordScanner
+    ) -> None:
+        if header.has_producer:
+            info = producers.prepare_update(header.producer_id)
+            # Where a log is recovered Kafka catches an InvalidRecordException, and nothing else.
+            with refusing(self, batch, passing=InvalidRecordError):
+                completed = info.append(header, read_marker(batch, scanner) if header.is_control else None)
+                producers.update(info)
+                if completed is not None:
+                    if completed.is_aborted:
+                        last_stable_offset = producers.last_stable_offset(completed)
+                        self._add_aborted(AbortedTxn(0, *completed[:3], last_stable_offset))
+                    producers.complete(completed)
+        producers.map_end_offset = header.next_offset
+
+    def _add_aborted(self, txn: AbortedTxn) -> None:
+        if self._transaction_index is None:
+            self._transaction_index = TransactionIndex(self.base_offset, [])
+        self._transaction_index.append(txn)
+
+    def truncate_to(self, offset: int) -> int:
+        """Cut batches and index entries from `offset` on -> how many bytes went; none where no batch reaches that far."""
+        found = self.translate_offset(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        if self._transaction_index is not None:
+            aborted = self._transaction_index.aborted
+            kept = next((slot for slot, txn in enumerate(aborted) if txn.last_offset >= offset), len(aborted))
+            del aborted[kept:]
+        if found is None:
+            return 0
+        truncated_bytes = self.size_bytes - found.position
+        self._explain(self.log_path, f"its offsets do not rise: all from offset {offset} on is cut")
+        self._disk.truncate(self.log_path, found.position)
+        return truncated_bytes
+
+
+@contextmanager
+def refusing(segment: RecoveringSegment, batch: LogBatch, passing: type[FormatError] | tuple[()] = ()) -> Iterator[None]:
+    """Turn what is wrong with a batch into a LogRefusedError that names its bytes; errors of type `passing` stay."""
+    try:
+        yield
+    except passing:
+        raise
+    except FormatError as error:
+        raise LogRefusedError(error.message, segment.log_path, batch.position, batch.end_position) from error

@@ -1,0 +1,331 @@
+"""What the load of a log takes out of it: each removal is kept, where that is asked for, and reported, before it is done.
+
+    removal                                               level  kept  Kafka's line
+    ----------------------------------------------------  -----  ----  ---------------------------------------------------
+    the end of a segment                                  WARN   yes   Corruption found in segment, truncating to offset
+      zeros, and nothing says that records were there     INFO   no    the same
+    the segments behind a cut                             WARN   yes   Deleting segments as part of log recovery (INFO)
+    a log that ends before its start offset               WARN   yes   Deleting all segments because logEndOffset is smaller
+    a *.swap or *.cleaned that alone has its records      WARN   yes   Deleting stray temporary file (INFO)
+    other leftovers of deletions, cleanings and splits    INFO   no    the same
+    a segment that is split, and loses nothing            INFO   no    Segment should be split
+    an index whose segment is not there                   WARN   no    Found an orphaned index file
+    an .index that was lost (not one never written)       ERROR  no    Could not find offset index file
+    a .txnindex or a .snapshot that is damaged            WARN   no    Found a corrupted index file; Failed to load snapshot
+
+The lines name the partition, the segment's file, the byte, the bytes, the offsets that are lost, and why. The lost offsets
+begin behind the last sound batch. They end where the next segment begins, else where the headers of what is cut
+(lost_offsets), the names of the snapshots, the high watermark or the recovery point say that the log had reached.
+
+What is to be kept goes to a quarantine.Quarantine, and is on its device before the load goes on. Where that fails
+the load fails, with nothing removed. Later segments are kept before the first one is cut: if they were still there behind a
+segment that is sound again, the next start would see a hole and not know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format.file_names import FileKind, parse_file_name
+from kcli.log.disk.load_disk import LoadDisk
+from kcli.log.disk.planned_disk import REMOVE, TRUNCATE, Change, is_zeros
+from kcli.log.disk.port import Disk, base_name, parent_path
+from kcli.log.loading.lost_offsets import HeldOffsets, offsets_in_segment, offsets_in_tail
+from kcli.log.loading.recovering_segment import RecoveringSegment
+from kcli.log.report_line import FailureLine, Line, WarningLine
+from kcli.log.slices import Slices
+
+if TYPE_CHECKING:
+    from kcli.log.files.quarantine import Quarantine
+
+QUARANTINE_KEY = "kcli.recovery.quarantine.dir"
+_MOST_NAMES = 6
+
+
+class KnownOffsets(NamedTuple):
+    """What the checkpoints of the log directory say of a log; 0 where they have no line for it."""
+
+    high_watermark: int = 0
+    recovery_point: int = 0
+
+
+class Cut(NamedTuple):
+    """The end of a segment that is to go, from a byte on; behind it `next_offset` would have been the next one."""
+
+    segment: RecoveringSegment
+    position: int
+    next_offset: int
+    why: str
+
+
+class LoadJournal:
+    """A journal that neither reports nor keeps anything: for a plan, whose changes are the report."""
+
+    def begin(self, disk: LoadDisk, names: Iterable[str]) -> None:
+        """The load of the directory of these names begins, on this disk; once more where it becomes a plan."""
+
+    def recovering(self, segment: RecoveringSegment) -> None:
+        """A segment is about to be read."""
+
+    def cut(self, cut: Cut, behind: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
+        """A segment is about to be cut; the ones of `behind` are about to go with it, or `next_base` follows and stays."""
+        yield from ()
+
+    def emptying(self, segments: Sequence[RecoveringSegment], why: str) -> Slices[None]:
+        """All segments are about to go."""
+        yield from ()
+
+    def dropping(self, path: str, base_offset: int, why: str) -> Slices[None]:
+        """A file that alone holds its records is about to go, and no segment."""
+        yield from ()
+
+    def leftovers(self, names: Sequence[str], what: str) -> None:
+        """Files of unfinished work that hold no records of their own are about to go, or to take their places."""
+
+    def split(self, path: str, base_offsets: Sequence[int]) -> None:
+        """A segment is about to become several, whose offsets fit their indexes."""
+
+    def orphan(self, path: str) -> None:
+        """An index whose segment is not there is about to go."""
+
+    def lost_index(self, path: str) -> None:
+        """An .index that a broker had written is not there: it is about to be rebuilt."""
+
+    def damaged(self, path: str, why: str) -> None:
+        """A damaged file is about to be rebuilt from the log."""
+
+
+class RecoveryCounts:
+    """What the recovery of the logs of a log directory has read and cut so far."""
+
+    def __init__(self) -> None:
+        self.segments = 0
+        self.bytes_read = 0
+        self.bytes_removed = 0
+
+
+class RecoveryJournal(LoadJournal):
+    """The journal of one partition's load in a broker; `report` takes the lines, `quarantine` what is removed."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        known: KnownOffsets,
+        report: Callable[[str], None],
+        quarantine: Quarantine | None = None,
+        counts: RecoveryCounts | None = None,
+    ) -> None:
+        self._name = f"{topic}-{partition}"
+        self._fields: dict[str, object] = {"topic": topic, "partition": partition}
+        self._known = known
+        self._report = report
+        self._quarantine = quarantine
+        self._counts = counts or RecoveryCounts()
+        self._disk: LoadDisk | None = None
+        self._known_end = 0
+        self._reported_end = 0  # up to where lost offsets at the log's end are reported
+
+    def begin(self, disk: LoadDisk, names: Iterable[str]) -> None:
+        """See LoadJournal. A snapshot's name is an offset that the log had reached."""
+        self._disk = disk
+        files = (parse_file_name(name) for name in names)
+        snapshots = (file.base_offset or 0 for file in files if file.kind is FileKind.PRODUCER_SNAPSHOT)
+        self._known_end = max(self._known_end, *self._known, *snapshots)
+
+    def recovering(self, segment: RecoveringSegment) -> None:
+        """See LoadJournal."""
+        self._counts.segments += 1
+        self._counts.bytes_read += segment.size_bytes
+
+    # --------------------------------------------------------------------------------------------------------- removals
+
+    def cut(self, cut: Cut, behind: Sequence[RecoveringSegment], next_base: int | None) -> Slices[None]:
+        """See LoadJournal. Raises OSError where the bytes cannot be kept."""
+        segment, position, next_offset, why = cut
+        path, size = segment.log_path, segment.size_bytes
+        following = behind[0].base_offset if behind else next_base
+        if following is not None and following >= next_offset:
+            held = HeldOffsets(following, is_whole=True)
+        else:
+            held = self._at_log_end(offsets_in_tail(self._opened, path, segment.base_offset, position, next_offset))
+        is_zero = is_zeros(self._opened, path, position, size)
+        kept = "" if is_zero else (yield from self._keep_part(path, position, size, why))
+        removal = (yield from self._removal(behind, "they are behind that cut", next_offset)) if behind else None
+        text = f"{self._name}: recovery cuts {path} at byte {position}, {_bytes(size - position)}: {why}"
+        if is_zero and held.end_offset <= next_offset:
+            self._report(Line(f"{text}; no offset is lost", path=path, position=position, **self._fields))
+        else:
+            ending = "" if next_base is not None else self._below(next_offset)
+            ending = f"; {ending}" if ending else ""
+            fields = self._fields_of_loss(path, size - position, why, next_offset, held, kept)
+            self._report(WarningLine(f"{text}; {_lost(next_offset, held)}{ending}{_kept(kept)}", position=position, **fields))
+        if removal is not None:
+            self._report(removal)
+
+    def emptying(self, segments: Sequence[RecoveringSegment], why: str) -> Slices[None]:
+        """See LoadJournal. Raises OSError where the bytes cannot be kept."""
+        self._report((yield from self._removal(segments, why, segments[0].base_offset)))
+
+    def _removal(self, segments: Sequence[RecoveringSegment], why: str, log_end_offset: int) -> Slices[WarningLine]:
+        """Keep segments that are about to go, the last one first -> the line about them; the log will end at that offset."""
+        first, last = segments[0], segments[-1]
+        lost_from = max(first.base_offset, log_end_offset)
+        directory = parent_path(last.log_path)
+        held = self._at_log_end(offsets_in_segment(self._opened, directory, last.base_offset))
+        size = sum(segment.size_bytes for segment in segments)
+        kept = yield from self._keep_files([segment.log_path for segment in segments], why, size)
+        paths = (
+            first.log_path if first is last else f"{first.log_path} to {base_name(last.log_path)} ({len(segments)} segments)"
+        )
+        text = f"{self._name}: recovery removes {paths}, {_bytes(size)}: {why}; {_lost(lost_from, held)}{_kept(kept)}"
+        fields = self._fields_of_loss(first.log_path, size, why, lost_from, held, kept)
+        return WarningLine(text, segments=len(segments), **fields)
+
+    def dropping(self, path: str, base_offset: int, why: str) -> Slices[None]:
+        """See LoadJournal. Raises OSError where the bytes cannot be kept."""
+        held = offsets_in_tail(self._opened, path, base_offset, 0, base_offset)
+        size = self._opened.size(path)
+        kept = yield from self._keep_files([path], why, size)
+        text = f"{self._name}: recovery removes {path}, {_bytes(size)}: {why}; {_lost(base_offset, held)}{_kept(kept)}"
+        self._report(WarningLine(text, **self._fields_of_loss(path, size, why, base_offset, held, kept)))
+
+    def _fields_of_loss(
+        self, path: str, size: int, why: str, first_offset: int, held: HeldOffsets, kept: str
+    ) -> dict[str, object]:
+        self._counts.bytes_removed += size
+        fields: dict[str, object] = {**self._fields, "path": path, "bytes": size, "error": why}
+        if held.end_offset > first_offset:
+            fields |= {"first_lost_offset": first_offset, "last_lost_offset": held.end_offset - 1}
+        return fields | ({"kept_in": kept} if kept else {})
+
+    # --------------------------------------------------------------------------------------------------------- keeping
+
+    def _keep_part(self, path: str, start: int, end: int, why: str) -> Slices[str]:
+        """Keep a byte range -> where, "" where nothing is to be kept."""
+        if self._quarantine is None:
+            return ""
+        with self._must_keep(path, end - start, self._quarantine):
+            self._quarantine.announce([Change(TRUNCATE, path, why, start, dropped=((start, end),))])
+            return (yield from self._quarantine.copy_in_slices(self._opened, path, (start, end)))
+
+    def _keep_files(self, paths: Sequence[str], why: str, size: int) -> Slices[str]:
+        """Keep whole files, the last one first -> where, "" where nothing is to be kept."""
+        if self._quarantine is None:
+            return ""
+        with self._must_keep(paths[0], size, self._quarantine):
+            self._quarantine.announce([Change(REMOVE, path, why, self._opened.size(path)) for path in paths])
+            kept = ""
+            for path in reversed(paths):
+                if self._opened.is_planned:
+                    kept = yield from self._quarantine.copy_in_slices(self._opened, path)
+                else:
+                    kept = yield from self._quarantine.move_in_slices(path)
+            return kept if len(paths) == 1 else parent_path(kept)
+
+    @staticmethod
+    @contextmanager
+    def _must_keep(path: str, size: int, quarantine: Quarantine) -> Iterator[None]:
+        """Turn an error into a sentence, with which the log directory fails."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                f"recovery has to remove {_bytes(size)} of {path} and cannot keep them in {quarantine.folder}: "
+                f"{error.strerror or error}; nothing was removed: make room there, or change {QUARANTINE_KEY}"
+            ) from error
+
+    # -------------------------------------------------------------------------------------------------------- evidence
+
+    @property
+    def _opened(self) -> LoadDisk:
+        if self._disk is None:
+            raise ValueError("a journal is begun before it is written to")
+        return self._disk
+
+    def _at_log_end(self, held: HeldOffsets) -> HeldOffsets:
+        """What the last bytes of a log held: what is known of its end may be more than they show."""
+        self._reported_end = max(held.end_offset, self._known_end)
+        return held if held.end_offset >= self._known_end else HeldOffsets(self._known_end, is_whole=False)
+
+    def _below(self, end_offset: int) -> str:
+        """The part of a sentence that names the checkpoints above an offset at which the log ends; "" for none."""
+        checkpoints = (("high watermark", "committed"), ("recovery point", "flushed"))
+        above = [
+            (f"the {name} {offset}", done)
+            for (name, done), offset in zip(checkpoints, self._known, strict=True)
+            if offset > end_offset
+        ]
+        if not above:
+            return ""
+        names, done = (" and ".join(words) for words in zip(*above, strict=True))
+        return f"the log ends at offset {end_offset}, below {names}: records up to there had been {done}"
+
+    def loaded(self, log_end_offset: int) -> None:
+        """Report records that are missing though nothing was removed now: a file that is lost, or ends early."""
+        known_end = max(self._known_end, *self._known)
+        if known_end <= max(log_end_offset, self._reported_end):
+            return
+        missing = _lost(log_end_offset, HeldOffsets(known_end, is_whole=False))
+        named = f"the log ends at offset {log_end_offset}, below {known_end}, by which a snapshot of it is named"
+        fields = {**self._fields, "first_lost_offset": log_end_offset, "last_lost_offset": known_end - 1}
+        self._report(WarningLine(f"{self._name}: {self._below(log_end_offset) or named}; {missing}", **fields))
+
+    # ------------------------------------------------------------------------------------------- what holds no records
+
+    def leftovers(self, names: Sequence[str], what: str) -> None:
+        """See LoadJournal."""
+        shown = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
+        self._report(Line(f"{self._name}: {what}: {shown}", files=len(names), **self._fields))
+
+    def split(self, path: str, base_offsets: Sequence[int]) -> None:
+        """See LoadJournal."""
+        parts = ", ".join(map(str, base_offsets))
+        text = f"{self._name}: {path} is split, since its offsets outgrew its indexes: into the segments of offsets {parts}"
+        self._report(Line(text, path=path, segments=len(base_offsets), **self._fields))
+
+    def orphan(self, path: str) -> None:
+        """See LoadJournal."""
+        why = "the segment that it indexes is not there"
+        self._report(WarningLine(f"{self._name}: {path} is removed: {why}", path=path, error=why, **self._fields))
+
+    def lost_index(self, path: str) -> None:
+        """See LoadJournal."""
+        why = "the offset index is not there"
+        text = f"{self._name}: {path}: {why}: the segment is read, and its indexes are rebuilt"
+        self._report(FailureLine(text, path=path, error=why, **self._fields))
+
+    def damaged(self, path: str, why: str) -> None:
+        """See LoadJournal."""
+        text = f"{self._name}: {path} is damaged and is rebuilt from the log: {why}"
+        self._report(WarningLine(text, path=path, error=why, **self._fields))
+
+
+def quarantine_in(disk: Disk, folder: str, log_directory: str) -> Quarantine | None:
+    """Where what recovery removes from a log directory is kept; None where no folder is configured."""
+    if not folder:
+        return None
+    from kcli.log.files.quarantine import Quarantine
+
+    return Quarantine(disk, folder, log_directory)
+
+
+def _bytes(count: int) -> str:
+    return "1 byte" if count == 1 else f"{count} bytes"
+
+
+def _lost(first_offset: int, held: HeldOffsets) -> str:
+    """The part of a sentence that says which offsets bytes held, from the first that is lost on."""
+    last_offset = held.end_offset - 1
+    if last_offset < first_offset:
+        return "no offset is lost" if held.is_whole else f"which offsets they held, from {first_offset} on, cannot be told"
+    least = "" if held.is_whole else " at least"
+    if last_offset == first_offset:
+        return f"offset {first_offset}{least} is lost"
+    return f"offsets {first_offset} to {last_offset}{least} are lost"
+
+
+def _kept(place: str) -> str:
+    return f"; kept in {place}" if place else ""

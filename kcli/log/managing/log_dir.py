@@ -1,0 +1,128 @@
+"""One log directory as a broker holds it: locked, read at the start, marked at a clean stop, offline after an error.
+
+    when                 what (Kafka: LogManager)
+    -------------------  ------------------------------------------------------------------------------------------------
+    open                 made where it is missing; `.lock` is taken, a POSIX record lock as Kafka's, so that neither takes
+                         what the other has; `.kafka_cleanshutdown` is read: which broker epoch stopped here cleanly
+    begin_loading        `.kafka_cleanshutdown` goes first, so that a crash while loading counts as one; then the offset
+                         checkpoints are read; what was uncleanable is tried again, and the file that said so goes
+    finish               at a clean stop: the checkpoints, then `.kafka_cleanshutdown`, if all logs of it were loaded; the
+                         lock is given back
+    fail                 the directory is offline until the broker starts anew; the lock is given back
+
+Kafka names it `liveLogDir`; `kcli.log.files.log_directory` is what lies in one, read by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kcli.format import limits
+from kcli.format.file_names import FileKind
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.metadata_files import CleanShutdown, decode_clean_shutdown, encode_clean_shutdown
+from kcli.format.primitives import FormatError
+from kcli.log.disk.port import Disk, join_path
+from kcli.log.files.offset_checkpoint_file import OffsetCheckpointFile, TopicPartition
+from kcli.log.files.uncleanable_file import UncleanableFile
+from kcli.log.storage_errors import LogDirLockedError
+
+CLEAN_SHUTDOWN_VERSION = 0
+CHECKPOINT_KINDS = (
+    FileKind.RECOVERY_POINT_CHECKPOINT,
+    FileKind.LOG_START_OFFSET_CHECKPOINT,
+    FileKind.REPLICATION_CHECKPOINT,
+    FileKind.CLEANER_CHECKPOINT,
+)
+
+
+class LogDir:
+    """One entry of log.dirs, by its path and the directory id of its meta.properties.
+
+    `offline_reason` is None while it serves. `clean_broker_epoch` is the epoch in `.kafka_cleanshutdown`, None without one.
+    `is_loaded` is set when every log of it has been opened.
+    """
+
+    __slots__ = (
+        "_clean_path",
+        "_disk",
+        "_unlock",
+        "checkpoints",
+        "clean_broker_epoch",
+        "directory_id",
+        "had_clean_shutdown",
+        "is_loaded",
+        "offline_reason",
+        "path",
+        "uncleanable",
+    )
+
+    def __init__(self, disk: Disk, path: str, directory_id: Uuid | None) -> None:
+        self.path = path
+        self.directory_id = directory_id
+        self.offline_reason: str | None = None
+        self.had_clean_shutdown = False
+        self.clean_broker_epoch: int | None = None
+        self.is_loaded = False
+        self.checkpoints = {kind: OffsetCheckpointFile(disk, path, kind) for kind in CHECKPOINT_KINDS}
+        self.uncleanable = UncleanableFile(disk, path)
+        self._disk = disk
+        self._clean_path = join_path(path, FileKind.CLEAN_SHUTDOWN.value)
+        self._unlock: Callable[[], None] | None = None
+
+    @property
+    def is_online(self) -> bool:
+        """True while it serves."""
+        return self.offline_reason is None
+
+    def open(self) -> None:
+        """Make the directory where it is missing, lock it and read how it was left.
+
+        Raises LogDirLockedError where another process holds it, and OSError.
+        """
+        if not self._disk.is_directory(self.path):
+            self._disk.make_directory(self.path)
+        self._unlock = self._disk.lock(join_path(self.path, FileKind.LOCK.value))
+        if self._unlock is None:
+            raise LogDirLockedError(
+                f"{self.path}: another process uses this log directory (it holds the lock on .lock): stop that broker, "
+                "or name another directory in log.dirs"
+            )
+        self.had_clean_shutdown = self._disk.exists(self._clean_path)
+        if self.had_clean_shutdown:
+            try:
+                data = self._disk.read_file(self._clean_path, limits.MAX_TEXT_FILE_BYTES)
+                self.clean_broker_epoch = decode_clean_shutdown(data).broker_epoch
+            except FormatError:
+                self.clean_broker_epoch = None  # as Kafka: it was a clean stop, of an unknown epoch
+
+    def begin_loading(self, report: Callable[[str], None]) -> dict[FileKind, dict[TopicPartition, int]]:
+        """Take the mark of a clean stop away and read the checkpoints -> offsets by kind of checkpoint. Raises OSError."""
+        if self.had_clean_shutdown:
+            self._disk.remove(self._clean_path)
+            self._disk.flush_directory(self.path)
+        self.uncleanable.forget()
+        return {kind: checkpoint.read(report) for kind, checkpoint in self.checkpoints.items()}
+
+    def finish(self, broker_epoch: int, offsets: Mapping[FileKind, Mapping[TopicPartition, int]]) -> None:
+        """Write the checkpoints and the mark of a clean stop, and give the lock back. Waits for the device. Raises OSError."""
+        try:
+            for kind, checkpoint in self.checkpoints.items():
+                checkpoint.write_now(offsets[kind])
+            self.uncleanable.finish()
+            if self.had_clean_shutdown or self.is_loaded:
+                mark = encode_clean_shutdown(CleanShutdown(CLEAN_SHUTDOWN_VERSION, broker_epoch))
+                self._disk.write_file(self._clean_path, mark)
+        finally:
+            self.unlock()
+
+    def fail(self, reason: str) -> None:
+        """Take the directory offline; `reason` is one sentence."""
+        self.offline_reason = reason
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Give the lock back, if it is held."""
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None

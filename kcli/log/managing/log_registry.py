@@ -1,0 +1,339 @@
+"""Which logs a broker has, in which log directories they lie, and which of those are offline.
+
+    kept                                       changed by
+    -----------------------------------------  -------------------------------------------------------------------------
+    logs, future logs, by topic and partition  whoever makes, opens, moves or deletes one (kcli.log.log_manager,
+                                               kcli.log.managing.log_startup, kcli.log.managing.replica_mover)
+    log directories                            `take_offline`: their partitions answer KAFKA_STORAGE_ERROR, the others
+                                               serve; the last one gone raises AllLogDirsOfflineError
+    flushes that were asked for                `queue_flush` and what calls it; the broker takes them with `take_flushes`
+    directories that are out of service        `set_aside`: renamed to -delete, removed later, or to -stray and kept
+
+This is what the parts of the log manager share: each knows the registry, and none the manager above them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
+from kcli.format.kafka_uuid import UUID_BYTES, Uuid
+from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
+from kcli.log.disk.deletion_queue import DeletionQueue
+from kcli.log.disk.flush_request import FlushRequest, write_unflushed
+from kcli.log.disk.port import LogDisk, join_path, parent_path
+from kcli.log.file_cache import FileCache
+from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.loading.recovery_journal import LoadJournal
+from kcli.log.log_config import LogConfig
+from kcli.log.log_opener import open_in_slices
+from kcli.log.managing.epoch_follower import EpochFollower
+from kcli.log.managing.log_dir import LogDir
+from kcli.log.report_line import WarningLine
+from kcli.log.slices import Slices, finish
+from kcli.log.storage_errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
+from kcli.log.unified_log import UnifiedLog
+from kcli.log.wall_time import WallTime
+
+
+class Dice(Protocol):
+    """What is asked of a source of random numbers, which `random.Random` is."""
+
+    def randint(self, a: int, b: int) -> int:
+        """A number from a to b, both included."""
+        ...
+
+    def randbytes(self, n: int) -> bytes:
+        """So many bytes."""
+        ...
+
+
+class LogManagerSettings(NamedTuple):
+    """The broker's settings for logs, in ms and bytes, with Kafka's defaults; INT64_MAX stands for never."""
+
+    retention_check_interval_ms: int = 300_000  # log.retention.check.interval.ms
+    flush_scheduler_interval_ms: int = (1 << 63) - 1  # log.flush.scheduler.interval.ms
+    flush_offset_checkpoint_interval_ms: int = 60_000  # log.flush.offset.checkpoint.interval.ms
+    flush_start_offset_checkpoint_interval_ms: int = 60_000  # log.flush.start.offset.checkpoint.interval.ms
+    high_watermark_checkpoint_interval_ms: int = 5_000  # replica.high.watermark.checkpoint.interval.ms
+    file_delete_delay_ms: int = 60_000  # log.segment.delete.delay.ms: for whole directories
+    initial_task_delay_ms: int = 30_000  # log.initial.task.delay.ms
+    producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
+    producer_id_expiration_check_interval_ms: int = 600_000  # producer.id.expiration.check.interval.ms
+    alter_log_dirs_max_bytes_per_second: int = (1 << 63) - 1  # replica.alter.log.dirs.io.max.bytes.per.second
+    cleaner_enable: bool = True  # log.cleaner.enable
+    cleaner_threads: int = 1  # log.cleaner.threads
+    cleaner_dedupe_buffer_bytes: int = 134_217_728  # log.cleaner.dedupe.buffer.size
+    cleaner_io_buffer_bytes: int = 524_288  # log.cleaner.io.buffer.size
+    cleaner_load_factor: float = 0.9  # log.cleaner.io.buffer.load.factor
+    cleaner_max_bytes_per_second: float = float("inf")  # log.cleaner.io.max.bytes.per.second
+    cleaner_backoff_ms: int = 15_000  # log.cleaner.backoff.ms
+    recovery_quarantine_dir: str = ""  # kcli.recovery.quarantine.dir
+
+
+class LogRegistry:
+    """See the head of this module.
+
+    `log_dirs` is path -> directory id (None where meta.properties has none), in the order of log.dirs; `report` takes one
+    line for the broker's own log, of a kind that says its level (kcli.log.report_line). `logs` and `future_logs` are by
+    (topic, partition).
+    Raises LogDirLockedError where another process holds a directory, AllLogDirsOfflineError where none can be used.
+    """
+
+    def __init__(
+        self,
+        disk: LogDisk,
+        files: FileCache,
+        log_dirs: Mapping[str, Uuid | None],
+        rng: Dice,
+        settings: LogManagerSettings = LogManagerSettings(),  # noqa: B008
+        report: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.disk = disk
+        self.files = files
+        self.settings = settings
+        self.wall = WallTime()
+        self.report = report
+        self.logs: dict[TopicPartition, UnifiedLog] = {}
+        self.future_logs: dict[TopicPartition, UnifiedLog] = {}
+        self.offline_partitions: dict[TopicPartition, str] = {}  # -> the log directory that it was in
+        self.stray_directories: list[str] = []
+        self.preferred_dirs: dict[TopicPartition, str] = {}
+        self.deletions = DeletionQueue(disk, lambda path, error: self._take_offline(path, error))
+        self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
+        self._rng = rng
+        self._flushes: list[FlushRequest] = []
+        self.epochs = EpochFollower(disk, self.queue_flush, self._fail_unless_gone, self.is_live)
+        self._open_dirs()
+
+    def _open_dirs(self) -> None:
+        try:
+            for log_dir in self.dirs.values():
+                try:
+                    log_dir.open()
+                except OSError as error:
+                    self.take_offline(log_dir.path, error)
+        except Exception:
+            for log_dir in self.dirs.values():
+                log_dir.unlock()
+            raise
+
+    # ------------------------------------------------------------------------------------------------------ durability
+
+    def take_flushes(self) -> list[FlushRequest]:
+        """What was asked to be flushed since the last call."""
+        taken, self._flushes = self._flushes, []
+        return taken
+
+    def queue_flush(self, request: FlushRequest | None) -> None:
+        """Ask for a flush; nothing for None."""
+        if request is not None:
+            self._flushes.append(request)
+
+    def flush_log(self, log: UnifiedLog) -> None:
+        """Ask for what the log has not yet on the device; its recovery point rises when that is done."""
+        self.queue_flush(self.flush_request(log))
+
+    def flush_request(self, log: UnifiedLog) -> FlushRequest | None:
+        """What makes the log durable up to its present end; None where it is."""
+        offset = log.log_end_offset
+        paths = tuple(log.unflushed_paths())
+        if not paths:
+            return None
+
+        def epochs_followed(error: OSError | None) -> None:
+            if not log.leader_epochs.is_behind:
+                log.mark_flushed(offset)
+
+        def flushed(error: OSError | None) -> FlushRequest | None:
+            if error is None:
+                following = self.epochs.request(log, epochs_followed)
+                if following is None:
+                    epochs_followed(None)
+                return following
+            if isinstance(error, FileNotFoundError) and self.is_live(log):
+                again = self.flush_request(log)
+                if again is None or again.paths != paths:
+                    return again  # a segment was deleted or cut meanwhile
+            self._fail_unless_gone(log, error)
+            return None
+
+        return FlushRequest(paths, flushed)
+
+    def is_live(self, log: UnifiedLog) -> bool:
+        """Whether the log is still in service."""
+        key = (log.topic, log.partition)
+        return self.logs.get(key) is log or self.future_logs.get(key) is log
+
+    def _fail_unless_gone(self, log: UnifiedLog, error: OSError | None) -> None:
+        """Take the log directory of a log offline, unless the log was deleted before its files could be flushed."""
+        if error is not None and (self.is_live(log) or not isinstance(error, FileNotFoundError)):
+            self._take_offline(log.directory, error)
+
+    def failing(self, path: str) -> Callable[[OSError | None], None]:
+        """What takes the log directory of a path offline when it is called with an error."""
+        return lambda error: None if error is None else self._take_offline(path, error)
+
+    def flush_directory(self, path: str) -> None:
+        """Ask for the entries of a directory to be made durable."""
+        self.queue_flush(FlushRequest((path,), self.failing(path)))
+
+    # --------------------------------------------------------------------------------------------------------- finding
+
+    def get_log(self, topic: str, partition: int, *, future: bool = False) -> UnifiedLog | None:
+        """The log of a partition, None where there is none. Raises KafkaStorageError where its log directory is offline."""
+        key = (topic, partition)
+        log = (self.future_logs if future else self.logs).get(key)
+        if log is None and not future and key in self.offline_partitions:
+            raise KafkaStorageError(f"{topic}-{partition} lies in {self.offline_partitions[key]}, which is offline")
+        return log
+
+    def all_logs(self) -> list[UnifiedLog]:
+        """The logs and the future logs."""
+        return [*self.logs.values(), *self.future_logs.values()]
+
+    def log_dir_of(self, log: UnifiedLog) -> LogDir:
+        """The log directory that a log lies in."""
+        return self.dirs[parent_path(log.directory)]
+
+    def directory_id_of(self, log: UnifiedLog) -> Uuid | None:
+        """The id of that directory."""
+        return self.log_dir_of(log).directory_id
+
+    def online_dirs(self) -> list[LogDir]:
+        """The log directories that serve."""
+        return [log_dir for log_dir in self.dirs.values() if log_dir.is_online]
+
+    def offline_directory_ids(self) -> list[Uuid]:
+        """The ids of the log directories that are offline, for heartbeats."""
+        return [found.directory_id for found in self.dirs.values() if not found.is_online and found.directory_id is not None]
+
+    # -------------------------------------------------------------------------------------------------------- making
+
+    def random_bytes(self, count: int) -> bytes:
+        """So many bytes that nobody can foresee."""
+        return self._rng.randbytes(count)
+
+    def unique_id(self) -> str:
+        """The 32 hex digits in the name of a directory that is about to be deleted, is moving or stray."""
+        return self._rng.randbytes(UUID_BYTES).hex()
+
+    def create_log(
+        self, key: TopicPartition, name: str, topic_id: Uuid, config: LogConfig, dirs: Iterable[LogDir], now_ms: int
+    ) -> UnifiedLog:
+        """Make a log in a directory of this name, in the first of `dirs` that takes it. Raises KafkaStorageError for none."""
+        for log_dir in dirs:
+            if log_dir.is_online:
+                try:
+                    return self._create_log_in(log_dir, key, name, topic_id, config, now_ms)
+                except OSError as error:
+                    self.take_offline(log_dir.path, error)
+        raise KafkaStorageError(f"{name} cannot be made: no log directory that may take it is online")
+
+    def _create_log_in(
+        self, log_dir: LogDir, key: TopicPartition, name: str, topic_id: Uuid, config: LogConfig, now_ms: int
+    ) -> UnifiedLog:
+        directory = join_path(log_dir.path, name)
+        metadata = join_path(directory, FileKind.PARTITION_METADATA.value)
+        self.disk.make_directory(directory)
+        if not self.disk.exists(metadata):
+            write_unflushed(self.disk, metadata, encode_partition_metadata(PartitionMetadata(0, topic_id)))
+        log = finish(self.open_log(directory, key, topic_id, config, now_ms))
+        log.add_unflushed((metadata, directory, log_dir.path))
+        self.flush_log(log)
+        return log
+
+    def open_log(
+        self,
+        directory: str,
+        key: TopicPartition,
+        topic_id: Uuid | None,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        clean_shutdown: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        journal: LoadJournal | None = None,
+    ) -> Slices[UnifiedLog]:
+        """Open the log in a partition's directory, in slices; `journal` takes what goes. Raises LogRefusedError and OSError."""
+        wall_ms = self.wall.at(now_ms)
+        log = yield from open_in_slices(
+            self.disk,
+            self.files,
+            directory,
+            *key,
+            config,
+            wall_ms,
+            clean_shutdown=clean_shutdown,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            topic_id=topic_id,
+            rng=self._rng,
+            journal=journal,
+        )
+        log.begin_flush_interval(now_ms)
+        log.producers.remove_expired(wall_ms, self.settings.producer_id_expiration_ms)
+        return log
+
+    # -------------------------------------------------------------------------------------------------------- removing
+
+    def set_aside(self, log: UnifiedLog, now_ms: int, state: DirectoryState = DirectoryState.DELETE) -> None:
+        """Rename the directory of a log that is out of service; it is removed file.delete.delay.ms later, or kept as stray."""
+        directory = log.directory
+        log_dir = self.dirs[parent_path(directory)]
+        target = join_path(log_dir.path, partition_directory_name(log.topic, log.partition, state, self.unique_id()))
+        try:
+            log.close_files()
+            self.disk.rename(directory, target)
+        except OSError as error:
+            self.take_offline(log_dir.path, error)
+            return
+        self.flush_directory(log_dir.path)
+        if state is DirectoryState.STRAY:
+            self.stray_directories.append(target)
+        else:
+            self.deletions.add((target,), now_ms + self.settings.file_delete_delay_ms)
+
+    # --------------------------------------------------------------------------------------------------------- failing
+
+    def take_offline(self, path: str, error: OSError) -> list[TopicPartition]:
+        """Take a log directory offline after an error on it -> its partitions, which answer KAFKA_STORAGE_ERROR from now on.
+
+        `path` is the directory or lies in it. Raises AllLogDirsOfflineError where it was the last one.
+        """
+        log_dir = self._containing_dir(path)
+        if not log_dir.is_online:
+            return []
+        where = f" ({error.filename})" if error.filename and error.filename != log_dir.path else ""
+        reason = f"{log_dir.path}: {error.strerror or error}{where}: the log directory is offline until the broker starts anew"
+        log_dir.fail(reason)
+        self.report(WarningLine(reason, path=log_dir.path, error=error.strerror or error))
+        lost = []
+        for logs in (self.logs, self.future_logs):
+            for key, log in list(logs.items()):
+                if parent_path(log.directory) == log_dir.path:
+                    del logs[key]
+                    log.close_files()
+                    if logs is self.logs:
+                        self.offline_partitions[key] = log_dir.path
+                        lost.append(key)
+        self.deletions.forget(log_dir.path)
+        if not self.online_dirs():
+            reasons = "; ".join(failed.offline_reason or "" for failed in self.dirs.values())
+            raise AllLogDirsOfflineError(f"no log directory is left to serve from: {reasons}")
+        return lost
+
+    def _take_offline(self, path: str, error: OSError) -> None:
+        self.take_offline(path, error)
+
+    def _containing_dir(self, path: str) -> LogDir:
+        """The log directory that is `path` or holds it. Raises LogDirNotFoundError."""
+        at = path
+        while at not in self.dirs:
+            parent = parent_path(at)
+            if parent == at:
+                raise LogDirNotFoundError(f"{path} is in no directory of log.dirs ({', '.join(self.dirs)})")
+            at = parent
+        return self.dirs[at]

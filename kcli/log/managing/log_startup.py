@@ -1,0 +1,279 @@
+"""Opening all logs of a broker's log directories, a slice of work a step.
+
+    a directory in a log directory            what becomes of it (Kafka: LogManager.loadLogs)
+    ----------------------------------------  -------------------------------------------------------------------------
+    `<topic>-<partition>`                     opened; after a crash what lies above its recovery point is read again
+    the same, not of this broker by metadata  renamed to -stray and left alone: a topic that was deleted or moved away
+                                              meanwhile, or a directory that never got its partition.metadata
+    the same, and another one, with records   where the metadata has the directory of one, the other is renamed to -stray:
+    in both                                   a crash came while a replica took another's place; else the start is refused
+    ...-future                                opened; the replica goes on moving
+    ...-delete                                removed after file.delete.delay.ms
+    ...-stray                                 left alone
+    `__cluster_metadata-0`                    KRaft's, which opens it itself
+    anything else                             left alone and reported (Kafka refuses to start over it)
+
+A directory that was not stopped cleanly is reported, and so is all that its recovery removes (recovery_journal).
+Where Kafka opens a log before it looks whose it is, here whose it is comes first: a stray one is renamed as it lies.
+A log that Kafka would refuse to load (LogRefusedError) takes its log directory offline, as an OSError does; with the last
+one the start has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kcli.format import limits
+from kcli.format.file_names import (
+    METADATA_TOPIC,
+    REMOTE_INDEX_CACHE_DIRECTORY,
+    DirectoryState,
+    FileKind,
+    PartitionDirectory,
+    parse_file_name,
+    parse_partition_directory,
+    partition_directory_name,
+)
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
+from kcli.format.primitives import FormatError
+from kcli.log.disk.port import join_path, parent_path
+from kcli.log.files.offset_checkpoint_file import TopicPartition
+from kcli.log.loading.recovering_segment import LogRefusedError
+from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
+from kcli.log.loading.recovery_progress import RecoveryProgress
+from kcli.log.log_config import LogConfig
+from kcli.log.managing.log_dir import LogDir
+from kcli.log.managing.log_registry import LogRegistry
+from kcli.log.report_line import WarningLine
+from kcli.log.slices import Slices
+from kcli.log.storage_errors import DuplicateLogError
+from kcli.log.unified_log import UnifiedLog
+
+_Checkpoints = dict[FileKind, dict[TopicPartition, int]]
+
+
+class LogStartup:
+    """Opens all logs into a registry; see LogManager.start."""
+
+    def __init__(
+        self,
+        registry: LogRegistry,
+        config_of: Callable[[str], LogConfig],
+        is_hosted: Callable[[Uuid, int], bool],
+        directory_of: Callable[[Uuid, int], Uuid | None],
+        now_ms: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self._registry = registry
+        self._disk = registry.disk
+        self._config_of = config_of
+        self._is_hosted = is_hosted
+        self._directory_of = directory_of
+        self._now_ms = now_ms
+        self._clock = clock
+
+    def run(self) -> Iterator[None]:
+        """A small log a step; of one that is recovered a piece."""
+        registry = self._registry
+        for log_dir in registry.online_dirs():
+            try:
+                checkpoints = log_dir.begin_loading(registry.report)
+                yield
+                loading = _Loading(log_dir, checkpoints, self._partitions_in(log_dir), registry, self._clock)
+                for _ in self._load_dir(loading):
+                    loading.progress.step()
+                    yield
+                loading.finish()
+                log_dir.is_loaded = True
+            except OSError as error:
+                registry.take_offline(log_dir.path, error)
+            except LogRefusedError as error:
+                sentence = f"{error.path}: {error.message}; `kcli verify --repair {log_dir.path}` says what can be done"
+                registry.take_offline(log_dir.path, OSError(sentence))
+
+    def _partitions_in(self, log_dir: LogDir) -> dict[str, PartitionDirectory]:
+        """The partitions' directories by name, others reported."""
+        names = self._disk.list_directory(log_dir.path)
+        found = ((name, self._partition_of(log_dir, name)) for name in names)
+        return {name: partition for name, partition in found if partition is not None}
+
+    def _load_dir(self, loading: _Loading) -> Iterator[None]:
+        registry, log_dir = self._registry, loading.log_dir
+        for name, found in loading.partitions.items():
+            path = join_path(log_dir.path, name)
+            if found.state is DirectoryState.DELETE:
+                registry.deletions.add((path,), self._now_ms + registry.settings.file_delete_delay_ms)
+            elif found.state is DirectoryState.STRAY:
+                registry.stray_directories.append(path)
+            else:
+                topic_id = self._read_topic_id(path)
+                if topic_id is None:
+                    self._set_stray(log_dir.path, path, found, "it has no topic id")
+                elif not self._is_hosted(topic_id, found.partition):
+                    why = f"the metadata does not place topic id {topic_id} on this broker"
+                    self._set_stray(log_dir.path, path, found, why)
+                elif not self._is_second(log_dir, path, found, topic_id):
+                    yield from self._open(loading, path, found, topic_id)
+                yield
+        self._forget_the_gone(log_dir, loading.checkpoints)
+
+    def _forget_the_gone(self, log_dir: LogDir, checkpoints: _Checkpoints) -> None:
+        """Take out of the checkpoints what they say of partitions that are not here any more.
+
+        A log that is made anew under such a name must not be cut, or believed, by the offsets of the old one.
+        """
+        logs = {(log.topic, log.partition) for log in self._registry.all_logs() if parent_path(log.directory) == log_dir.path}
+        for kind, checkpoint in log_dir.checkpoints.items():
+            kept = {key: offset for key, offset in checkpoints[kind].items() if key in logs}
+            if len(kept) < len(checkpoints[kind]):
+                checkpoint.write_now(kept)
+
+    def _partition_of(self, log_dir: LogDir, name: str) -> PartitionDirectory | None:
+        """What a name in a log directory says of a partition's directory; None for anything else."""
+        path = join_path(log_dir.path, name)
+        try:
+            found = parse_partition_directory(name)
+        except FormatError as error:
+            if name != REMOTE_INDEX_CACHE_DIRECTORY and self._disk.is_directory(path):
+                text = f"{log_dir.path}: {error.message}; it is left alone"
+                self._registry.report(WarningLine(text, path=log_dir.path, error=error.message))
+            return None
+        return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
+
+    def _read_topic_id(self, path: str) -> Uuid | None:
+        """The topic id in partition.metadata; None where it is missing or torn: a crash came before the device had it."""
+        at = join_path(path, FileKind.PARTITION_METADATA.value)
+        try:
+            data = self._disk.read_file(at, limits.MAX_TEXT_FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        if _is_torn(data.rstrip(b"\0")):
+            return None
+        try:
+            return decode_partition_metadata(data).topic_id
+        except FormatError as error:
+            raise LogRefusedError(error.message, at) from error
+
+    def _set_stray(self, log_dir: str, path: str, found: PartitionDirectory, why: str) -> None:
+        registry = self._registry
+        name = partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, registry.unique_id())
+        target = join_path(log_dir, name)
+        registry.report(WarningLine(f"{path}: {why}; renamed to {target}", path=path, error=why, target=target))
+        self._disk.rename(path, target)
+        registry.flush_directory(log_dir)
+        registry.stray_directories.append(target)
+
+    def _is_second(self, log_dir: LogDir, path: str, found: PartitionDirectory, topic_id: Uuid) -> bool:
+        """Whether a directory was set aside because its partition has another one, too; or that one was.
+
+        A directory that fails while a log is made in it leaves an empty one, and the log is made in another directory. Of two
+        with records the metadata knows which one took the other's place.
+        """
+        logs = self._logs_of(found)
+        other = logs.get((found.topic, found.partition))
+        if other is None:
+            return False
+        if not self._has_bytes(path):
+            self._set_stray(log_dir.path, path, found, f"it is empty, and there is {other.directory}")
+            return True
+        why = f"it is empty, and {path} is not"
+        if self._has_bytes(other.directory):
+            registered = self._directory_of(topic_id, found.partition)
+            if registered is None or found.state is DirectoryState.FUTURE:
+                return False
+            why = f"the metadata has the replica in {registered}"
+            if registered == self._registry.directory_id_of(other):
+                self._set_stray(log_dir.path, path, found, why)
+                return True
+            if registered != log_dir.directory_id:
+                return False
+        del logs[found.topic, found.partition]
+        other.close_files()
+        self._set_stray(parent_path(other.directory), other.directory, found, why)
+        return False
+
+    def _has_bytes(self, path: str) -> bool:
+        """Whether a log has records, or has had some."""
+        found = ((name, parse_file_name(name)) for name in self._disk.list_directory(path))
+        return any(
+            file.base_offset or self._disk.size(join_path(path, name)) for name, file in found if file.kind is FileKind.LOG
+        )
+
+    def _logs_of(self, found: PartitionDirectory) -> dict[TopicPartition, UnifiedLog]:
+        return self._registry.future_logs if found.state is DirectoryState.FUTURE else self._registry.logs
+
+    def _open(self, loading: _Loading, path: str, found: PartitionDirectory, topic_id: Uuid) -> Slices[None]:
+        registry, log_dir = self._registry, loading.log_dir
+        key = (found.topic, found.partition)
+        logs = self._logs_of(found)
+        if key in logs:
+            raise DuplicateLogError(
+                f"{found.topic}-{found.partition} lies twice, in {logs[key].directory} and in {path}: remove the one that is "
+                "older, most likely that of the log directory which failed last"
+            )
+        high_watermark = loading.offset(FileKind.REPLICATION_CHECKPOINT, key)
+        recovery_point = loading.offset(FileKind.RECOVERY_POINT_CHECKPOINT, key)
+        known = KnownOffsets(high_watermark, recovery_point)
+        journal = RecoveryJournal(*key, known, registry.report, loading.quarantine, loading.progress.counts)
+        log = yield from registry.open_log(
+            path,
+            key,
+            topic_id,
+            self._config_of(found.topic),
+            self._now_ms,
+            clean_shutdown=log_dir.had_clean_shutdown,
+            recovery_point=recovery_point,
+            log_start_offset=loading.offset(FileKind.LOG_START_OFFSET_CHECKPOINT, key),
+            journal=journal,
+        )
+        journal.loaded(log.log_end_offset)
+        loading.progress.opened()
+        log.update_high_watermark(high_watermark)
+        log.cleaned_offset = loading.checkpoints[FileKind.CLEANER_CHECKPOINT].get(key)
+        logs[key] = log
+        if logs is registry.logs:
+            registry.epochs.follow(log)
+        if log_dir.had_clean_shutdown:
+            registry.flush_log(log)  # indexes that were missing and made anew
+
+
+class _Loading:
+    """The load of one log directory: its partitions by name, its checkpoints, how far it is, where removed bytes are kept."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        checkpoints: _Checkpoints,
+        partitions: dict[str, PartitionDirectory],
+        registry: LogRegistry,
+        clock: Callable[[], int],
+    ) -> None:
+        self.log_dir = log_dir
+        self.checkpoints = checkpoints
+        self.partitions = partitions
+        opened = (DirectoryState.CURRENT, DirectoryState.FUTURE)
+        count = sum(found.state in opened for found in partitions.values())
+        self.progress = RecoveryProgress(log_dir.path, count, registry.report, clock)
+        self.quarantine = quarantine_in(registry.disk, registry.settings.recovery_quarantine_dir, log_dir.path)
+        self._is_recovery = count > 0 and not log_dir.had_clean_shutdown
+        if self._is_recovery:
+            self.progress.begin()
+
+    def offset(self, kind: FileKind, key: TopicPartition) -> int:
+        """What a checkpoint says of a log, 0 where it has no line for it."""
+        return self.checkpoints[kind].get(key, 0)
+
+    def finish(self) -> None:
+        """All logs are open."""
+        if self.quarantine is not None:
+            self.quarantine.finish()
+        if self._is_recovery:
+            self.progress.finish()
+
+
+def _is_torn(data: bytes) -> bool:
+    """Whether a partition.metadata is the first bytes of what it should be: it is written once, and flushed a little later."""
+    whole = encode_partition_metadata(PartitionMetadata(0, ZERO_UUID))
+    same = whole.index(str(ZERO_UUID).encode())
+    return len(data) < len(whole.rstrip()) and data[:same] == whole[: min(same, len(data))]

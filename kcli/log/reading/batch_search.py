@@ -1,0 +1,331 @@
+"""What can be a batch by its bytes alone, and the search for the next one in a range of a damaged file, in bounded time.
+
+A candidate is a place where a header of format 2 (with `legacy`: a message of format 0 or 1) could begin, found by a regular
+expression at some 100 MB/s; it is a batch if its fields are plausible and its CRC is right. A search reads larger pieces as it
+goes on and skips holes of sparse files. Bytes read because of a wrong length count against a budget of the file (SearchBudget).
+Whether a batch that is found here belongs to the log or is payload of a record is decided by kcli.log.reading.resynchronise.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from struct import error as StructError
+from typing import TYPE_CHECKING
+
+from kcli.format import limits
+from kcli.format.primitives import FormatError, crc32c, read_varint, read_varlong
+from kcli.format.record_batch import (
+    CRC_START,
+    ENTRY_HEAD_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    MIN_ENTRY_SIZE,
+    RecordBatch,
+)
+from kcli.log.disk.port import DiskFile
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
+
+
+_LAST_OFFSET_END = 27  # the byte behind the last offset in a header
+# A record's length, attributes, two deltas, two lengths and the number of its headers, each one byte.
+_LEAST_RECORD_BYTES = 6
+_RECORD_PROBE_BYTES = 16
+# The length, the attributes, the timestamp delta and the offset delta of a record, at most.
+_RECORD_HEAD_BYTES = 5 + 1 + 10 + 5
+
+
+def streamed_crc(file: DiskFile, header: RecordBatch | LegacyBatch) -> int | None:
+    """The CRC of a batch that is too large to hold, or None where the file has shrunk."""
+    function: Callable[..., int] = crc32c
+    skip = CRC_START
+    if not isinstance(header, RecordBatch):
+        from zlib import crc32
+
+        function, skip = crc32, MAGIC_POSITION
+    position, end = header.position + skip, header.position + header.size_bytes
+    buffer = memoryview(bytearray(max(0, min(end - position, limits.READ_CHUNK_BYTES))))
+    crc = 0
+    while position < end:
+        count = file.read_into(position, buffer[: min(len(buffer), end - position)])
+        if count == 0:
+            return None
+        crc = function(buffer[:count], crc)
+        position += count
+    return crc
+
+
+# A header of magic 2 seen from its magic byte on: crc, attributes below 0x80, counts and times that are not absurd.
+_MAGIC_2 = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f][\x00-\x7f])", re.DOTALL)
+# A message of format 0 or 1 seen from its offset on: offset and size not negative, size not below 14, known attributes.
+_MAGIC_0_1 = re.compile(rb"[\x00-\x7f](?=.{7}(?!\x00\x00\x00[\x00-\x0d])[\x00-\x7f].{7}[\x00\x01][\x00-\x0f])", re.DOTALL)
+# What a header of formats 0 to 2 has at most: attribute bits 0 to 6 (0 to 3 in formats 0 and 1), codec 4 (zstd).
+MOST_ATTRIBUTES = 0x7F
+MOST_LEGACY_ATTRIBUTES = 0x0F
+MOST_CODEC = 4
+# How many bytes of a file may be read in vain, as a multiple of its size, and at least.
+VAIN_FACTOR = 4
+VAIN_BYTES = 1024 * 1024 * 1024
+_FIRST_SEARCH_BYTES = 4 * 1024
+
+
+class SearchBudget:
+    """How many bytes of one file, `size` bytes large, may still be read in vain; without it lies could cost its square."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, size: int) -> None:
+        self.left = max(VAIN_BYTES, VAIN_FACTOR * size)
+
+    def take(self, count: int) -> bool:
+        """Spend `count` bytes -> True, or False where there are not so many left."""
+        if count > self.left:
+            return False
+        self.left -= count
+        return True
+
+
+def find_batch(
+    file: DiskFile, position: int, end: int, *, legacy: bool = False, budget: SearchBudget | None = None
+) -> int | None:
+    """The first sound batch (size, magic and CRC) that begins at or behind byte `position` -> its position, or None.
+
+    With `legacy` messages of format 0 and 1 count too. A candidate whose CRC the budget (None: a new one) does not pay for is
+    passed over.
+    """
+    budget = budget or SearchBudget(end - position)
+    overlap, wanted = HEADER_BYTES, _FIRST_SEARCH_BYTES
+    while position < end - MIN_ENTRY_SIZE:
+        chunk = file.read_at(position, min(wanted, end - position))
+        if len(chunk) < ENTRY_HEAD_BYTES:
+            return None
+        behind = position + len(chunk)
+        if chunk.count(0) == len(chunk):
+            behind = max(behind, file.next_data(behind))
+        else:
+            for start in candidates(chunk, legacy):
+                size = int.from_bytes(chunk[start + 8 : start + 12], "big", signed=True)
+                if not MIN_ENTRY_SIZE <= size <= end - position - start - LOG_OVERHEAD_BYTES or not budget.take(size):
+                    continue
+                if is_sound(file, position + start):
+                    budget.left += size
+                    return position + start
+        if behind >= end:
+            return None
+        position = max(behind - overlap, position + 1)
+        wanted = min(2 * wanted, limits.READ_CHUNK_BYTES)
+    return None
+
+
+def candidates(chunk: bytes, legacy: bool) -> Iterator[int]:
+    """Yield where in `chunk` a header could begin, ascending."""
+    found = (match.start() - MAGIC_POSITION for match in _MAGIC_2.finditer(chunk, MAGIC_POSITION))
+    if legacy:
+        return iter(sorted({*found, *(match.start() for match in _MAGIC_0_1.finditer(chunk))}))
+    return found
+
+
+def header_at(file: DiskFile, position: int) -> RecordBatch | LegacyBatch | None:
+    """The header of format 0, 1 or 2 at a byte, whatever it states, or None where there are too few bytes for one."""
+    head = file.read_at(position, HEADER_BYTES)
+    try:
+        if head[MAGIC_POSITION] >= MAGIC:
+            return RecordBatch(position, *HEADER.unpack_from(head))
+        from kcli.format.legacy_message_set import read_legacy_header
+
+        return read_legacy_header(head, 0, position)
+    except (IndexError, StructError, FormatError):
+        return None
+
+
+def can_be_header(header: RecordBatch | LegacyBatch) -> bool:
+    """True where every field but the length is one that Kafka writes."""
+    if header.base_offset < 0 or header.codec > MOST_CODEC:
+        return False
+    if not isinstance(header, RecordBatch):
+        return header.magic in (0, 1) and 0 <= header.attributes <= MOST_LEGACY_ATTRIBUTES
+    return (
+        header.magic == MAGIC
+        and 0 <= header.attributes <= MOST_ATTRIBUTES
+        and header.last_offset_delta >= 0
+        and 0 <= header.record_count <= header.last_offset_delta + 1
+        and header.max_timestamp >= -1
+        and header.producer_id >= -1
+    )
+
+
+def plausible_header(file: DiskFile, position: int) -> RecordBatch | None:
+    """The header of format 2 at a byte where every field of it but the length is one that Kafka writes, else None."""
+    header = header_at(file, position)
+    return header if isinstance(header, RecordBatch) and can_be_header(header) else None
+
+
+def torn_header(file: DiskFile, position: int) -> RecordBatch | None:
+    """The header of format 2 that the end of the file cuts off behind its last offset, else None.
+
+    What is cut off is as if the batch had as many records as offsets.
+    """
+    head = file.read_at(position, HEADER_BYTES)
+    if not _LAST_OFFSET_END <= len(head) < HEADER_BYTES:
+        return None
+    header = RecordBatch(position, *HEADER.unpack(head[:_LAST_OFFSET_END] + bytes(HEADER_BYTES - _LAST_OFFSET_END)))
+    header = header._replace(record_count=header.last_offset_delta + 1)
+    return header if can_be_header(header) else None
+
+
+def begins_below(file: DiskFile, base_offset: int) -> bool:
+    """Return True if the first batches of a .log, torn or not, are below its name, `base_offset`: it is not of that name.
+
+    The CRC does not cover the base offset: the second batch has to confirm the first, or, if there is none, more than
+    one bit of the offset has to be wrong. Raises OSError.
+    """
+    first = header_at(file, 0)
+    if first is None or not can_be_header(first) or first.base_offset >= base_offset:
+        return False
+    second = header_at(file, first.size_bytes) if first.size_bytes > 0 else None
+    if second is None or not can_be_header(second):
+        return (first.base_offset ^ base_offset).bit_count() > 1
+    return second.base_offset < base_offset
+
+
+def stated_next_offset(header: RecordBatch, expected: int) -> int | None:
+    """The offset behind a damaged batch that should begin at `expected`, or None where last offset and count do not agree."""
+    if header.base_offset != expected or header.record_count != header.last_offset_delta + 1:
+        return None
+    return header.next_offset
+
+
+def least_size(header: RecordBatch | LegacyBatch) -> int:
+    """The size of a batch without records; of formats 0 and 1 less than that of any message."""
+    return HEADER_BYTES if isinstance(header, RecordBatch) else MIN_ENTRY_SIZE + LOG_OVERHEAD_BYTES
+
+
+def least_offset(header: RecordBatch | LegacyBatch) -> int:
+    """The first offset of a batch; a header of formats 0 and 1 states the last one alone."""
+    return header.base_offset if isinstance(header, RecordBatch) else header.last_offset
+
+
+def is_sound(file: DiskFile, position: int) -> bool:
+    """True where a batch of plausible fields begins at a byte, and its CRC is right."""
+    header = header_at(file, position)
+    if header is None or header.magic not in (0, 1, MAGIC):
+        return False
+    if header.size_bytes < least_size(header) or header.base_offset < 0:
+        return False
+    if isinstance(header, RecordBatch) and (
+        header.last_offset_delta < 0 or header.record_count < 0 or header.max_timestamp < -1
+    ):
+        return False
+    return streamed_crc(file, header) == header.crc
+
+
+def is_within_record(file: DiskFile, position: int, found: int, budget: SearchBudget) -> bool:
+    """True where the records of a damaged batch of format 2 that begins at byte `position` enclose the byte `found`.
+
+    The lengths of the records lead from one to the next, whatever the header says, and over the headers of batches behind it.
+    False where they lead to `found` itself, or where they are no longer records, as in compressed batches.
+    """
+    at = position + HEADER_BYTES
+    is_after_header = True
+    while at < found and budget.take(_RECORD_PROBE_BYTES):
+        head = file.read_at(at, _RECORD_PROBE_BYTES)
+        try:
+            length, behind = read_varint(head, 0, len(head))
+        except FormatError:
+            return False
+        if length >= _LEAST_RECORD_BYTES and head[behind : behind + 1] == b"\0":  # the attributes, of which Kafka has none
+            at += behind + length
+            is_after_header = False
+        elif is_after_header or file.read_at(at + MAGIC_POSITION, 1) != bytes((MAGIC,)):
+            return False
+        else:
+            at += HEADER_BYTES
+            is_after_header = True
+    return not is_after_header and found < at <= file.size()
+
+
+def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget, stated: int | None = None) -> int | None:
+    """Return the byte at which the records of a batch end by their own lengths; None where they show no end.
+
+    As many records as the header states have to follow each other, with ascending offset deltas up to the last one. Or any
+    number of them that ends exactly at the byte `stated`, if given. Compressed records are none by their bytes, so that what
+    the header says of the codec may be wrong.
+    """
+    at, before, count = header.position + HEADER_BYTES, -1, 0
+    while count < header.record_count or stated is not None:
+        if not budget.take(_RECORD_HEAD_BYTES):
+            return None
+        head = file.read_at(at, _RECORD_HEAD_BYTES)
+        try:
+            length, behind = read_varint(head, 0, len(head))
+            _, delta_at = read_varlong(head, behind + 1, len(head))
+            offset_delta, _ = read_varint(head, delta_at, len(head))
+        except FormatError:
+            return None
+        if length < _LEAST_RECORD_BYTES or head[behind] or offset_delta <= before:
+            return None
+        at, before, count = at + behind + length, offset_delta, count + 1
+        if stated is not None and at >= stated:
+            return at if at == stated else None
+        if stated is None and offset_delta > header.last_offset_delta:
+            return None
+    return at if count and at <= file.size() else None
+
+
+class FilePieces:
+    """The bytes of a file up to the last of the `ends`, read once where the ends are close to each other."""
+
+    def __init__(self, file: DiskFile, ends: Sequence[int]) -> None:
+        self._file = file
+        self._end = ends[-1] if ends else 0
+        self._start = 0
+        self._data = memoryview(b"")
+
+    def between(self, position: int, end: int) -> Iterator[memoryview]:
+        """Yield the bytes [position, end), as far as the file reaches."""
+        while position < end:
+            if not self._start <= position < self._start + len(self._data):
+                size = min(limits.READ_CHUNK_BYTES, self._end - position)
+                self._start, self._data = position, memoryview(self._file.read_at(position, size))
+            piece = self._data[position - self._start : end - self._start]
+            if not piece:
+                return
+            yield piece
+            position += len(piece)
+
+
+class SoundBatches:
+    """Answers of find_batch up to one end of a file, kept so that a range between two sound batches is searched once."""
+
+    def __init__(self, file: DiskFile, end: int, budget: SearchBudget, *, legacy: bool) -> None:
+        self._file = file
+        self._end = end
+        self._budget = budget
+        self._legacy = legacy
+        # Ascending and disjoint: from any byte in [starts[i], found[i]] on the first sound batch is that at byte found[i].
+        self._starts: list[int] = []
+        self._found: list[int] = []
+        self._ends: list[int] = []
+
+    def first(self, position: int) -> tuple[int, int] | None:
+        """The first sound batch that begins at or behind byte `position` -> its first byte and the one behind it, or None."""
+        if position >= self._end:
+            return None
+        slot = bisect_left(self._found, position)
+        if slot == len(self._found) or self._starts[slot] > position:
+            found = find_batch(self._file, position, self._end, legacy=self._legacy, budget=self._budget)
+            place = self._end if found is None else found
+            if slot < len(self._found) and self._found[slot] <= place:
+                self._starts[slot] = position
+            else:
+                header = header_at(self._file, place)
+                self._starts.insert(slot, position)
+                self._found.insert(slot, place)
+                self._ends.insert(slot, place + 1 if header is None else place + header.size_bytes)
+        return (self._found[slot], self._ends[slot]) if self._found[slot] < self._end else None

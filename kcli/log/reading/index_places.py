@@ -1,0 +1,56 @@
+"""Where a segment's .index says that batches begin, for a reader that has lost its place.
+
+Only an index that ascends is asked: its entries are hints, which the reader checks at the bytes that they point at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kcli.format import limits
+from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
+from kcli.format.index_entries import OffsetIndex
+from kcli.log.disk.port import Disk
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
+    from kcli.format.record_batch import RecordBatch
+
+
+class IndexPlaces:
+    """The bytes at which the segment's .index says that batches begin, read when they are first asked for."""
+
+    def __init__(self, disk: Disk, log_path: str) -> None:
+        self._disk = disk
+        self._log_path = log_path
+        self._index: OffsetIndex | None = None
+
+    def _read(self) -> OffsetIndex:
+        if self._index is None:
+            self._index = OffsetIndex.of(0)
+            directory, slash, name = self._log_path.rpartition("/")
+            parsed = parse_file_name(name)
+            if parsed.kind is FileKind.LOG and parsed.state is FileState.CURRENT and parsed.base_offset is not None:
+                path = directory + slash + segment_file_name(parsed.base_offset, FileKind.INDEX)
+                try:
+                    data = self._disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)
+                except OSError:
+                    return self._index
+                index = OffsetIndex.decode(data, parsed.base_offset).trimmed()
+                if list(index.positions) == sorted(set(index.positions)):
+                    self._index = index
+        return self._index
+
+    def behind(self, position: int) -> Iterator[tuple[int, int]]:
+        """(byte, offset) of the entries behind byte `position`, ascending; nothing without an index that ascends."""
+        index = self._read()
+        for slot in range(bisect_right(index.positions, position), len(index)):
+            entry = index.entry(slot)
+            yield entry.position, entry.offset
+
+    def names(self, header: RecordBatch | LegacyBatch) -> bool:
+        """True where an entry points at the byte of this header, with an offset at or above its own."""
+        found = next(self.behind(header.position - 1), None)
+        return found is not None and found[0] == header.position and found[1] >= header.base_offset

@@ -1,0 +1,367 @@
+"""Walking a segment: the one way in which dump-log, verify, the Spark source and the broker read a `.log` file.
+
+A `SegmentReader` yields, in file order, a `LogBatch` for each batch (any format; its CRC is computed, not trusted) and a
+`Damage` for each range of bytes that is not one. Behind damage it goes on where resynchronise says that the log does,
+which is never inside of what may be the payload of a damaged batch:
+
+    bytes at hand                                   what the reader does                      what Kafka does
+    ----------------------------------------------  ----------------------------------------  -------------------------------
+    a whole batch, CRC right                        LogBatch                                  the same
+    a whole batch, CRC wrong                        LogBatch, `is_valid` False; behind it     the same, and goes on by the
+                                                      Damage LOST_PLACE where its length        stated length
+                                                      leads nowhere
+    a whole batch, CRC right for another length     Damage BAD_SIZE                           the same as above
+    fewer than 17 bytes, or an entry that reaches   Damage TRUNCATED                          takes it for the end of the log
+      behind the end of the file
+    nothing but zeros to the end of the file        Damage ZEROS (preallocated or sparse)     CorruptRecordException
+    a size below 14                                 Damage BAD_SIZE                           CorruptRecordException
+    magic not 0, 1 or 2                             Damage BAD_MAGIC                          reads it as 1 or 2
+    magic 2, but shorter than its header            Damage SHORT_HEADER                       reads behind it
+
+Records are opened on request, as windows of columns (kcli.format.record_scan). A batch above STREAMED_BATCH_BYTES is never
+held whole: its CRC is computed and its records are inflated in pieces, so memory stays flat whatever a file claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from struct import error as StructError
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format import limits
+from kcli.format.primitives import (
+    Buffer,
+    CorruptRecordError,
+    RecordTooLargeError,
+    crc32c,
+)
+from kcli.format.record_batch import (
+    CRC_START,
+    ENTRY_HEAD_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MIN_ENTRY_SIZE,
+    MIN_ENTRY_SIZE_1,
+    RecordBatch,
+)
+from kcli.log.disk.port import Disk, DiskFile, zeros_follow
+from kcli.log.reading.batch_search import plausible_header, streamed_crc, torn_header
+from kcli.log.reading.index_places import IndexPlaces
+from kcli.log.reading.record_windows import RecordScanner, RecordWindow, open_windows
+from kcli.log.reading.resynchronise import Continuation, Resynchroniser
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
+
+TRUNCATED = "truncated"
+ZEROS = "zeros"
+BAD_SIZE = "bad-size"
+BAD_MAGIC = "bad-magic"
+SHORT_HEADER = "short-header"
+LOST_PLACE = "lost-place"
+
+
+class Damage(NamedTuple):
+    """Bytes [position, end_position) of a file that are not a batch; `end_position` is where the reader went on, or the end.
+
+    A lenient walk may go on before `position`, where the length of the batch before, its CRC wrong, had led past a batch.
+    `header` is the one that begins there, where every field of it but the length can be right.
+    """
+
+    position: int
+    end_position: int
+    kind: str
+    message: str
+    header: RecordBatch | None = None
+
+
+class LogBatch:
+    """One batch of a file, of any format. `data` is the whole of it, valid until the reader moves on; None where it is large.
+
+    `header` is a RecordBatch for magic 2 and a LegacyBatch for magic 0 and 1; both know position, size_bytes, magic, crc,
+    codec, max_timestamp, base_offset and last_offset.
+    """
+
+    __slots__ = ("_file", "computed_crc", "data", "header")
+
+    def __init__(self, header: RecordBatch | LegacyBatch, data: memoryview | None, crc: int, file: DiskFile) -> None:
+        self.header = header
+        self.data = data
+        self.computed_crc = crc
+        self._file = file
+
+    @property
+    def is_valid(self) -> bool:
+        """True where the stored CRC is the one computed."""
+        return self.computed_crc == self.header.crc
+
+    @property
+    def position(self) -> int:
+        """The first byte in the file."""
+        return self.header.position
+
+    @property
+    def end_position(self) -> int:
+        """The byte of the file behind the batch."""
+        return self.header.position + self.header.size_bytes
+
+    def read_whole(self) -> bytes:
+        """All bytes of the batch.
+
+        Raises RecordTooLargeError above MAX_RECORD_BYTES, CorruptRecordError where the file shrank.
+        """
+        if self.data is not None:
+            return bytes(self.data)
+        if self.header.size_bytes > limits.MAX_RECORD_BYTES:
+            raise RecordTooLargeError(
+                f"a message of {self.header.size_bytes} bytes is larger than is held at once ({limits.MAX_RECORD_BYTES})"
+            )
+        data = self._file.read_at(self.position, self.header.size_bytes)
+        if len(data) != self.header.size_bytes:
+            raise CorruptRecordError("the file shrank while it was read", self.position)
+        return data
+
+    def payload_chunks(self, start: int = HEADER_BYTES) -> Iterator[Buffer]:
+        """The batch's bytes from byte `start` on, in pieces of at most READ_CHUNK_BYTES when it is large.
+
+        By default those behind the header of magic 2. Raises CorruptRecordError where the file shrank.
+        """
+        if self.data is not None:
+            yield self.data[start:]
+            return
+        position, end = self.position + start, self.end_position
+        while position < end:
+            chunk = self._file.read_at(position, min(limits.READ_CHUNK_BYTES, end - position))
+            if not chunk:
+                raise CorruptRecordError("the file shrank while it was read", position)
+            yield chunk
+            position += len(chunk)
+
+    def windows(
+        self,
+        scanner: RecordScanner,
+        *,
+        lenient: bool = False,
+        skip_large: bool = False,
+        large_bytes: int = limits.INFLATE_WINDOW_BYTES,
+    ) -> Iterator[RecordWindow]:
+        """Open the records -> windows of columns; an empty batch gives none. Faults stand in the last window's `error`.
+
+        `lenient` is that of kcli.format.legacy_message_set.iter_records, `skip_large` and `large_bytes` those of open_windows.
+        """
+        return open_windows(self, scanner, lenient=lenient, skip_large=skip_large, large_bytes=large_bytes)
+
+
+def _zeros(count: int) -> str:
+    return "the last byte is zero" if count == 1 else f"the last {count} bytes are zeros"
+
+
+class SegmentReader:
+    """Reads one `.log` or `.checkpoint` file. `end` bounds what is looked at, in bytes (None: the size when asked).
+
+    `chunk_bytes` is how much `at_hand` reads at once.
+    """
+
+    def __init__(self, disk: Disk, path: str, *, end: int | None = None, chunk_bytes: int = 0) -> None:
+        self.path = path
+        self._chunk_bytes = chunk_bytes or limits.READ_CHUNK_BYTES
+        self.file = disk.open_file(path)
+        self._end = end
+        self._buffer = memoryview(bytearray())  # as large as what was read at once so far
+        self._start = 0  # the file's byte at the start of the buffer
+        self._filled = 0
+        self._places = IndexPlaces(disk, path)
+        self._resynchroniser: Resynchroniser | None = None
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back."""
+        self.file.close()
+
+    def end_position(self) -> int:
+        """The byte behind the last one that is looked at."""
+        size = self.file.size()
+        return size if self._end is None else min(self._end, size)
+
+    def batches(
+        self, position: int = 0, *, resynchronise: bool = True, lenient: bool = False, floor: int = 0
+    ) -> Iterator[LogBatch | Damage]:
+        """Walk from byte `position`, which must begin a batch, to the end. Raises OSError as the disk does.
+
+        `floor` is the offset behind the batch before `position`, if that is known.
+        With `resynchronise=False` the walk ends at the first Damage. With `lenient` a BAD_MAGIC or SHORT_HEADER entry is
+        taken as Kafka takes it: by its size, as format 2 where the magic is above 1 and else as format 1; never valid. And a
+        batch with a wrong CRC is followed by what is at the end that it states, as for Kafka, as long as that is an entry.
+        """
+        end = self.end_position()
+        unpack, struct_size = HEADER.unpack_from, HEADER_BYTES
+        legacy = seen_legacy = False
+        suspect: int | None = None  # with `lenient`: the batch before, whose CRC is wrong and whose length may be, too
+        while position < end:
+            if position < self._start or position + struct_size > self._start + self._filled:
+                self._fill(position, limits.READ_CHUNK_BYTES, end)
+            index = position - self._start
+            fault = self._entry_fault(position, index, end)
+            if lenient and fault is not None and fault[0] in (BAD_MAGIC, SHORT_HEADER) and self._filled - index >= struct_size:
+                fault = None
+            if fault is None:
+                magic = self._buffer[index + MAGIC_POSITION]
+                seen_legacy = seen_legacy or legacy
+                legacy = magic < 2 or magic > 127
+                header: RecordBatch | LegacyBatch
+                if legacy:
+                    header = self._legacy_header(position, index)
+                else:
+                    header = RecordBatch(position, *unpack(self._buffer, index))
+                batch = self._load(header, index, end)
+                if batch is not None:
+                    if batch.is_valid or lenient or not resynchronise:
+                        floor = batch.header.next_offset if batch.is_valid else floor
+                        suspect = None if batch.is_valid else position
+                        yield batch
+                        position = header.end_position
+                        continue
+                    after = yield from self._invalid(batch, end, floor, legacy=legacy or seen_legacy or position == 0)
+                    if after is None:
+                        return
+                    position = after
+                    continue
+                fault = (TRUNCATED, "the file shrank while it was read")
+            kind, message = fault
+            found, damaged = None, None
+            if kind != ZEROS and resynchronise:
+                entry = position if suspect is None else suspect
+                found = self._behind(entry, end, floor, legacy=legacy or entry == 0).position
+                suspect = None
+                damaged = plausible_header(self.file, position) or torn_header(self.file, position)
+            yield Damage(position, end if found is None else found, kind, message, damaged)
+            if found is None:
+                return
+            position = found
+
+    def _invalid(
+        self, batch: LogBatch, end: int, floor: int, *, legacy: bool
+    ) -> Generator[LogBatch | Damage, None, int | None]:
+        """Yield a batch with a wrong CRC as what it is -> where the log goes on, or None."""
+        position, stated_end = batch.position, batch.end_position
+        behind = self._behind(position, end, floor, legacy=legacy)
+        if behind.is_proven and behind.position is not None and behind.position != stated_end:
+            message = f"the batch states {batch.header.size_bytes} bytes, its CRC is that of {behind.position - position} bytes"
+            yield Damage(position, behind.position, BAD_SIZE, message, plausible_header(self.file, position))
+            return behind.position
+        yield batch
+        if behind.position != stated_end and stated_end < end:
+            message = f"the log has no sign of where the next batch after the damaged one at byte {position} begins"
+            yield Damage(stated_end, end if behind.position is None else behind.position, LOST_PLACE, message)
+        return behind.position
+
+    def at_hand(self, position: int, *, fresh: bool = False) -> tuple[memoryview, int, int]:
+        """Bytes from byte `position` on, for a pass over many batches -> a buffer, where in it they begin, where they end.
+
+        They are valid until the reader moves on. What lies in the buffer is used; `fresh` reads again, up to a chunk.
+        """
+        if fresh or position < self._start or position >= self._start + self._filled:
+            self._fill(position, self._chunk_bytes, self.end_position())
+        return self._buffer, position - self._start, self._filled
+
+    def _behind(self, position: int, end: int, floor: int, *, legacy: bool) -> Continuation:
+        """Where the log goes on behind the unsound entry at byte `position`."""
+        if self._resynchroniser is None:
+            self._resynchroniser = Resynchroniser(self.file, self._places)
+        return self._resynchroniser.behind(position, end, floor=floor, legacy=legacy)
+
+    def header_at(self, position: int, end: int | None = None) -> RecordBatch | LegacyBatch:
+        """The header of the entry at byte `position`, without the batch.
+
+        Raises CorruptRecordError where no entry fits before byte `end`.
+        """
+        limit = self.end_position() if end is None else min(end, self.end_position())
+        head = self.file.read_at(position, HEADER_BYTES)
+        if len(head) <= ENTRY_HEAD_BYTES or position < 0:
+            raise CorruptRecordError(f"no batch begins at byte {position}", position)
+        size = int.from_bytes(head[8:12], "big", signed=True)
+        if not MIN_ENTRY_SIZE <= size <= limit - position - LOG_OVERHEAD_BYTES:
+            raise CorruptRecordError(f"the entry at byte {position} states {size} bytes, which do not fit", position)
+        if 2 <= head[MAGIC_POSITION] < 128:
+            if len(head) < HEADER_BYTES:
+                raise CorruptRecordError(f"the batch at byte {position} is shorter than its header", position)
+            return RecordBatch(position, *HEADER.unpack_from(head))
+        from kcli.format.legacy_message_set import read_legacy_header
+
+        try:
+            return read_legacy_header(head, 0, position)
+        except StructError:
+            raise CorruptRecordError(f"the message at byte {position} is shorter than its header", position) from None
+
+    def batch_at(self, position: int) -> LogBatch | Damage | None:
+        """The one entry at byte `position`, or None behind the last byte."""
+        return next(self.batches(position, resynchronise=False), None)
+
+    def _fill(self, position: int, size: int, end: int) -> None:
+        size = min(size, max(end - position, 0))
+        if size > len(self._buffer):
+            self._buffer = memoryview(bytearray(size))
+        self._start = position
+        self._filled = self.file.read_into(position, self._buffer[: max(size, 0)])
+
+    def _entry_fault(self, position: int, index: int, end: int) -> tuple[str, str] | None:
+        """What keeps the bytes at `position` from being an entry -> (kind, sentence), or None."""
+        left = min(end - position, self._filled - index)
+        if left <= ENTRY_HEAD_BYTES:
+            if left < min(end - position, HEADER_BYTES):
+                return TRUNCATED, "the file shrank while it was read"
+            if not any(self._buffer[index : index + left]):
+                return ZEROS, _zeros(end - position)
+            return TRUNCATED, f"{left} bytes are too few for a batch"
+        size = int.from_bytes(self._buffer[index + 8 : index + 12], "big", signed=True)
+        if size < MIN_ENTRY_SIZE:
+            if size == 0 and zeros_follow(self.file, position, end):
+                return ZEROS, _zeros(end - position)
+            return BAD_SIZE, f"the batch states a size of {size} bytes, less than the least possible {MIN_ENTRY_SIZE}"
+        if size > end - position - LOG_OVERHEAD_BYTES:
+            return (
+                TRUNCATED,
+                f"the batch states {size + LOG_OVERHEAD_BYTES} bytes and {end - position} are left in the file",
+            )
+        magic = self._buffer[index + MAGIC_POSITION]
+        if magic > 2:
+            return BAD_MAGIC, f"the batch has magic {magic - ((magic & 0x80) << 1)}; 0, 1 and 2 are known"
+        if magic == 1 and size < MIN_ENTRY_SIZE_1:
+            return SHORT_HEADER, f"the message states {size} bytes, less than the least possible {MIN_ENTRY_SIZE_1} of format 1"
+        if magic == 2 and size < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+            return (
+                SHORT_HEADER,
+                f"the batch states {size + LOG_OVERHEAD_BYTES} bytes, less than its header of {HEADER_BYTES}",
+            )
+        return None
+
+    def _legacy_header(self, position: int, index: int) -> LegacyBatch:
+        from kcli.format.legacy_message_set import read_legacy_header
+
+        return read_legacy_header(self._buffer, index, position)
+
+    def _load(self, header: RecordBatch | LegacyBatch, index: int, end: int) -> LogBatch | None:
+        """Have the whole batch at hand, compute its CRC -> LogBatch, or None where the file has shrunk."""
+        size = header.size_bytes
+        if size > limits.STREAMED_BATCH_BYTES:
+            crc = streamed_crc(self.file, header)
+            return None if crc is None else LogBatch(header, None, crc, self.file)
+        if index + size > self._filled:
+            self._fill(header.position, max(size, limits.READ_CHUNK_BYTES), end)
+            index = 0
+            if size > self._filled:
+                return None
+        data = self._buffer[index : index + size]
+        if isinstance(header, RecordBatch):
+            crc = crc32c(data[CRC_START:]) if size >= HEADER_BYTES else -1
+            return LogBatch(header, data, crc, self.file)
+        from kcli.format.legacy_message_set import legacy_crc
+
+        return LogBatch(header, data, legacy_crc(data), self.file)

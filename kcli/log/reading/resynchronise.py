@@ -1,0 +1,500 @@
+"""Finding where a log goes on after damage, in bounded time, and without taking payload for a batch.
+
+A record's value may be a sound batch itself (a mirror, a dead letter queue, an attacker). So a batch that is found by its bytes
+alone proves nothing: it may be inside of the damaged one. The reader goes on at another byte only if something shows that
+the log does. What the records behind the damaged header enclose, by their own lengths, is payload and is never taken. These
+questions are asked in this order; the first yes decides:
+
+    question                                                     yes: the log goes on           why this is enough
+    -----------------------------------------------------------  -----------------------------  --------------------------
+    proven   Is the CRC of the damaged entry right for another   at that end                    the CRC does not cover the
+             length? Tried are: the stated length (the magic     (the entry is whole)           length and the magic
+             may be wrong), that length with one bit flipped,
+             the file's end if it is near; then, if the stated
+             length leads nowhere, every sound batch and every
+             header with the next offset
+    recorded Is the stated end inside of a sound batch with     there                          what is at the stated end
+             exactly the next offset, which leads on? Or do as   (the entry is lost)            is payload of that batch;
+             many records as the header states lead, by their                                   or two sources agree, or
+             own lengths, to the stated end; or to a later sound                                one of them is impossible
+             batch, where the stated end is impossible or within
+             the records?
+    stated   Is a header with exactly the next offset at the     at the stated end              length and offsets agree,
+             stated end, or does a chain of headers lead on      (the entry is lost)            or length and .index do
+             from there to a batch that the .index points at?
+             Or do sound batches lead from there to a damaged
+             one with the next offset? Does the length with one
+             bit flipped (or, if impossible, to the file's end)?
+    resumed  Is there a sound batch behind the entry to which    there (all before it is        the batch is known to
+             the .index points, or from which a chain of         lost)                          belong to the log
+             headers leads on?
+    none     Nothing shows that the log goes on.                 nowhere; for people to decide
+
+The answer "stated" is not given if another place has a header with the next offset and a chain that leads on: then the length
+is doubtful, unless the chain from that place comes to the stated end.
+
+A chain of headers leads on if each begins where the one before ends, with a higher offset, up to a batch that the .index
+points at, to the end of the file, or to zeros that were allocated ahead. Payload does not do that unless it is the end of its
+batch: the rest of its record is behind it, which is not a header. A search for "resumed" passes over the extent that the entry
+states: the rest of the file if its length reaches behind that, nothing if it cannot be a batch header.
+
+Cost: a file with many damaged batches asks the same questions of the same bytes. The answers are kept for one end of the log:
+the ends of chains (header_chains), the sound batches (batch_search) and the ends of searches. What is read
+because of a wrong length counts against a budget of the file (SearchBudget); when it is spent, what would need it counts as
+not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kcli.format import limits
+from kcli.format.primitives import INT32_MAX, INT64_MAX, crc32c
+from kcli.format.record_batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_POSITION, RecordBatch
+from kcli.log.disk.port import DiskFile
+from kcli.log.reading.batch_search import (
+    FilePieces,
+    SearchBudget,
+    SoundBatches,
+    can_be_header,
+    candidates,
+    find_batch,
+    header_at,
+    is_sound,
+    is_within_record,
+    least_offset,
+    least_size,
+    plausible_header,
+    records_end,
+    stated_next_offset,
+)
+from kcli.log.reading.header_chains import HeaderChains, KeptAnswers
+from kcli.log.reading.header_walk import PROBE_BYTES, HeaderWalk
+from kcli.log.reading.index_places import IndexPlaces
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
+
+# What a place that looks like a sound batch costs of the budget, however small it is.
+CANDIDATE_COST_BYTES = 64 * 1024
+# Up to how far before the file's end it is always tried whether a batch ends there: what Kafka takes for a batch by default.
+NEAR_END_BYTES = 2 * 1024 * 1024
+# How far behind its first byte a batch may end: more than the 100 MiB that Kafka takes in a request by default.
+FARTHEST_END_BYTES = 128 * 1024 * 1024
+OFFSET_BYTES = 8  # of the base offset, with which a header begins
+
+
+class Continuation(NamedTuple):
+    """Where the log goes on behind an unsound entry: at byte `position`, None where nothing shows that it does.
+
+    `is_proven` is True where the entry's own CRC is right for the bytes up to there.
+    """
+
+    position: int | None
+    is_proven: bool
+
+
+class _Search(NamedTuple):
+    """What a search comes to, at byte `found` or None, that passes over all that begins below offset `floor`.
+
+    It is the same for every floor up to `least`, the least of the offsets at which the batches begin that were looked at.
+    """
+
+    found: int | None
+    floor: int
+    least: int
+
+
+class Resynchroniser:
+    """Finds where one segment goes on behind entries that are not sound; see the module's head."""
+
+    def __init__(self, file: DiskFile, places: IndexPlaces) -> None:
+        self._file = file
+        self._floor = 0
+        self._places = places
+        self._budget = SearchBudget(file.size())
+        self._start_over(0)
+
+    def _start_over(self, end: int) -> None:
+        """Forget what is known of the log, which ends at another byte now."""
+        self._end = end
+        self._chains = HeaderChains(self._file, end, self._budget, self._places.names)
+        self._batches = {legacy: SoundBatches(self._file, end, self._budget, legacy=legacy) for legacy in (False, True)}
+        self._searches: dict[bool, tuple[int, KeptAnswers[_Search]]] = {}
+        self._indexed: tuple[int, int | None] = (0, 0)
+
+    def behind(self, position: int, end: int, *, floor: int, legacy: bool) -> Continuation:
+        """Where the log, which ends at byte `end`, goes on behind the unsound entry at byte `position`. Raises OSError.
+
+        `floor` is the offset behind the last sound batch: a search passes over what begins below it.
+        """
+        if end != self._end:
+            self._start_over(end)
+        self._floor = floor
+        header = header_at(self._file, position)
+        if header is None:
+            return self._search(position, position + 1, legacy=legacy)
+        stated = position + header.size_bytes
+        fits = header.size_bytes >= least_size(header) and stated <= self._end
+        continues = fits and self._continues(header, stated, legacy=legacy)
+        leads_on = fits and self._chain_end(stated, by_index=not continues) is None
+        proven = self._near_end_of_crc(header, [stated] if fits else [])
+        around = self._batch_around(header, stated) if fits and proven is None else None
+        followers: list[int] = []  # where headers with exactly the next offset are
+        if proven is None and (around is not None or not (continues and leads_on)):
+            # A length that is wrong in any way: the batches that it lies over, or those behind it, say where it ends.
+            followers = list(self._next_offsets(header, *self._extent(header)))
+            proven = self._far_end_of_crc(header, followers, legacy=legacy)
+        if proven is not None:
+            return Continuation(proven, True)
+        lost = around or self._end_by_records(header, stated, fits=fits)
+        if lost is None and not continues and can_be_header(header):
+            lost = self._flipped_end(header, followers, fits=fits)
+        if lost is not None:
+            return Continuation(lost, False)
+        followers = [at for at in followers if at != stated and self._chain_end(at) is None]
+        is_stated = (continues and leads_on) or (fits and not followers and self._follows(header, stated))
+        if is_stated or any(self._passes(at, stated) for at in followers if at < stated):
+            return Continuation(stated, False)
+        if fits and self._overlaps(header, stated):
+            passed = next((at for at in followers if at > stated and self._passes(stated, at)), None)
+            if passed is not None:
+                return Continuation(passed, False)
+        # Another place with the next offset from which the log leads on: the stated length is not to be trusted, unless that
+        # place is inside of the batch at the stated end, whose CRC is right for another length than it states.
+        whole = self._whole_end(stated, legacy=legacy) if continues and followers else None
+        is_doubtful = fits and any(whole is None or not stated < at < whole for at in followers)
+        # A header with the next offset whose own length is impossible is judged when the walk comes to it.
+        is_end = continues and self._may_end_log(stated)
+        if not is_doubtful and (leads_on or is_end or (continues and self._breaks_at_next(stated))):
+            return Continuation(stated, False)
+        can_be_batch = self._can_be_batch(header, legacy=legacy)
+        self._floor = max(floor, header.base_offset + 1) if can_be_batch and fits else floor
+        if fits and (can_be_batch or stated == self._end or self._may_begin(stated)):
+            return self._search(position, self._chain_end(stated, by_index=True) or stated, legacy=legacy)
+        if not can_be_batch:
+            return self._search(position, position + 1, legacy=legacy)
+        has_size = header.size_bytes >= least_size(header)
+        return self._search(position, self._end if has_size else position + 1, legacy=legacy)
+
+    def _end_by_records(self, header: RecordBatch | LegacyBatch, stated: int, *, fits: bool) -> int | None:
+        """Return the byte behind the entry that its records' own lengths lead to.
+
+        They agree with the stated length. Or a sound batch begins where the records end, and at the stated end nothing can
+        begin, or a batch that is inside of the records. None where neither is so.
+        """
+        if not isinstance(header, RecordBatch):
+            return None
+        may_end = fits and (stated == self._end or self._may_begin(stated))
+        if may_end and records_end(self._file, header, self._budget, stated) is not None:
+            return stated
+        end = records_end(self._file, header, self._budget)
+        behind = None if end is None else header_at(self._file, end)
+        least = min(header.next_offset, header.base_offset + header.record_count)
+        if end is None or behind is None or behind.base_offset < least or not is_sound(self._file, end):
+            return None
+        other = header_at(self._file, stated) if fits and self._may_begin(stated) else None
+        return end if other is None or stated + other.size_bytes <= end else None
+
+    def _batch_around(self, header: RecordBatch | LegacyBatch, stated: int) -> int | None:
+        """Return the byte of a sound batch with exactly the next offset that begins before the stated end and ends behind it.
+
+        The log goes on behind it, and the entry's records do not enclose it: then it is not payload, but what is at the stated
+        end is.
+        """
+        for at in self._next_offsets(header, header.position + least_size(header), stated):
+            behind = header_at(self._file, at)
+            if behind is None or at + behind.size_bytes <= stated or not is_sound(self._file, at):
+                continue
+            if self._chain_end(at) is None and not is_within_record(self._file, header.position, at, self._budget):
+                return at
+        return None
+
+    def _can_be_batch(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> bool:
+        """True where an entry may be a damaged batch, whose payload must not be searched; formats 0 and 1 say little of it."""
+        if isinstance(header, RecordBatch):
+            return can_be_header(header)
+        return legacy and can_be_header(header) and least_size(header) <= header.size_bytes <= limits.MAX_RECORD_BYTES
+
+    def _continues(self, header: RecordBatch | LegacyBatch, stated: int, *, legacy: bool) -> bool:
+        """True where a header with exactly the next offset is at a byte; behind formats 0 and 1, one with a higher offset."""
+        behind = header_at(self._file, stated)
+        if behind is None or not can_be_header(behind):
+            return False
+        if not isinstance(header, RecordBatch):
+            return behind.last_offset > header.last_offset
+        if not legacy and not isinstance(behind, RecordBatch):
+            return False
+        # The last offset and the record count say the same, unless a cleaner was here; one of them may be wrong.
+        return behind.base_offset in (header.next_offset, header.base_offset + header.record_count)
+
+    def _follows(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
+        """True where a sound batch at the stated end leads on and would have the next offset, if one bit of the entry's own
+        were another, or if it began where the last sound batch ended: the CRC does not cover the base offset."""
+        behind = plausible_header(self._file, stated)
+        if behind is None or not isinstance(header, RecordBatch) or self._chain_end(stated) is not None:
+            return False
+        expected = behind.base_offset - header.last_offset_delta - 1
+        is_near = expected == self._floor or (expected > self._floor and (expected ^ header.base_offset).bit_count() == 1)
+        return is_near and is_sound(self._file, stated)
+
+    def _overlaps(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
+        """True where a batch at the stated end has offsets of the entry, whose last offset and record count agree."""
+        if not isinstance(header, RecordBatch) or stated_next_offset(header, header.base_offset) is None:
+            return False
+        behind = plausible_header(self._file, stated)
+        return behind is not None and behind.base_offset < header.next_offset
+
+    def _passes(self, position: int, target: int) -> bool:
+        """True where a header begins at byte `target` behind sound batches that follow each other from a byte on."""
+        walk = HeaderWalk(self._file, position, self._end)
+        for header in walk.headers():
+            if header.position >= target:
+                return header.position == target and can_be_header(header)
+            if not self._budget.take(PROBE_BYTES + max(header.size_bytes, 0)) or not is_sound(self._file, header.position):
+                return False
+        return False
+
+    def _chain_end(
+        self, position: int, *, by_index: bool = False, may_be_torn: bool = False, may_be_short: bool = False
+    ) -> int | None:
+        """None where a chain of headers leads on from a byte, else where it breaks off.
+
+        With `by_index` the end of the file does not count, unless nothing is there at all. With `may_be_torn` the chain may end
+        in a header with the next offset whose batch reaches behind the file. With `may_be_short` fewer bytes than an offset
+        has may be left, and zeros: behind payload these may be the last byte of the record, its number of headers.
+        """
+        end, is_indexed, expected, is_zeros = self._chains.end_of(position)
+        if is_indexed:
+            return None
+        if expected is None:
+            return end
+        left = self._end - end
+        is_end = left == 0 or ((left >= HEADER_BYTES or may_be_short) and is_zeros)
+        if is_end and (not by_index or end == position):
+            return None
+        is_short = left < OFFSET_BYTES and not may_be_short
+        return None if may_be_torn and not is_short and self._is_torn(end, expected) else end
+
+    def _may_end_log(self, position: int) -> bool:
+        """True where no header is behind the one at a byte, or the headers lead to the end or to one of impossible length."""
+        chain_end = self._chain_end(position, may_be_torn=True, may_be_short=True)
+        if chain_end is None or chain_end == position:
+            return True
+        expected = self._chains.end_of(position).expected
+        header = plausible_header(self._file, chain_end)
+        return header is not None and header.base_offset == expected
+
+    def _breaks_at_next(self, position: int) -> bool:
+        """True where sound batches follow each other from a byte on, up to the header of a damaged one with the next offset.
+
+        Behind payload the rest of its record would be there.
+        """
+        expected: int | None = None
+        while self._budget.take(PROBE_BYTES):
+            header = header_at(self._file, position)
+            if not isinstance(header, RecordBatch) or not can_be_header(header):
+                return False
+            is_next = expected is None or header.base_offset == expected
+            if not is_next or header.size_bytes < least_size(header) or not is_sound(self._file, position):
+                return expected is not None and is_next
+            position, expected = header.end_position, header.next_offset
+        return False
+
+    def _is_torn(self, position: int, expected: int) -> bool:
+        """True where the first bytes of a batch that should begin at offset `expected` end with the file."""
+        if self._end - position < HEADER_BYTES:
+            head = self._file.read_at(position, OFFSET_BYTES)
+            return expected.to_bytes(OFFSET_BYTES, "big").startswith(head)
+        torn = plausible_header(self._file, position)
+        return torn is not None and torn.base_offset == expected and torn.end_position > self._end
+
+    # ------------------------------------------------------------------------------------------------- the CRC's word
+
+    def _near_end_of_crc(self, header: RecordBatch | LegacyBatch, stated: Sequence[int]) -> int | None:
+        """The end that the entry's CRC proves among those that cost little: near the stated one, and the file's end if near."""
+        ends = self._likely_ends(header).union(stated)
+        start = header.position + least_size(header)
+        ends.update(self._next_offsets(header, start, stated[0] if stated else header.position))
+        if self._end - header.position < NEAR_END_BYTES:
+            ends.add(self._end)
+        return self._end_of_crc(header, ends)
+
+    def _far_end_of_crc(self, header: RecordBatch | LegacyBatch, followers: Sequence[int], *, legacy: bool) -> int | None:
+        """The end that the entry's CRC proves among all sound batches, the headers with the next offset and the file's end."""
+        ends = {*self._sound_batches(*self._extent(header), legacy=legacy), *followers}
+        if self._end <= header.position + FARTHEST_END_BYTES:
+            ends.add(self._end)
+        return self._end_of_crc(header, ends)
+
+    def _extent(self, header: RecordBatch | LegacyBatch) -> tuple[int, int]:
+        """The bytes [start, end) in which what follows an entry may begin, whatever its length says."""
+        indexed = self._indexed_behind(header.position)
+        farthest = min(header.position + FARTHEST_END_BYTES, self._end if indexed is None else indexed + 1)
+        return header.position + least_size(header), farthest
+
+    def _whole_end(self, position: int, *, legacy: bool) -> int | None:
+        """Return the end that the CRC of the header at a byte proves, whatever length it states; None where it proves none."""
+        header = header_at(self._file, position)
+        if header is None:
+            return None
+        stated = position + header.size_bytes
+        fits = header.size_bytes >= least_size(header) and stated <= self._end
+        near = self._near_end_of_crc(header, [stated] if fits else [])
+        if near is not None:
+            return near
+        return self._far_end_of_crc(header, list(self._next_offsets(header, *self._extent(header))), legacy=legacy)
+
+    def _likely_ends(self, header: RecordBatch | LegacyBatch) -> set[int]:
+        """The bytes behind the entry if one bit of its length is flipped, as far as a header is there or the file ends."""
+        ends = set()
+        for flip in (0, *(1 << bit for bit in range(31))):  # 0: without its sign
+            end = header.position + LOG_OVERHEAD_BYTES + (_stated_size(header) ^ flip)
+            # Far away anything looks like a header of formats 0 and 1, and the CRC of what is between costs much.
+            is_far = end - header.position > NEAR_END_BYTES and end != self._end
+            if is_far and (end - header.position > FARTHEST_END_BYTES or plausible_header(self._file, end) is None):
+                continue
+            if end == self._end or (end < self._end and self._may_begin(end)):
+                ends.add(end)
+        return ends
+
+    def _flipped_end(self, header: RecordBatch | LegacyBatch, followers: Sequence[int], *, fits: bool) -> int | None:
+        """Return the one of the `followers`, sound, to which the length leads with one bit flipped; see the module's head."""
+        ends = self._likely_ends(header)
+        sound = [at for at in followers if at in ends and self._chain_end(at) is None and is_sound(self._file, at)]
+        is_at_end = not followers and not fits and self._end in ends
+        return sound[0] if len(sound) == 1 else self._end if is_at_end else None
+
+    def _may_begin(self, position: int) -> bool:
+        header = header_at(self._file, position)
+        return header is not None and can_be_header(header) and header.size_bytes >= least_size(header)
+
+    def _sound_batches(self, position: int, end: int, *, legacy: bool) -> Iterator[int]:
+        """The bytes in [position, end) at which something that looks like a sound batch begins, as far as the budget goes."""
+        batches = self._batches[legacy]
+        found = batches.first(position)
+        while found is not None and found[0] < end and self._budget.take(CANDIDATE_COST_BYTES):
+            yield found[0]
+            found = batches.first(found[1])
+
+    def _next_offsets(self, header: RecordBatch | LegacyBatch, start: int, end: int) -> Iterator[int]:
+        """The bytes in [start, end) at which a header with exactly the next offset is, sound or not."""
+        if not isinstance(header, RecordBatch) or not self._budget.take(end - start):
+            return
+        wanted = header.next_offset.to_bytes(8, "big", signed=True)
+        while start < end:
+            chunk = self._file.read_at(start, min(limits.READ_CHUNK_BYTES, end - start) + len(wanted) - 1)
+            found = chunk.find(wanted)
+            while found >= 0:
+                if self._may_begin(start + found):
+                    yield start + found
+                found = chunk.find(wanted, found + 1)
+            start += limits.READ_CHUNK_BYTES
+
+    def _end_of_crc(self, header: RecordBatch | LegacyBatch, ends: Iterable[int]) -> int | None:
+        """The first of the `ends` up to which the entry's bytes have the CRC that it states."""
+        rules: list[tuple[Callable[..., int], int, int]] = []  # function, first byte, stored CRC
+        head = self._file.read_at(header.position, HEADER_BYTES)
+        if len(head) == HEADER_BYTES:
+            rules.append((crc32c, CRC_START, int.from_bytes(head[CRC_START - 4 : CRC_START], "big")))
+        if not isinstance(header, RecordBatch):
+            from zlib import crc32
+
+            rules.append((crc32, MAGIC_POSITION, header.crc))
+        ends = sorted(end for end in ends if header.position + HEADER_BYTES <= end <= self._end)
+        for function, skip, stored in rules:
+            pieces, position, crc = FilePieces(self._file, ends), header.position + skip, 0
+            for end in ends:
+                if not self._budget.take(end - position):
+                    break
+                for piece in pieces.between(position, end):
+                    crc = function(piece, crc)
+                    position += len(piece)
+                if position < end:
+                    return None
+                if crc == stored:
+                    return end
+        return None
+
+    # --------------------------------------------------------------------------------------------------- going on
+
+    def _search(self, position: int, start: int, *, legacy: bool) -> Continuation:
+        """Where the log goes on at or behind byte `start`, or where the index says so behind byte `position`."""
+        indexed = self._indexed_behind(position)
+        end = self._end if indexed is None else min(indexed, self._end)
+        if start < end:
+            # A sound batch that begins within what is passed over may reach beyond it: nothing inside of it counts either.
+            for found in self._leading_on(position + 1, start, end, legacy=legacy):
+                # The entry's own records, and those of what begins where it ends by its length.
+                is_payload = any(is_within_record(self._file, at, found, self._budget) for at in (position, start))
+                if not is_payload and not self._is_within_torn(position, found):
+                    return Continuation(found, False)
+        return Continuation(indexed, False)
+
+    def _leading_on(self, position: int, start: int, end: int, *, legacy: bool) -> Iterator[int]:
+        """Yield the sound batches in [start, end) from which a chain leads on; the search begins at byte `position`."""
+        kept_end, kept = self._searches.get(legacy, (-1, KeptAnswers[_Search]()))
+        if kept_end != end:
+            kept = KeptAnswers()
+            self._searches[legacy] = (end, kept)
+        passed: list[tuple[int, int]] = []  # the batches from which none leads on: position, least offset
+        found = find_batch(self._file, position, end, legacy=legacy, budget=self._budget)
+        while found is not None:
+            header = header_at(self._file, found)
+            behind = found + 1 if header is None else found + header.size_bytes
+            if header is not None and found >= start and least_offset(header) >= self._floor:
+                known = kept.get(found)
+                if known is not None and known.floor <= self._floor <= known.least:
+                    self._keep_search(kept, passed, known.found, known.least)
+                    passed, found = [], known.found
+                    continue
+                chain_end = self._chain_end(found, may_be_torn=True)
+                if chain_end is None:
+                    self._keep_search(kept, passed, found, least_offset(header))
+                    passed = []
+                    yield found
+                else:
+                    passed.append((found, least_offset(header)))
+                behind = chain_end or 0
+            found = find_batch(self._file, max(behind, found + 1), end, legacy=legacy, budget=self._budget)
+        self._keep_search(kept, passed, None, INT64_MAX)
+
+    def _keep_search(self, kept: KeptAnswers[_Search], passed: list[tuple[int, int]], found: int | None, least: int) -> None:
+        """Keep that a search which comes to one of the passed batches goes on to the batch at byte `found`, or to none."""
+        answers: list[tuple[int, _Search]] = []
+        for position, least_of_batch in reversed(passed):
+            least = min(least, least_of_batch)
+            answers.append((position, _Search(found, self._floor, least)))
+        kept.keep(answers)
+
+    def _is_within_torn(self, position: int, found: int) -> bool:
+        """True where a header between two bytes states a batch that reaches behind the file: a torn one, and what is in it."""
+        start = position + 1
+        while start < found and self._budget.take(wanted := min(limits.READ_CHUNK_BYTES, found - start) + HEADER_BYTES):
+            chunk = self._file.read_at(start, wanted)
+            for at in candidates(chunk, False):
+                header = plausible_header(self._file, start + at) if at >= 0 and start + at < found else None
+                if header is None or not self._floor <= header.base_offset <= self._floor + INT32_MAX:
+                    continue
+                if header.end_position > self._end and header.record_count == header.last_offset_delta + 1:
+                    return True
+            start += limits.READ_CHUNK_BYTES
+        return start < found  # the budget is spent, so that it is not known
+
+    def _indexed_behind(self, position: int) -> int | None:
+        """The first byte behind `position` that the .index points at and where a sound batch begins, or None."""
+        asked, found = self._indexed
+        if not asked <= position < (self._end if found is None else found):
+            found = next((at for at, offset in self._places.behind(position) if self._begins(at, offset)), None)
+            self._indexed = (position, found)
+        return found
+
+    def _begins(self, position: int, offset: int) -> bool:
+        """True where a sound batch begins at a byte whose offset fits the index entry that points at it."""
+        header = header_at(self._file, position)
+        return header is not None and header.base_offset <= offset and position < self._end and is_sound(self._file, position)
+
+
+def _stated_size(header: RecordBatch | LegacyBatch) -> int:
+    return (header.size_bytes - LOG_OVERHEAD_BYTES) & INT32_MAX

@@ -1,0 +1,155 @@
+"""Walks a segment by the compiled scanner: whole stretches of usual batches as columns, all else one by one.
+
+    what lies there                                 how it is given out
+    ----------------------------------------------  --------------------------------------------------------------
+    sound batches of magic 2, up to the buffer      Stretch: rows of kcli.format.batch_scan, records checked where
+                                                      they are not compressed
+    a batch of magic 0 or 1, a large one, one with  Stretch of one row, with the LogBatch
+      a wrong CRC or an odd header
+    no batch                                        Damage, as kcli.log.reading.log_reader found it
+
+The rows, and the bytes behind them, are good until the next step: buffers are used again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kcli.format import batch_scan, loop_results
+from kcli.format.batch_scan import LEGACY, LOOK, BatchColumns
+from kcli.format.primitives import INT64_MAX, crc32c
+from kcli.format.record_batch import HEADER_BYTES, RecordBatch, read_header
+from kcli.log.disk.port import Disk
+from kcli.log.reading.log_reader import TRUNCATED, Damage, LogBatch, SegmentReader
+from kcli.log.reading.record_windows import RecordScanner
+
+BUFFER_BYTES = 512 * 1024
+
+
+class Stretch(NamedTuple):
+    """Rows [0, rows) of the walk's columns; `odd` are those whose fault is not SOUND. `batch` is there for a single row."""
+
+    rows: int
+    odd: int
+    batch: LogBatch | None
+
+
+class SegmentWalk:
+    """Walks bytes [start, end) of one `.log` or `.checkpoint` file, by default to the size that it has when the walk is made.
+
+    A batch begins at byte `start`. `buffer_bytes` are read at once; a batch above that comes alone.
+    """
+
+    def __init__(
+        self, disk: Disk, path: str, *, start: int = 0, end: int | None = None, buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
+        self.reader = SegmentReader(disk, path, end=disk.size(path) if end is None else end)
+        self.end = self.reader.end_position()
+        self.rows = BatchColumns(buffer_bytes // HEADER_BYTES + 1)
+        self.scanner = RecordScanner()
+        self.position = start  # the byte behind what was given out
+        self._buffer_bytes = buffer_bytes
+        self._buffer = bytearray(buffer_bytes)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._floor = 0  # the offset behind the last sound batch
+        self._scratch = array("q", bytes(32))
+
+    def close(self) -> None:
+        """Give the file back."""
+        self.reader.close()
+
+    def steps(self) -> Iterator[Stretch | Damage]:
+        """The stretches and the damage of the file, in its order. Raises OSError as the disk does."""
+        while self.position < self.end:
+            count = self._scan()
+            behind, why, odd = self._scratch[:3]
+            if count:
+                self._floor = self.rows.last_offset[count - 1] + 1
+                yield Stretch(count, odd, None)
+                self.position = self._start + behind
+                if why != loop_results.OTHER:
+                    continue
+            yield from self._step_by_step()
+
+    def _scan(self) -> int:
+        """Fill the buffer and the rows from the present position on -> how many rows."""
+        self._start = self.position
+        wanted = min(self._buffer_bytes, self.end - self.position)
+        filled = self.reader.file.read_into(self.position, self._view[:wanted])
+        return batch_scan.scan_batches(
+            self._buffer,
+            self._view,
+            0,
+            filled,
+            self._start,
+            crc32c,
+            self.rows,
+            self.scanner.columns,
+            self._scratch,
+        )
+
+    def _step_by_step(self) -> Iterator[Stretch | Damage]:
+        """What the columns do not take in, up to the next sound batch of magic 2 that fits into the buffer."""
+        found: LogBatch | Damage | None = None
+        for found in self.reader.batches(self.position, floor=self._floor):
+            self.position = found.end_position
+            if isinstance(found, Damage):
+                yield found
+                continue
+            self._put_row(found)
+            yield Stretch(1, 1, found)
+            header = found.header
+            self._floor = header.next_offset if found.is_valid else self._floor
+            if found.is_valid and isinstance(header, RecordBatch) and header.size_bytes <= self._buffer_bytes:
+                return
+        if not isinstance(found, Damage) and self.position < self.end:
+            yield Damage(self.position, self.end, TRUNCATED, "the file shrank while it was read")
+        self.position = self.end
+
+    def batch(self, row: int) -> LogBatch:
+        """The batch of a row of the last stretch that came without one."""
+        start = self.rows.position[row] - self._start
+        data = self._view[start : start + self.rows.size_bytes[row]]
+        header = read_header(data, 0, self.rows.position[row])
+        return LogBatch(header, data, header.crc, self.reader.file)
+
+    @property
+    def buffer(self) -> bytearray:
+        """What the rows of a stretch were scanned from; it begins at byte `buffer_start` of the file."""
+        return self._buffer
+
+    @property
+    def buffer_start(self) -> int:
+        """The byte of the file at the start of the buffer."""
+        return self._start
+
+    def payload(self, row: int) -> memoryview:
+        """The records' bytes, compressed or not, of such a row."""
+        start = self.rows.position[row] - self._start
+        return self._view[start + HEADER_BYTES : start + self.rows.size_bytes[row]]
+
+    def check_inflated(self, row: int, records: bytes) -> None:
+        """Check the inflated records of a row and set its fault."""
+        self.rows.fault[row] = batch_scan.check_records(
+            records, 0, len(records), self.rows, row, self.scanner.columns, self._scratch
+        )
+
+    def _put_row(self, batch: LogBatch) -> None:
+        """Put a single batch into row 0, marked LOOK."""
+        header, rows = batch.header, self.rows
+        rows.position[0], rows.size_bytes[0] = header.position, header.size_bytes
+        rows.base_offset[0] = header.base_offset
+        rows.last_offset[0] = max(-INT64_MAX, min(INT64_MAX, header.last_offset))
+        rows.attributes[0], rows.max_timestamp[0], rows.fault[0] = header.attributes, header.max_timestamp, LOOK
+        if isinstance(header, RecordBatch):
+            rows.attributes[0] = header.attributes & 0xFFFF
+            rows.leader_epoch[0], rows.base_timestamp[0] = header.partition_leader_epoch, header.base_timestamp
+            rows.producer_id[0], rows.producer_epoch[0] = header.producer_id, header.producer_epoch
+            rows.base_sequence[0], rows.record_count[0] = header.base_sequence, header.record_count
+            return
+        rows.leader_epoch[0] = rows.base_timestamp[0] = -1
+        rows.producer_id[0] = rows.producer_epoch[0] = rows.base_sequence[0] = -1
+        rows.record_count[0], rows.fault[0] = 1, LEGACY

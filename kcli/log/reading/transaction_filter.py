@@ -1,0 +1,246 @@
+"""Which records of a partition belong to aborted or still open transactions, and where its last stable offset lies.
+
+    segment                                             where its aborted transactions come from
+    --------------------------------------------------  ---------------------------------------------------------------
+    has a sound .txnindex                               the index
+    has none, but an .index                             none ended there: Kafka writes a .txnindex with the first one
+    has none and no .index either (a copied .log)       its markers: the segment is scanned
+    has one that cannot be right                        its markers
+    the last one, behind the newest producer snapshot   its markers: a crash may have cost the index its last entries
+
+Transactions that began before a scanned stretch come from the producer snapshot at its start; where that is missing or
+damaged, the scan begins one segment earlier. So after a clean shutdown next to nothing is scanned, and after a crash what
+Kafka itself would scan. A scan hops over the headers of what is not transactional; a transactional batch counts only with
+its CRC right, so that a flipped bit opens no transaction that would hide the records behind it.
+
+A transaction's range reaches from its first record to its marker, both included. As to Kafka's consumer, only batches with
+the transactional flag can belong to it, and under read_committed nothing at or above the last stable offset is to be seen.
+The checkpointed high watermark plays no part here: it is stale after a crash.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from kcli.format import limits
+from kcli.format.end_transaction_marker import ABORT, COMMIT, KEY
+from kcli.format.index_entries import TransactionIndex
+from kcli.format.primitives import FormatError
+from kcli.format.producer_snapshot import decode_producer_snapshot
+from kcli.format.record_batch import RecordBatch
+from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import PartitionDirectory, Segment
+from kcli.log.reading.header_walk import HeaderWalk
+from kcli.log.reading.log_reader import Damage, LogBatch
+from kcli.log.reading.record_windows import RecordScanner
+from kcli.log.reading.segment_seek import SegmentSeeker
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that was aborted: its first record's offset and its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that has not ended by the end of the log."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+
+
+class AbortedTransactions:
+    """The transactions of a partition that did not commit; small, picklable, asked once a batch.
+
+    `aborted` is sorted by first offset, `open_transactions` too. `log_end_offset` is the offset behind the last batch,
+    `last_stable_offset` the first offset of the oldest open transaction, or the end of the log. `problems` are sentences on
+    what could not be read and was made up for by a scan.
+    """
+
+    def __init__(
+        self,
+        aborted: list[AbortedTransaction],
+        open_transactions: list[OpenTransaction],
+        log_end_offset: int,
+        problems: list[str] | None = None,
+    ) -> None:
+        self.aborted = sorted(set(aborted), key=lambda txn: (txn.first_offset, txn.last_offset, txn.producer_id))
+        self.open_transactions = sorted(open_transactions, key=lambda txn: txn.first_offset)
+        self.log_end_offset = log_end_offset
+        self.problems = problems or []
+        self._ranges: dict[int, tuple[list[int], list[int]]] = {}
+        for producer_id, first, last in self.aborted:
+            firsts, lasts = self._ranges.setdefault(producer_id, ([], []))
+            firsts.append(first)
+            lasts.append(last)
+        self._open = {txn.producer_id: txn.first_offset for txn in self.open_transactions}
+
+    @classmethod
+    def for_partition(cls, disk: Disk, partition: PartitionDirectory) -> AbortedTransactions:
+        """Find the transactions of a partition. Raises OSError where a segment cannot be read; indexes may be missing."""
+        return _Finder(disk, partition).find()
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset that a reader under read_committed does not reach."""
+        return self.open_transactions[0].first_offset if self.open_transactions else self.log_end_offset
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool:
+        """True where the transactional batch of `producer_id` at `offset` was aborted, its marker included."""
+        found = self._ranges.get(producer_id)
+        if found is None:
+            return False
+        firsts, lasts = found
+        slot = bisect_right(firsts, offset) - 1
+        return slot >= 0 and lasts[slot] >= offset
+
+    def is_open(self, producer_id: int, offset: int) -> bool:
+        """True where the transactional batch of `producer_id` at `offset` belongs to a transaction that has not ended."""
+        first = self._open.get(producer_id)
+        return first is not None and offset >= first
+
+    def within(self, first_offset: int, end_offset: int, known_below: int | None = None) -> AbortedTransactions:
+        """The same, less the aborted transactions that do not touch [first_offset, end_offset).
+
+        With `known_below` those whose marker is at that offset or behind it are left out as well.
+        """
+        touching = [
+            txn
+            for txn in self.aborted
+            if first_offset <= txn.last_offset
+            and txn.first_offset < end_offset
+            and (known_below is None or txn.last_offset < known_below)
+        ]
+        return AbortedTransactions(touching, self.open_transactions, self.log_end_offset, self.problems)
+
+
+class _Finder:
+    """Puts the transactions of one partition together, front to back."""
+
+    def __init__(self, disk: Disk, partition: PartitionDirectory) -> None:
+        self.disk = disk
+        self.segments = partition.segments
+        self.snapshots = {file.base_offset: file.path for file in partition.snapshots}
+        self.aborted: list[AbortedTransaction] = []
+        self.open: dict[int, OpenTransaction] = {}
+        self.problems: list[str] = []
+        self.scanner = RecordScanner(16)
+
+    def find(self) -> AbortedTransactions:
+        if not self.segments:
+            return AbortedTransactions([], [], 0)
+        with SegmentSeeker(self.disk, self.segments[-1]) as seeker:
+            log_end = seeker.end_offset()
+        indexes = [self._read_index(segment) for segment in self.segments]
+        starts = self._scan_starts(indexes, log_end)
+        for segment, index, start in zip(self.segments, indexes, starts, strict=True):
+            for txn in index or ():
+                self.aborted.append(txn)
+            if start is not None:
+                self._scan(segment, start)
+        return AbortedTransactions(self.aborted, list(self.open.values()), log_end, self.problems)
+
+    def _read_index(self, segment: Segment) -> list[AbortedTransaction] | None:
+        """The aborted transactions that the index names, or None where the segment must be scanned."""
+        if segment.transaction_index is None:
+            return None if segment.offset_index is None else []
+        try:
+            index = TransactionIndex.decode(
+                self.disk.read_file(segment.transaction_index, limits.MAX_INDEX_FILE_BYTES), segment.base_offset
+            )
+            index.sanity_check(segment.transaction_index)
+            if index.trailing or any(txn.first_offset > txn.last_offset for txn in index.aborted):
+                raise FormatError(f"the transaction index {segment.transaction_index} holds entries that cannot be right")
+        except (OSError, FormatError) as error:
+            self.problems.append(f"{error}; the segment's markers were read instead")
+            return None
+        return [AbortedTransaction(txn.producer_id, txn.first_offset, txn.last_offset) for txn in index.aborted]
+
+    def _scan_starts(self, indexes: list[list[AbortedTransaction] | None], log_end: int) -> list[int | None]:
+        """For each segment the offset from which it is scanned, or None; opens `self.open` at the first one's snapshot.
+
+        Scans run from a snapshot to the end of a segment whose successor begins anew from its own snapshot.
+        """
+        starts: list[int | None] = [None] * len(self.segments)
+        starts[-1] = max(
+            (offset for offset in self.snapshots if self.segments[-1].base_offset <= offset <= log_end),
+            default=self.segments[-1].base_offset,
+        )
+        for slot in range(len(self.segments) - 1, -1, -1):
+            base = self.segments[slot].base_offset
+            if indexes[slot] is None:
+                starts[slot] = base
+            start = starts[slot]
+            if start is None or (slot == 0 and start == base):
+                continue
+            if self._snapshot(start) is None:
+                starts[slot] = base
+                if slot and self._snapshot(base) is None:
+                    starts[slot - 1] = self.segments[slot - 1].base_offset
+        return starts
+
+    def _snapshot(self, offset: int) -> dict[int, OpenTransaction] | None:
+        """The transactions open at `offset` as the snapshot there tells, or None where it is missing or damaged."""
+        path = self.snapshots.get(offset)
+        if path is None:
+            return None
+        try:
+            entries = decode_producer_snapshot(self.disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)).entries
+        except (OSError, FormatError) as error:
+            self.problems.append(f"{path}: {error}; the log was read from an earlier point instead")
+            del self.snapshots[offset]
+            return None
+        return {
+            entry.producer_id: OpenTransaction(entry.producer_id, entry.producer_epoch, entry.current_txn_first_offset)
+            for entry in entries
+            if entry.open_txn_first_offset is not None
+        }
+
+    def _scan(self, segment: Segment, start_offset: int) -> None:
+        known = self._snapshot(start_offset)
+        if known is not None:
+            self.open = known
+        with SegmentSeeker(self.disk, segment) as seeker:
+            reader = seeker.reader
+            position = 0 if start_offset == segment.base_offset else seeker.first_batch(start_offset)
+            walk = HeaderWalk(reader.file, position, reader.end_position())
+            for header in walk.headers():
+                if isinstance(header, RecordBatch) and header.is_transactional:
+                    self._apply(segment, reader.batch_at(header.position))
+            if walk.position < walk.end:
+                for found in reader.batches(walk.position):
+                    if isinstance(found, LogBatch) and isinstance(found.header, RecordBatch) and found.header.is_transactional:
+                        self._apply(segment, found)
+
+    def _apply(self, segment: Segment, batch: LogBatch | Damage | None) -> None:
+        """Let one transactional batch begin, go on with or end a transaction, as Kafka's producer state does."""
+        if not isinstance(batch, LogBatch) or not isinstance(batch.header, RecordBatch):
+            return
+        header = batch.header
+        if not batch.is_valid:
+            self.problems.append(
+                f"{segment.log}: the transactional batch at byte {header.position} has a wrong CRC and does not count"
+            )
+            return
+        if not header.is_control:
+            if header.record_count:
+                begun = OpenTransaction(header.producer_id, header.producer_epoch, header.base_offset)
+                self.open.setdefault(header.producer_id, begun)
+            return
+        marker = self._marker_type(batch)
+        if marker not in (ABORT, COMMIT):
+            return
+        ended = self.open.pop(header.producer_id, None)
+        if ended is not None and marker == ABORT:
+            self.aborted.append(AbortedTransaction(header.producer_id, ended.first_offset, header.base_offset))
+
+    def _marker_type(self, batch: LogBatch) -> int:
+        for window in batch.windows(self.scanner):
+            if window.count:
+                key = window.key(0)
+                return int(KEY.unpack_from(key)[1]) if key is not None and len(key) >= KEY.size else -1
+        return -1
