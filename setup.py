@@ -15,9 +15,8 @@ from setuptools.command.build_ext import build_ext
 COMPILED_MODULES = [
     "kcli/format/record_scan.py",
     "kcli/format/batch_header.py",
-    "kcli/format/append_scan.py",
+    "kcli/format/plain_batch.py",
     "kcli/format/batch_scan.py",
-    "kcli/format/batch_passes.py",
     "kcli/format/record_copy.py",
     "kcli/log/cleaner/offset_map.py",
     "kcli/log/cleaner/stride_state.py",

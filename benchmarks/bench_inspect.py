@@ -37,15 +37,15 @@ from kcli.format import record_scan
 source = record_scan.__file__.split(".cpython")[0].removesuffix(".py") + ".py"
 spec = importlib.util.spec_from_file_location("interpreted_scan", source)
 plain = importlib.util.module_from_spec(spec); spec.loader.exec_module(plain)
-from array import array
 from kcli.format.records import Record, encode_records
 for name, module, rounds in (("interpreted", plain, 300), ("compiled", record_scan, 20000)):
     data = encode_records([Record(i, i // 50, None, b"x" * 100) for i in range(150)])
-    columns, scratch, best = module.RecordColumns(4096), array("q", (0, 0)), 1e9
+    columns, best = module.RecordColumns(4096), 1e9
     for _ in range(5):
         start = time.process_time()
         for _ in range(rounds):
-            assert module.scan_records(data, 0, len(data), 0, 0, 150, columns, scratch) == 150
+            columns.begin_batch(0, 0)
+            assert columns.scan(data, 0, len(data), 150, 0) == module.loop_results.COMPLETE
         best = min(best, (time.process_time() - start) / rounds / 150)
     print(f"| scanner, {name} ({'.py' if module is plain else module.__file__[-3:]}) | {1e-6 / best:.2f} M records/s |")
 """

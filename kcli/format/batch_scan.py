@@ -1,18 +1,25 @@
-"""The scanner of batches: a stretch of a segment -> columns of batch headers, each CRC computed and each record checked.
+"""The scanner of batches: bytes of a segment -> columns of batch headers, each CRC computed and each record checked.
 
-What a verifier asks of every batch is asked here, without an object a batch: a batch that is as a broker writes it costs no
-more than its CRC and a walk over its records. Whatever is odd in any way is only marked; the caller looks at it again, with
-objects and sentences.
+A verifier checks every batch here, without an object for each: a batch that is as a broker writes it costs no more than its CRC
+and a scan of its records. A batch that is unusual in any way is only marked; the caller checks it again, with objects and
+sentences.
 
-    a batch is taken in          magic 2, whole in the buffer, its CRC right, no negative offset, delta or count
+    a batch gets a row           magic 2, whole in the buffer, its CRC right, no negative offset, delta or count
     its fault is SOUND           it is empty; or it is not compressed, has as many records as it states and no byte more, their
-                                 offsets go up within [base offset, last offset], their largest timestamp is maxTimestamp
+                                 offsets rise within [base offset, last offset], their largest timestamp is maxTimestamp
     its fault is UNOPENED        it is compressed: the caller inflates it and calls `check_records`
     its fault is LOOK            it has attributes without meaning, or anything else; (LEGACY marks rows of format 0 and 1)
 
-kcli.format.batch_passes goes over the columns in the same way: as long as all is usual.
+Passes over the rows of a scan compare neighbouring batches and index entries, and stop at the first that the caller has to
+check:
 
-This one source runs two ways, as kcli.format.record_scan does; its C types stand in batch_scan.pxd.
+    pass                 goes on while
+    -------------------  ---------------------------------------------------------------------------------------------
+    next_notable         offsets, leader epoch and some producer's sequence are continued, and no offset is missing
+    match_offset_index   the entries of a `.index` name a batch's position and last offset
+    match_time_index     the entries of a `.timeindex` name a batch's largest timestamp
+
+This one source runs two ways, as kcli.format.record_scan does; its C types are in batch_scan.pxd.
 """
 
 from array import array
@@ -27,7 +34,16 @@ LOOK = 1
 UNOPENED = 2
 LEGACY = 3
 
+# The slots of the state of `next_notable`: what the next batch must have to be usual, then what was passed over.
+NEXT_OFFSET = 0
+LEADER_EPOCH = 1
+STOP_OFFSET = 2  # a batch that reaches this offset is notable
+RECORDS = 3
+LATEST_RUN = 4
+STATE_SLOTS = 5
+
 LOG_APPEND_TIME_BIT = 8
+INT64_MAX = 9223372036854775807
 
 
 class BatchColumns:
@@ -68,40 +84,70 @@ class BatchColumns:
         self.fault = array("q", zeros)
 
 
+class ProducerRuns:
+    """Columns of up to `capacity` runs: batches of one producer, epoch and attributes, each next in its sequence.
+
+    `used` runs are in use, in the order in which they began; a producer id of -1 stands for batches of no producer. Of the
+    last batch there are `batch_offset`, `last_offset`, `last_sequence` and `max_timestamp`; `attributes` lack the codec.
+    """
+
+    __slots__ = (
+        "attributes",
+        "batch_offset",
+        "batches",
+        "capacity",
+        "first_offset",
+        "first_position",
+        "first_sequence",
+        "last_offset",
+        "last_sequence",
+        "max_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "records",
+        "used",
+    )
+
+    def __init__(self, capacity: int) -> None:
+        zeros = bytes(8 * capacity)
+        self.capacity = capacity
+        self.used = 0
+        self.producer_id = array("q", zeros)
+        self.producer_epoch = array("q", zeros)
+        self.attributes = array("q", zeros)
+        self.first_position = array("q", zeros)
+        self.first_offset = array("q", zeros)
+        self.first_sequence = array("q", zeros)
+        self.batch_offset = array("q", zeros)
+        self.last_offset = array("q", zeros)
+        self.last_sequence = array("q", zeros)
+        self.max_timestamp = array("q", zeros)
+        self.records = array("q", zeros)
+        self.batches = array("q", zeros)
+
+
 def check_records(
     buffer: Buffer,
     position: int,
     limit: int,
     batches: BatchColumns,
     index: int,
-    records: record_scan.RecordColumns,
-    scratch: array,  # type: ignore[type-arg]
+    records: "record_scan.RecordColumns",
 ) -> int:
     """Check the records in buffer[position:limit] against row `index` of `batches` -> SOUND or LOOK.
 
-    `records` and `scratch` (two int64) are overwritten.
+    The counts of `records` are overwritten, its columns are not.
     """
+    records.begin_batch(batches.base_offset[index], batches.base_timestamp[index])
     return check_into(
         buffer,
         position,
         limit,
-        batches.base_offset[index],
         batches.last_offset[index],
-        batches.base_timestamp[index],
         batches.max_timestamp[index],
         batches.attributes[index],
         batches.record_count[index],
-        records.capacity,
-        records.offset,
-        records.timestamp,
-        records.key_position,
-        records.key_size,
-        records.value_position,
-        records.value_size,
-        records.header_position,
-        records.header_count,
-        records.record_position,
-        scratch,
+        records,
     )
 
 
@@ -109,72 +155,31 @@ def check_into(
     buffer: Buffer,
     position: int,
     limit: int,
-    base_offset: int,
     last_offset: int,
-    base_timestamp: int,
     max_timestamp: int,
     attributes: int,
     wanted: int,
-    capacity: int,
-    offsets: array,  # type: ignore[type-arg]
-    timestamps: array,  # type: ignore[type-arg]
-    key_positions: array,  # type: ignore[type-arg]
-    key_sizes: array,  # type: ignore[type-arg]
-    value_positions: array,  # type: ignore[type-arg]
-    value_sizes: array,  # type: ignore[type-arg]
-    header_positions: array,  # type: ignore[type-arg]
-    header_counts: array,  # type: ignore[type-arg]
-    record_positions: array,  # type: ignore[type-arg]
-    scratch: array,  # type: ignore[type-arg]
+    records: "record_scan.RecordColumns",
 ) -> int:
-    """`check_records` with its columns, of `capacity` records, apart."""
-    previous = base_offset - 1
-    largest = 0
-    done = 0
-    while done < wanted:
-        count = record_scan.scan_into(
-            buffer,
-            position,
-            limit,
-            base_offset,
-            base_timestamp,
-            wanted - done if wanted - done < capacity else capacity,
-            offsets,
-            timestamps,
-            key_positions,
-            key_sizes,
-            value_positions,
-            value_sizes,
-            header_positions,
-            header_counts,
-            record_positions,
-            scratch,
-        )
-        if scratch[1] != 0 or count == 0:
-            return LOOK
-        if done == 0:
-            largest = timestamps[0]
-        row = 0
-        while row < count:
-            offset = offsets[row]
-            if offset <= previous:
-                return LOOK
-            previous = offset
-            timestamp = timestamps[row]
-            if timestamp > largest:
-                largest = timestamp
-            row += 1
-        done += count
-        position = scratch[0]
-    if position != limit or previous > last_offset:
+    """Check the records of the batch that `records` begins -> SOUND or LOOK."""
+    if wanted <= 0:
+        return SOUND if position == limit else LOOK
+    if records.scan(buffer, position, limit, wanted, record_scan.NO_ROWS) != loop_results.COMPLETE or records.end != limit:
         return LOOK
-    if largest != max_timestamp and not attributes & LOG_APPEND_TIME_BIT:
+    if not records.is_rising or records.last_delta > last_offset - records.base_offset:
+        return LOOK
+    base = records.base_timestamp
+    if records.largest_delta > 0 and base > INT64_MAX - records.largest_delta:
+        return LOOK
+    if records.smallest_delta < 0 and base < ~INT64_MAX - records.smallest_delta:
+        return LOOK
+    if base + records.largest_delta != max_timestamp and not attributes & LOG_APPEND_TIME_BIT:
         return LOOK
     return SOUND
 
 
 def summarise(records: record_scan.RecordColumns, count: int, previous_offset: int, out: array) -> int:  # type: ignore[type-arg]
-    """The first of `count` records whose offset is not above the one before it -> its row, or -1.
+    """Find the first of `count` records whose offset is not above the one before it -> its row, or -1.
 
     `previous_offset` is the one before the first. `out` (two int64) gets the smallest and the largest timestamp, both 0
     for no records.
@@ -211,10 +216,9 @@ def scan_batches(
     file_position: int,
     crc32c: Callable[..., int],
     batches: BatchColumns,
-    records: record_scan.RecordColumns,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Take in the batches of buffer[position:limit] -> how many; `view` is a memoryview of the same buffer.
+    """Scan the batches of buffer[position:limit] -> how many; `view` is a memoryview of the same buffer.
 
     `file_position` is the byte of the file at buffer[0]. On return scratch[0] is the position in the buffer behind the last
     batch, scratch[1] why the scan ended, scratch[2] how many rows have a fault. Nothing is raised for bad bytes.
@@ -232,16 +236,7 @@ def scan_batches(
     base_sequences = batches.base_sequence
     record_counts = batches.record_count
     faults = batches.fault
-    offsets = records.offset
-    timestamps = records.timestamp
-    key_positions = records.key_position
-    key_sizes = records.key_size
-    value_positions = records.value_position
-    value_sizes = records.value_size
-    header_positions = records.header_position
-    header_counts = records.header_count
-    record_positions = records.record_position
-    record_capacity = records.capacity
+    records = record_scan.RecordColumns(0)
     capacity = batches.capacity
     header = batch_header.BatchHeader()
     index = 0
@@ -279,27 +274,16 @@ def scan_batches(
         elif header.codec:
             fault = UNOPENED
         else:
+            records.begin_batch(header.base_offset, header.base_timestamp)
             fault = check_into(
                 buffer,
                 header.records_position,
                 header.end_position,
-                header.base_offset,
                 header.last_offset,
-                header.base_timestamp,
                 header.max_timestamp,
                 header.attributes,
                 header.record_count,
-                record_capacity,
-                offsets,
-                timestamps,
-                key_positions,
-                key_sizes,
-                value_positions,
-                value_sizes,
-                header_positions,
-                header_counts,
-                record_positions,
-                scratch,
+                records,
             )
         faults[index] = fault
         if fault != SOUND:
@@ -310,3 +294,150 @@ def scan_batches(
     scratch[1] = stop
     scratch[2] = faulty
     return index
+
+
+def next_notable(batches: BatchColumns, index: int, count: int, state: array, runs: ProducerRuns) -> int:  # type: ignore[type-arg]
+    """Pass over the rows [index, count) that are usual -> the first that is not, or count.
+
+    Usual: SOUND, every offset taken, next in offset, of the same leader epoch, below STOP_OFFSET, and next in the sequence of
+    one of the `runs`, with its producer, epoch and attributes. `state` holds what is expected and is moved on, as the runs
+    are; RECORDS grows.
+    """
+    base_offsets = batches.base_offset
+    last_offsets = batches.last_offset
+    leader_epochs = batches.leader_epoch
+    attributes = batches.attributes
+    producer_ids = batches.producer_id
+    producer_epochs = batches.producer_epoch
+    base_sequences = batches.base_sequence
+    max_timestamps = batches.max_timestamp
+    record_counts = batches.record_count
+    faults = batches.fault
+    run_ids = runs.producer_id
+    run_epochs = runs.producer_epoch
+    run_attributes = runs.attributes
+    run_batch_offsets = runs.batch_offset
+    run_last_offsets = runs.last_offset
+    run_last_sequences = runs.last_sequence
+    run_timestamps = runs.max_timestamp
+    run_records = runs.records
+    run_batches = runs.batches
+    used = runs.used
+    next_offset = state[0]
+    leader_epoch = state[1]
+    stop_offset = state[2]
+    run = state[4]
+    passed = 0
+    while index < count:
+        last_offset = last_offsets[index]
+        taken = last_offset - next_offset + 1
+        if (
+            base_offsets[index] != next_offset
+            or faults[index] != 0
+            or record_counts[index] != taken
+            or leader_epochs[index] != leader_epoch
+            or last_offset >= stop_offset
+        ):
+            break
+        producer_id = producer_ids[index]
+        if run >= used or run_ids[run] != producer_id:
+            run = 0
+            while run < used and run_ids[run] != producer_id:
+                run += 1
+            if run == used:
+                break
+        sequence = base_sequences[index]
+        if producer_id >= 0:
+            expected = run_last_sequences[run] + 1
+            if expected > 2147483647:
+                expected = 0
+            last_sequence = sequence + taken - 1
+            if last_sequence > 2147483647:
+                last_sequence -= 2147483648
+        else:
+            expected = -1
+            last_sequence = -1
+        if sequence != expected or run_epochs[run] != producer_epochs[index] or run_attributes[run] != attributes[index] & -8:
+            break
+        run_last_sequences[run] = last_sequence
+        run_batch_offsets[run] = next_offset
+        run_last_offsets[run] = last_offset
+        run_timestamps[run] = max_timestamps[index]
+        run_records[run] += taken
+        run_batches[run] += 1
+        next_offset = last_offset + 1
+        passed += taken
+        index += 1
+    state[0] = next_offset
+    state[3] += passed
+    state[4] = run
+    return index
+
+
+def match_offset_index(
+    batches: BatchColumns,
+    index: int,
+    count: int,
+    relative_offsets: array,  # type: ignore[type-arg]
+    positions: array,  # type: ignore[type-arg]
+    slot: int,
+    base_offset: int,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Pass over the entries of a `.index`, from `slot` on, that name a batch's position and last offset -> the next slot.
+
+    On return scratch[0] is the row reached: `count` where the next entry points behind the rows [index, count), else the
+    first row at or behind the place that the next entry points at, which it does not fit.
+    """
+    row_positions = batches.position
+    last_offsets = batches.last_offset
+    slots = len(positions)
+    while slot < slots:
+        target = positions[slot]
+        while index < count and row_positions[index] < target:
+            index += 1
+        if index == count or row_positions[index] != target or last_offsets[index] != base_offset + relative_offsets[slot]:
+            break
+        slot += 1
+    scratch[0] = index
+    return slot
+
+
+def match_time_index(
+    batches: BatchColumns,
+    index: int,
+    count: int,
+    timestamps: array,  # type: ignore[type-arg]
+    relative_offsets: array,  # type: ignore[type-arg]
+    slot: int,
+    base_offset: int,
+    scratch: array,  # type: ignore[type-arg]
+) -> int:
+    """Pass over the entries of a `.timeindex`, from `slot` on, that tell a batch's largest timestamp -> the next slot.
+
+    A fitting entry's offset lies in a batch whose maxTimestamp it states, and no batch before has a larger one. scratch[1]
+    is the largest timestamp of the rows before `index`, on call and on return; scratch[0] as in match_offset_index.
+    """
+    base_offsets = batches.base_offset
+    last_offsets = batches.last_offset
+    max_timestamps = batches.max_timestamp
+    slots = len(timestamps)
+    largest = scratch[1]
+    while slot < slots:
+        target = base_offset + relative_offsets[slot]
+        while index < count and last_offsets[index] < target:
+            if max_timestamps[index] > largest:
+                largest = max_timestamps[index]
+            index += 1
+        timestamp = timestamps[slot]
+        if index == count or base_offsets[index] > target or max_timestamps[index] != timestamp or largest > timestamp:
+            break
+        slot += 1
+    if slot == slots:
+        while index < count:
+            if max_timestamps[index] > largest:
+                largest = max_timestamps[index]
+            index += 1
+    scratch[0] = index
+    scratch[1] = largest
+    return slot

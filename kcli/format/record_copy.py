@@ -24,7 +24,6 @@ def copy_records(
     count: int,
     kept: bytearray,
     base_timestamp: int | None,
-    scratch: array,  # type: ignore[type-arg]
 ) -> bytearray:
     """Those of the first `count` records of a window whose byte in `kept` is not 0 -> their bytes, one behind the other.
 
@@ -42,7 +41,7 @@ def copy_records(
             raise InvalidRecordError(f"a record's timestamp is too far from its batch's, {base_timestamp}")
         out = bytearray(size + count * MOST_GROWTH_BYTES)
         end = copy_rebased(
-            buffer, columns.record_position, columns.timestamp, columns.end, count, kept, base_timestamp, out, scratch
+            buffer, columns.record_position, columns.timestamp, columns.end, count, kept, base_timestamp, out, columns.scratch
         )
     del out[end:]
     return out

@@ -1,4 +1,4 @@
-"""The scanner of records: the bytes behind a batch header of format v2 -> columns, no object a record.
+"""The scanner of records: the bytes behind a batch header of format v2 -> columns, no object for each record.
 
     ===================  ==========  ==================================================================
     field                type        notes
@@ -14,9 +14,12 @@
       valueLength, value varint      negative: null
     ===================  ==========  ==================================================================
 
+One method, `RecordColumns.scan`, reads records for every part of kcli: it fills columns, and counts what a broker checks before
+it appends a batch. A caller that needs only the counts has it keep no columns.
+
 This one source runs two ways: interpreted (about 1 us a record) and compiled by Cython (about 10 ns), its C types in
 record_scan.pxd. It is therefore plain: no objects inside the loop, every index checked, integers of 64 bits at most. A
-property test pins it to kcli.format.layouts.RECORD, and both ways to each other.
+property test holds it to kcli.format.layouts.RECORD, and both ways to each other.
 """
 
 from array import array
@@ -36,40 +39,263 @@ STATUS_TEXT = {
 }
 
 
+# The row of a scan that fills no columns.
+NO_ROWS = -1
+# The smallest timestamp delta before the first record; the largest one is its complement.
+NO_DELTA = 9223372036854775807
+
+
 class RecordColumns:
-    """Columns of up to `capacity` records; each an array of int64, positions counted in the buffer that was scanned.
+    """Columns of up to `capacity` records, and the counts of the batch that is being scanned.
 
-    `key_size` and `value_size` are -1 for null (their position is then meaningless), `header_position` is set where
-    `header_count` is not 0. `end` is the position behind the last record scanned: each record ends where the next begins.
+    Each column is an array of int64; positions count in the buffer that was scanned. `key_size` and `value_size` are -1 for
+    null (the position then has no meaning); `header_position` is set if `header_count` is not 0. `end` is the position behind
+    the last whole record: each record ends where the next one begins.
+
+    The counts since `begin_batch`: `counted` records, `null_keys` of them without a key; `smallest_delta` and `largest_delta`
+    of their timestamps; `last_delta`, the offset delta of the last one; `is_renumbered` if some record's offset delta is not
+    its place in the batch; `is_rising` as long as each offset delta is above the one before, the first not negative.
     """
-
-    __slots__ = (
-        "capacity",
-        "end",
-        "header_count",
-        "header_position",
-        "key_position",
-        "key_size",
-        "offset",
-        "record_position",
-        "timestamp",
-        "value_position",
-        "value_size",
-    )
 
     def __init__(self, capacity: int) -> None:
         zeros = bytes(8 * capacity)
         self.capacity = capacity
         self.end = 0
-        self.offset = array("q", zeros)
-        self.timestamp = array("q", zeros)
-        self.key_position = array("q", zeros)
-        self.key_size = array("q", zeros)
-        self.value_position = array("q", zeros)
-        self.value_size = array("q", zeros)
-        self.header_position = array("q", zeros)
-        self.header_count = array("q", zeros)
-        self.record_position = array("q", zeros)
+        self.offset = self.offset_view = array("q", zeros)
+        self.timestamp = self.timestamp_view = array("q", zeros)
+        self.key_position = self.key_position_view = array("q", zeros)
+        self.key_size = self.key_size_view = array("q", zeros)
+        self.value_position = self.value_position_view = array("q", zeros)
+        self.value_size = self.value_size_view = array("q", zeros)
+        self.header_position = self.header_position_view = array("q", zeros)
+        self.header_count = self.header_count_view = array("q", zeros)
+        self.record_position = self.record_position_view = array("q", zeros)
+        self.scratch = array("q", (0,))
+        self.base_offset = 0
+        self.base_timestamp = 0
+        self.counted = 0
+        self.null_keys = 0
+        self.smallest_delta = NO_DELTA
+        self.largest_delta = ~NO_DELTA
+        self.last_delta = -1
+        self.is_renumbered = False
+        self.is_rising = True
+
+    def begin_batch(self, base_offset: int, base_timestamp: int) -> None:
+        """Let the next scan begin with the first record of a batch."""
+        self.base_offset = base_offset
+        self.base_timestamp = base_timestamp
+        self.counted = 0
+        self.null_keys = 0
+        self.smallest_delta = NO_DELTA
+        self.largest_delta = ~NO_DELTA
+        self.last_delta = -1
+        self.is_renumbered = False
+        self.is_rising = True
+
+    def scan(self, buffer: Buffer, position: int, limit: int, wanted: int, row: int) -> int:
+        """Scan up to `wanted` further records of the batch from buffer[position:limit] -> COMPLETE or why it ended earlier.
+
+        They fill the columns from `row` on, up to `capacity`; with NO_ROWS they are only counted. After any other result than
+        COMPLETE `end` is the position of the record that is not whole or not sound. Nothing is raised for bad bytes.
+        """
+        scratch = self.scratch
+        if limit > len(buffer):
+            limit = len(buffer)
+        is_kept = row >= 0
+        if is_kept and wanted > self.capacity - row:
+            wanted = self.capacity - row
+        counted = self.counted
+        wanted += counted
+        null_keys = self.null_keys
+        smallest = self.smallest_delta
+        largest = self.largest_delta
+        last_delta = self.last_delta
+        start = position
+        wrong_counted = -1
+        wrong_start = 0
+        status = loop_results.COMPLETE
+        try:
+            while counted < wanted:
+                start = position
+                if position >= limit:
+                    status = loop_results.NEED_MORE
+                    break
+                # Each varint: one byte, two bytes, or the general way.
+                byte = buffer[position]
+                if byte < 128:
+                    size = byte >> 1
+                    position += 2  # the length and the attributes
+                else:
+                    second = buffer[position + 1]
+                    if second < 128:
+                        size = (byte & 127 | second << 7) >> 1
+                        position += 3
+                    else:
+                        position = read_zigzag(buffer, position, 5, scratch)
+                        if position < 0:
+                            status = loop_results.BAD_VARINT
+                            break
+                        size = scratch[0]
+                        byte = 0 if size >= 0 else 1
+                        position += 1
+                if byte & 1:  # negative
+                    status = loop_results.BAD_LENGTH
+                    break
+                end = position - 1 + size
+                if end > limit:
+                    status = loop_results.NEED_MORE
+                    break
+                byte = buffer[position]
+                if byte < 128:
+                    timestamp_delta = byte >> 1 if not byte & 1 else ~(byte >> 1)
+                    position += 1
+                else:
+                    second = buffer[position + 1]
+                    if second < 128:
+                        raw = byte & 127 | second << 7
+                        timestamp_delta = raw >> 1 if not raw & 1 else ~(raw >> 1)
+                        position += 2
+                    else:
+                        position = read_zigzag(buffer, position, 10, scratch)
+                        if position < 0:
+                            status = loop_results.BAD_VARINT
+                            break
+                        timestamp_delta = scratch[0]
+                byte = buffer[position]
+                if byte < 128:
+                    offset_delta = byte >> 1 if not byte & 1 else ~(byte >> 1)
+                    position += 1
+                else:
+                    second = buffer[position + 1]
+                    if second < 128:
+                        raw = byte & 127 | second << 7
+                        offset_delta = raw >> 1 if not raw & 1 else ~(raw >> 1)
+                        position += 2
+                    else:
+                        position = read_zigzag(buffer, position, 5, scratch)
+                        if position < 0:
+                            status = loop_results.BAD_VARINT
+                            break
+                        offset_delta = scratch[0]
+                byte = buffer[position]
+                if byte == 1:
+                    key_size = -1
+                    key_position = position
+                    position += 1
+                else:
+                    if byte < 128:
+                        key_size = byte >> 1 if not byte & 1 else ~(byte >> 1)
+                        position += 1
+                    else:
+                        position = read_zigzag(buffer, position, 5, scratch)
+                        if position < 0:
+                            status = loop_results.BAD_VARINT
+                            break
+                        key_size = scratch[0]
+                    key_position = position
+                    if key_size < 0:
+                        key_size = -1
+                    else:
+                        position += key_size
+                    if position > end:
+                        status = loop_results.BAD_LENGTH
+                        break
+                byte = buffer[position]
+                if byte < 128:
+                    size = byte >> 1 if not byte & 1 else ~(byte >> 1)
+                    position += 1
+                else:
+                    second = buffer[position + 1]
+                    if second < 128:
+                        raw = byte & 127 | second << 7
+                        size = raw >> 1 if not raw & 1 else ~(raw >> 1)
+                        position += 2
+                    else:
+                        position = read_zigzag(buffer, position, 5, scratch)
+                        if position < 0:
+                            status = loop_results.BAD_VARINT
+                            break
+                        size = scratch[0]
+                value_position = position
+                if size > 0:
+                    position += size
+                    if position > end:
+                        status = loop_results.BAD_LENGTH
+                        break
+                header_count = 0
+                header_position = position
+                if buffer[position] == 0:
+                    position += 1
+                else:
+                    position = read_zigzag(buffer, position, 5, scratch)
+                    if position < 0:
+                        status = loop_results.BAD_VARINT
+                        break
+                    header_count = scratch[0]
+                    if header_count < 0 or header_count > end - position:
+                        status = loop_results.BAD_HEADERS
+                        break
+                    header_position = position
+                    position = skip_headers(buffer, position, end, header_count, scratch)
+                    if position < 0:
+                        status = -position
+                        break
+                if is_kept:
+                    if position != end:
+                        status = loop_results.BAD_LENGTH
+                        break
+                    timestamp = self.base_timestamp + timestamp_delta
+                    offset = self.base_offset + offset_delta
+                    if (timestamp_delta >= 0) != (timestamp >= self.base_timestamp) or (offset_delta >= 0) != (
+                        offset >= self.base_offset
+                    ):
+                        status = loop_results.OUT_OF_INT64
+                        break
+                    self.timestamp_view[row] = timestamp
+                    self.offset_view[row] = offset
+                    self.record_position_view[row] = start
+                    self.key_position_view[row] = key_position
+                    self.key_size_view[row] = key_size
+                    self.value_position_view[row] = value_position
+                    self.value_size_view[row] = size if size >= 0 else -1
+                    self.header_position_view[row] = header_position
+                    self.header_count_view[row] = header_count
+                    row += 1
+                elif position != end and wrong_counted < 0:
+                    # Not a reason to stop at once: so the processor knows the next record from this one's length alone, and
+                    # begins with it while it still checks this one.
+                    wrong_counted = counted
+                    wrong_start = start
+                if timestamp_delta < smallest:
+                    smallest = timestamp_delta
+                if timestamp_delta > largest:
+                    largest = timestamp_delta
+                if offset_delta != counted:
+                    self.is_renumbered = True
+                if offset_delta <= last_delta:
+                    self.is_rising = False
+                last_delta = offset_delta
+                if key_size < 0:
+                    null_keys += 1
+                position = end
+                counted += 1
+        except IndexError:
+            # Behind the last byte of the buffer: at the length itself more bytes may follow, inside a record they cannot.
+            status = loop_results.NEED_MORE if start + 5 > limit else loop_results.BAD_LENGTH
+        except OverflowError:
+            status = loop_results.OUT_OF_INT64
+        if wrong_counted >= 0:
+            counted = wrong_counted
+            start = wrong_start
+            status = loop_results.BAD_LENGTH
+        self.counted = counted
+        self.null_keys = null_keys
+        self.smallest_delta = smallest
+        self.largest_delta = largest
+        self.last_delta = last_delta
+        self.end = position if status == loop_results.COMPLETE else start
+        return status
 
 
 def read_zigzag(buffer: Buffer, position: int, most_bytes: int, out: array) -> int:  # type: ignore[type-arg]
@@ -118,224 +344,6 @@ def skip_headers(buffer: Buffer, position: int, end: int, count: int, out: array
                 return -loop_results.BAD_LENGTH
             position += size
     return position
-
-
-def scan_records(
-    buffer: Buffer,
-    position: int,
-    limit: int,
-    base_offset: int,
-    base_timestamp: int,
-    wanted: int,
-    columns: RecordColumns,
-    scratch: array,  # type: ignore[type-arg]
-) -> int:
-    """Scan up to min(wanted, columns.capacity) records of buffer[position:limit] into columns -> how many were whole.
-
-    `scratch` is an array of two int64: on return scratch[1] is the status (COMPLETE, NEED_MORE or what is wrong with the
-    record at `columns.end`). Nothing is raised for bad bytes.
-    """
-    count = scan_into(
-        buffer,
-        position,
-        limit,
-        base_offset,
-        base_timestamp,
-        wanted if wanted < columns.capacity else columns.capacity,
-        columns.offset,
-        columns.timestamp,
-        columns.key_position,
-        columns.key_size,
-        columns.value_position,
-        columns.value_size,
-        columns.header_position,
-        columns.header_count,
-        columns.record_position,
-        scratch,
-    )
-    columns.end = scratch[0]
-    return count
-
-
-def scan_into(
-    buffer: Buffer,
-    position: int,
-    limit: int,
-    base_offset: int,
-    base_timestamp: int,
-    wanted: int,
-    offsets: array,  # type: ignore[type-arg]
-    timestamps: array,  # type: ignore[type-arg]
-    key_positions: array,  # type: ignore[type-arg]
-    key_sizes: array,  # type: ignore[type-arg]
-    value_positions: array,  # type: ignore[type-arg]
-    value_sizes: array,  # type: ignore[type-arg]
-    header_positions: array,  # type: ignore[type-arg]
-    header_counts: array,  # type: ignore[type-arg]
-    record_positions: array,  # type: ignore[type-arg]
-    scratch: array,  # type: ignore[type-arg]
-) -> int:
-    """`scan_records` with its columns apart, so that a caller of many small batches has them at hand once.
-
-    `wanted` must not be above the columns' length. On return scratch[0] is the position behind the last record.
-    """
-    if limit > len(buffer):
-        limit = len(buffer)
-    index = 0
-    start = position
-    status = loop_results.COMPLETE
-    # Within these bounds only a delta that is read the general way can leave the range of int64.
-    is_far = (
-        base_offset > 4611686018427387904
-        or base_offset < -4611686018427387904
-        or base_timestamp > 4611686018427387904
-        or base_timestamp < -4611686018427387904
-    )
-    try:
-        while index < wanted:
-            start = position
-            if position >= limit:
-                status = loop_results.NEED_MORE
-                break
-            # Each varint: one byte, two bytes, or the general way.
-            byte = buffer[position]
-            if byte < 128:
-                size = byte >> 1
-                position += 2  # the length and the attributes
-            else:
-                second = buffer[position + 1]
-                if second < 128:
-                    size = (byte & 127 | second << 7) >> 1
-                    position += 3
-                else:
-                    position = read_zigzag(buffer, position, 5, scratch)
-                    if position < 0:
-                        status = loop_results.BAD_VARINT
-                        break
-                    size = scratch[0]
-                    byte = 0 if size >= 0 else 1
-                    position += 1
-            if byte & 1:  # negative
-                status = loop_results.BAD_LENGTH
-                break
-            end = position - 1 + size
-            if end > limit:
-                status = loop_results.NEED_MORE
-                break
-            record_positions[index] = start
-            byte = buffer[position]
-            if byte < 128:
-                timestamp_delta = byte >> 1 if not byte & 1 else ~(byte >> 1)
-                position += 1
-            else:
-                position = read_zigzag(buffer, position, 10, scratch)
-                if position < 0:
-                    status = loop_results.BAD_VARINT
-                    break
-                timestamp_delta = scratch[0]
-                is_far = True
-            timestamps[index] = base_timestamp + timestamp_delta
-            byte = buffer[position]
-            if byte < 128:
-                offset_delta = byte >> 1 if not byte & 1 else ~(byte >> 1)
-                position += 1
-            else:
-                second = buffer[position + 1]
-                if second < 128:
-                    raw = byte & 127 | second << 7
-                    offset_delta = raw >> 1 if not raw & 1 else ~(raw >> 1)
-                    position += 2
-                else:
-                    position = read_zigzag(buffer, position, 5, scratch)
-                    if position < 0:
-                        status = loop_results.BAD_VARINT
-                        break
-                    offset_delta = scratch[0]
-            offsets[index] = base_offset + offset_delta
-            if is_far and (
-                (timestamp_delta >= 0) != (timestamps[index] >= base_timestamp)
-                or (offset_delta >= 0) != (offsets[index] >= base_offset)
-            ):
-                status = loop_results.OUT_OF_INT64
-                break
-            byte = buffer[position]
-            if byte == 1:
-                key_sizes[index] = -1
-                position += 1
-            else:
-                if byte < 128:
-                    size = byte >> 1 if not byte & 1 else ~(byte >> 1)
-                    position += 1
-                else:
-                    position = read_zigzag(buffer, position, 5, scratch)
-                    if position < 0:
-                        status = loop_results.BAD_VARINT
-                        break
-                    size = scratch[0]
-                key_positions[index] = position
-                if size < 0:
-                    size = -1
-                else:
-                    position += size
-                key_sizes[index] = size
-                if position > end:
-                    status = loop_results.BAD_LENGTH
-                    break
-            byte = buffer[position]
-            if byte < 128:
-                size = byte >> 1 if not byte & 1 else ~(byte >> 1)
-                position += 1
-            else:
-                second = buffer[position + 1]
-                if second < 128:
-                    raw = byte & 127 | second << 7
-                    size = raw >> 1 if not raw & 1 else ~(raw >> 1)
-                    position += 2
-                else:
-                    position = read_zigzag(buffer, position, 5, scratch)
-                    if position < 0:
-                        status = loop_results.BAD_VARINT
-                        break
-                    size = scratch[0]
-            value_positions[index] = position
-            if size < 0:
-                value_sizes[index] = -1
-            else:
-                value_sizes[index] = size
-                position += size
-                if position > end:
-                    status = loop_results.BAD_LENGTH
-                    break
-            if buffer[position] == 0:
-                position += 1
-                header_counts[index] = 0
-            else:
-                position = read_zigzag(buffer, position, 5, scratch)
-                if position < 0:
-                    status = loop_results.BAD_VARINT
-                    break
-                size = scratch[0]
-                if size < 0 or size > end - position:
-                    status = loop_results.BAD_HEADERS
-                    break
-                header_positions[index] = position
-                header_counts[index] = size
-                position = skip_headers(buffer, position, end, size, scratch)
-                if position < 0:
-                    status = -position
-                    break
-            if position != end:
-                status = loop_results.BAD_LENGTH
-                break
-            index += 1
-    except IndexError:
-        # Behind the last byte of the buffer: at the length itself more bytes may follow, inside a record they cannot.
-        status = loop_results.NEED_MORE if start + 5 > limit else loop_results.BAD_LENGTH
-    except OverflowError:
-        status = loop_results.OUT_OF_INT64
-    scratch[0] = position if status == loop_results.COMPLETE else start
-    scratch[1] = status
-    return index
 
 
 def is_compiled() -> bool:

@@ -25,11 +25,9 @@ hurry: it is then checked beside the broker's loop, by a function that touches n
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 
 from kcli.format import limits
-from kcli.format.append_scan import COUNTED, END, LARGEST, NULL_KEYS, RENUMBERED, SMALLEST, check_records, new_counters
 from kcli.format.compression import CODECS, codec_id, deflate, inflate, inflate_stream
 from kcli.format.loop_results import COMPLETE, NEED_MORE
 from kcli.format.primitives import INT64_MAX, InflationError, InflationLimitError, InvalidRecordError, crc32c
@@ -42,7 +40,7 @@ from kcli.format.record_batch import (
     TRANSACTIONAL_FLAG,
     NewRecordBatch,
 )
-from kcli.format.record_scan import STATUS_TEXT, RecordColumns
+from kcli.format.record_scan import NO_ROWS, STATUS_TEXT, RecordColumns
 from kcli.format.records import Record, encode_records, read_record, read_records
 from kcli.format.structs import BATCH_ATTRIBUTES_AT, BATCH_MAX_TIMESTAMP_AT
 from kcli.log.append_errors import (
@@ -75,18 +73,18 @@ class LongCheckError(Exception):
 
 
 class _Walk:
-    """A walk over the records of one batch: what was counted, see kcli.format.append_scan."""
+    """A walk over the records of one batch: what was counted, see kcli.format.record_scan.RecordColumns."""
 
-    __slots__ = ("counters", "is_hurried", "scratch")
+    __slots__ = ("counts", "is_hurried")
 
-    def __init__(self, is_hurried: bool) -> None:
-        self.counters = new_counters()
-        self.scratch = array("q", (0, 0))
+    def __init__(self, batch: ValidBatch, is_hurried: bool) -> None:
+        self.counts = RecordColumns(0)
+        self.counts.begin_batch(0, batch.base_timestamp)
         self.is_hurried = is_hurried
 
     def check(self, batch: ValidBatch, data: memoryview | bytes, position: int, end: int) -> int:
-        """Walk on over data[position:end] -> the scan's status."""
-        return check_records(data, position, end, batch.record_count, self.counters, self.scratch)
+        """Check the next records of the batch, in data[position:end] -> the scan's status."""
+        return self.counts.scan(data, position, end, batch.record_count - self.counts.counted, NO_ROWS)
 
     def may_rebuild(self, batch: ValidBatch) -> None:
         """The batch has to be opened record by record in Python. Raises LongCheckError for too large a one."""
@@ -100,8 +98,8 @@ def validate_records(batch: ValidBatch, config: LogConfig, now_ms: int, *, is_hu
     Raises InvalidRecordsError, InvalidTimestampError, MessageTooLargeError, UnsupportedCompressionError,
     UnreadableCompressionError; LongCheckError where it `is_hurried`, with the batch as it was.
     """
-    walk = _Walk(is_hurried)
-    counters = walk.counters
+    walk = _Walk(batch, is_hurried)
+    counts = walk.counts
     codec = batch.attributes & CODEC_MASK
     target = codec if config.compression_type == "producer" else _target_codec(config)
     inflated = None
@@ -109,12 +107,12 @@ def validate_records(batch: ValidBatch, config: LogConfig, now_ms: int, *, is_hu
         inflated = _check_compressed(walk, batch, codec, keep=codec != target)
     else:
         _check_outcome(walk, batch, walk.check(batch, batch.data, HEADER_BYTES, batch.size_bytes), batch.size_bytes)
-    if counters[NULL_KEYS] and config.is_compacted:
+    if counts.null_keys and config.is_compacted:
         _raise_record_errors(walk, batch, config, now_ms)
     largest = _check_timestamps(walk, batch, config, now_ms)
-    if (codec != target or counters[RENUMBERED]) and not batch.is_control:
+    if (codec != target or counts.is_renumbered) and not batch.is_control:
         walk.may_rebuild(batch)
-        _rebuild(batch, config, target, inflated, largest, now_ms, is_renumbered=counters[RENUMBERED] != 0)
+        _rebuild(batch, config, target, inflated, largest, now_ms, is_renumbered=counts.is_renumbered)
     elif config.message_timestamp_type == LOG_APPEND_TIME:
         _set_max_timestamp(batch, LOG_APPEND_TIME_FLAG, now_ms)
     elif largest != batch.max_timestamp or batch.attributes & LOG_APPEND_TIME_FLAG:
@@ -131,10 +129,9 @@ def _target_codec(config: LogConfig) -> int:
 def _check_outcome(walk: _Walk, batch: ValidBatch, status: int, end: int) -> None:
     if status != COMPLETE:
         raise InvalidRecordsError(
-            f"record {walk.counters[COUNTED]} of the {batch.record_count} that the batch states cannot be: "
-            f"{STATUS_TEXT[status]}"
+            f"record {walk.counts.counted} of the {batch.record_count} that the batch states cannot be: {STATUS_TEXT[status]}"
         )
-    left = end - walk.counters[END]
+    left = end - walk.counts.end
     if left:
         raise InvalidRecordsError(f"{left} bytes are left behind the {batch.record_count} records of the batch")
 
@@ -166,45 +163,44 @@ def _check_compressed(walk: _Walk, batch: ValidBatch, codec: int, *, keep: bool)
 
 def _check_in_windows(walk: _Walk, batch: ValidBatch, codec: int) -> None:
     """Inflate and walk over the records a window at a time; one that is larger than a window is never held whole."""
-    counters = walk.counters
+    counts = walk.counts
     windows = _windows(batch, codec)
     rest = b""
     status = NEED_MORE
     for window in windows:
         piece = rest + window
         status = walk.check(batch, piece, 0, len(piece))
-        end = record_end(piece, counters[END])
-        if status == NEED_MORE and end is not None and end - counters[END] > _WINDOW_BYTES:
-            rest = _check_large_record(counters, batch, PieceReader(piece, counters[END], windows))
-            status = COMPLETE if counters[COUNTED] == batch.record_count else NEED_MORE
-            counters[END] = 0
+        end = record_end(piece, counts.end)
+        if status == NEED_MORE and end is not None and end - counts.end > _WINDOW_BYTES:
+            rest = _check_large_record(counts, batch, PieceReader(piece, counts.end, windows))
+            status = COMPLETE if counts.counted == batch.record_count else NEED_MORE
+            counts.end = 0
             continue
         if status == COMPLETE:
             _check_outcome(walk, batch, status, len(piece))
         elif status != NEED_MORE:
             break
-        rest = piece[counters[END] :]
+        rest = piece[counts.end :]
     if status == NEED_MORE and rest:
         status = walk.check(batch, rest, 0, len(rest))
-        rest = rest[counters[END] :]
-    _check_outcome(walk, batch, status, counters[END] + len(rest))
+        rest = rest[counts.end :]
+    _check_outcome(walk, batch, status, counts.end + len(rest))
 
 
-def _check_large_record(counters: array[int], batch: ValidBatch, source: PieceReader) -> bytes:
+def _check_large_record(counts: RecordColumns, batch: ValidBatch, source: PieceReader) -> bytes:
     """Walk over one record and count it -> what came behind it."""
     found = RecordColumns(1)
     try:
         scan_large_record(batch, source, found, MAX_LARGE_RECORD_HEADERS)
     except InvalidRecordError as error:
-        raise InvalidRecordsError(f"record {counters[COUNTED]} of {batch.record_count} cannot be: {error.message}") from error
+        raise InvalidRecordsError(f"record {counts.counted} of {batch.record_count} cannot be: {error.message}") from error
     delta = found.timestamp[0] - batch.base_timestamp
-    is_first = not counters[COUNTED]
-    counters[SMALLEST] = delta if is_first else min(counters[SMALLEST], delta)
-    counters[LARGEST] = delta if is_first else max(counters[LARGEST], delta)
-    counters[NULL_KEYS] = (0 if is_first else counters[NULL_KEYS]) + (found.key_size[0] < 0)
-    is_renumbered = found.offset[0] - batch.base_offset != counters[COUNTED]
-    counters[RENUMBERED] = (0 if is_first else counters[RENUMBERED]) + is_renumbered
-    counters[COUNTED] += 1
+    counts.smallest_delta = min(counts.smallest_delta, delta)
+    counts.largest_delta = max(counts.largest_delta, delta)
+    counts.null_keys += found.key_size[0] < 0
+    if found.offset[0] - batch.base_offset != counts.counted:
+        counts.is_renumbered = True
+    counts.counted += 1
     return source.rest[source.position :]
 
 
@@ -240,8 +236,8 @@ def _check_timestamps(walk: _Walk, batch: ValidBatch, config: LogConfig, now_ms:
     if batch.attributes & LOG_APPEND_TIME_FLAG:
         smallest = largest = batch.max_timestamp
     else:
-        smallest = batch.base_timestamp + walk.counters[SMALLEST]
-        largest = batch.base_timestamp + walk.counters[LARGEST]
+        smallest = batch.base_timestamp + walk.counts.smallest_delta
+        largest = batch.base_timestamp + walk.counts.largest_delta
     if config.message_timestamp_type == LOG_APPEND_TIME:
         if batch.attributes & LOG_APPEND_TIME_FLAG:
             _raise_record_errors(walk, batch, config, now_ms)

@@ -23,31 +23,16 @@ Where a check fails nothing has changed. Nothing is flushed here: `needs_flush` 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Protocol
 
-from kcli.format.append_scan import (
-    BASE_SEQUENCE,
-    BASE_TIMESTAMP,
-    LAST_OFFSET_DELTA,
-    MAX_TIMESTAMP,
-    NULL_KEYS,
-    PLAIN,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    SIZE_BYTES,
-    SMALLEST,
-    new_counters,
-    read_plain_batch,
-)
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.plain_batch import PlainBatch
 from kcli.format.primitives import crc32c
-from kcli.format.record_batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD_BYTES, increment_sequence
-from kcli.format.structs import BATCH_CRC_AT
+from kcli.format.record_batch import LOG_OVERHEAD_BYTES, increment_sequence
 from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.log.append_paths import append_checked, append_replicated, check_carefully
 from kcli.log.disk.port import join_path
@@ -61,11 +46,8 @@ from kcli.log.producer_state_manager import BatchMetadata, ProducerStateEntry, P
 from kcli.log.retention import breached_segments
 from kcli.log.time_lookup import SegmentScan, scan_by_time, scan_for_largest
 
-_CRC = Struct(">I")
-_BATCH_HEAD = Struct(">qii")  # base offset, length, leader epoch
-# What is known of the plain batch at hand; nothing of it outlives an append.
-_FIELDS = new_counters()
-_SCRATCH = array("q", (0, 0))
+_BATCH_HEAD = Struct(">qii")  # The batch that was read last; one for all logs, which are used by one thread.
+_PLAIN = PlainBatch()
 
 
 class Dice(Protocol):
@@ -210,25 +192,22 @@ class UnifiedLog:
         Raises AppendError; where the caller `is_hurried`, LongCheckError for a batch whose check would take long: nothing has
         happened then, and kcli.log.append_paths checks and appends it in two steps.
         """
-        out, local, rules = _FIELDS, self._local, self._local.rules
+        batch, local, rules = _PLAIN, self._local, self._local.rules
         entry = None
         if (
             origin is not AppendOrigin.CLIENT
-            or len(records) < HEADER_BYTES
-            # Before the scan: it brings the bytes near at full speed, which the scan, record by record, could not.
-            or crc32c(records[CRC_START:]) != _CRC.unpack_from(records, BATCH_CRC_AT)[0]
-            or read_plain_batch(records, out, _SCRATCH) != PLAIN
+            or not batch.read(records, records, crc32c)
             or not rules.takes_plain
-            or (size := out[SIZE_BYTES]) > rules.max_plain_bytes
-            or (max_timestamp := out[MAX_TIMESTAMP]) > now_ms + rules.timestamp_after_max_ms
-            or out[BASE_TIMESTAMP] + out[SMALLEST] < now_ms - rules.timestamp_before_max_ms
-            or (out[NULL_KEYS] and rules.is_compacted)
-            or (out[PRODUCER_ID] >= 0 and (entry := self._next_in_sequence()) is None)
+            or (size := batch.size_bytes) > rules.max_plain_bytes
+            or (max_timestamp := batch.max_timestamp) > now_ms + rules.timestamp_after_max_ms
+            or batch.smallest_timestamp < now_ms - rules.timestamp_before_max_ms
+            or (batch.null_keys and rules.is_compacted)
+            or (batch.producer_id >= 0 and (entry := self._next_in_sequence()) is None)
         ):
-            batch = check_carefully(records, self.config, now_ms, origin, is_hurried=is_hurried)
-            return append_checked(self, batch, leader_epoch, now_ms, origin, transaction_version)
+            checked = check_carefully(records, self.config, now_ms, origin, is_hurried=is_hurried)
+            return append_checked(self, checked, leader_epoch, now_ms, origin, transaction_version)
         first_offset = self.log_end_offset
-        delta = out[LAST_OFFSET_DELTA]
+        delta = batch.last_offset_delta
         last_offset = first_offset + delta
         _BATCH_HEAD.pack_into(records, 0, first_offset, size - LOG_OVERHEAD_BYTES, leader_epoch)
         if leader_epoch != self.leader_epochs.written_epoch and leader_epoch >= 0:
@@ -240,7 +219,7 @@ class UnifiedLog:
         producers = self.producers
         producers.map_end_offset = self.log_end_offset = local.end_offset = last_offset + 1
         if entry is not None:
-            last_sequence = increment_sequence(out[BASE_SEQUENCE], delta)
+            last_sequence = increment_sequence(batch.base_sequence, delta)
             entry.batches.append(BatchMetadata(last_sequence, last_offset, delta, max_timestamp))
             entry.last_timestamp = max_timestamp
         return AppendInfo(
@@ -249,12 +228,12 @@ class UnifiedLog:
 
     def _next_in_sequence(self) -> ProducerStateEntry | None:
         """The producer of the plain batch at hand, where the batch continues its sequence and nothing else is to be done."""
-        entry = self.producers.producers.get(_FIELDS[PRODUCER_ID])
+        entry = self.producers.producers.get(_PLAIN.producer_id)
         if (
             entry is None
-            or entry.producer_epoch != _FIELDS[PRODUCER_EPOCH]
+            or entry.producer_epoch != _PLAIN.producer_epoch
             or not entry.batches
-            or entry.batches[-1].last_sequence + 1 != _FIELDS[BASE_SEQUENCE]
+            or entry.batches[-1].last_sequence + 1 != _PLAIN.base_sequence
             or entry.current_txn_first_offset is not None
         ):
             return None

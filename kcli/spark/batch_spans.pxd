@@ -1,6 +1,6 @@
 # C types for batch_spans.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport record_scan
+from kcli.format cimport loop_results, record_scan
 
 @cython.locals(
     base_offsets=cython.longlong[::1], last_offsets=cython.longlong[::1], attributes=cython.longlong[::1],
@@ -14,16 +14,12 @@ cpdef Py_ssize_t usual_batches(
 @cython.locals(
     base_offsets=cython.longlong[::1], base_timestamps=cython.longlong[::1], max_timestamps=cython.longlong[::1],
     attributes=cython.longlong[::1], counts=cython.longlong[::1],
-    offsets=cython.longlong[::1], timestamps=cython.longlong[::1],
-    key_positions=cython.longlong[::1], key_sizes=cython.longlong[::1],
-    value_positions=cython.longlong[::1], value_sizes=cython.longlong[::1],
-    header_positions=cython.longlong[::1], header_counts=cython.longlong[::1],
-    record_positions=cython.longlong[::1], at=Py_ssize_t, done=Py_ssize_t, row=Py_ssize_t, found=Py_ssize_t,
+    status=cython.int, at=Py_ssize_t, done=Py_ssize_t, row=Py_ssize_t,
     index=Py_ssize_t, wanted=cython.longlong, timestamp=cython.longlong,
 )
 cpdef Py_ssize_t scan_span(
     const unsigned char[::1] buffer, const long long[::1] starts, const long long[::1] ends, batches, Py_ssize_t first,
-    Py_ssize_t count, records, long long[::1] scratch) except -9
+    Py_ssize_t count, record_scan.RecordColumns records, long long[::1] scratch) except -9
 
 @cython.locals(done=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t, value=cython.longlong)
 cpdef put_repeated(

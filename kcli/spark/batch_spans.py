@@ -10,9 +10,8 @@ Cython (C types in batch_spans.pxd). Rows are those of kcli.format.batch_scan.
 """
 
 from array import array
-from typing import Any
 
-from kcli.format import record_scan
+from kcli.format import loop_results, record_scan
 from kcli.format.batch_scan import BatchColumns
 
 Buffer = bytes | bytearray | memoryview
@@ -75,7 +74,7 @@ def scan_span(
     batches: BatchColumns,
     first: int,
     count: int,
-    records: record_scan.RecordColumns,
+    records: "record_scan.RecordColumns",
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
     """Scan the records of `count` batches from row `first` on -> how many batches, those before the first with a fault.
@@ -90,50 +89,24 @@ def scan_span(
     max_timestamps = batches.max_timestamp
     attributes = batches.attributes
     counts = batches.record_count
-    # Slices of memoryviews share the bytes, those of arrays do not.
-    offsets: Any = memoryview(records.offset)
-    timestamps: Any = memoryview(records.timestamp)
-    key_positions: Any = memoryview(records.key_position)
-    key_sizes: Any = memoryview(records.key_size)
-    value_positions: Any = memoryview(records.value_position)
-    value_sizes: Any = memoryview(records.value_size)
-    header_positions: Any = memoryview(records.header_position)
-    header_counts: Any = memoryview(records.header_count)
-    record_positions: Any = memoryview(records.record_position)
     at = 0
     done = 0
     while done < count:
         row = first + done
         wanted = counts[row]
-        if wanted < 0 or wanted > len(offsets) - at:
+        if wanted < 0 or wanted > records.capacity - at:
             raise IndexError("too little room for the records")
-        found = record_scan.scan_into(
-            buffer,
-            starts[done],
-            ends[done],
-            base_offsets[row],
-            base_timestamps[row],
-            wanted,
-            offsets[at:],
-            timestamps[at:],
-            key_positions[at:],
-            key_sizes[at:],
-            value_positions[at:],
-            value_sizes[at:],
-            header_positions[at:],
-            header_counts[at:],
-            record_positions[at:],
-            scratch,
-        )
-        if found != wanted or scratch[0] != ends[done]:
+        records.begin_batch(base_offsets[row], base_timestamps[row])
+        status = records.scan(buffer, starts[done], ends[done], wanted, at)
+        if status != loop_results.COMPLETE or records.end != ends[done]:
             break
         if attributes[row] & LOG_APPEND_TIME_BIT:
             timestamp = max_timestamps[row]
             index = at
-            while index < at + found:
-                timestamps[index] = timestamp
+            while index < at + wanted:
+                records.timestamp_view[index] = timestamp
                 index += 1
-        at += found
+        at += wanted
         done += 1
     scratch[0] = at
     return done

@@ -10,17 +10,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcli.format import batch_passes, batch_scan, loop_results, record_scan
+from kcli.format import batch_scan, loop_results, record_scan
 from kcli.format.primitives import FormatError, crc32c
 from kcli.format.record_batch import NewRecordBatch, check_batch
 from kcli.format.records import Record, encode_records, read_records
 from tests.interpreted import interpreted
 
 PLAIN_RECORD_SCAN = interpreted(record_scan)
-WAYS: dict[str, tuple[Any, Any, Any]] = {
-    "as installed": (batch_scan, batch_passes, record_scan),
-    "interpreted": (interpreted(batch_scan, record_scan=PLAIN_RECORD_SCAN), interpreted(batch_passes), PLAIN_RECORD_SCAN),
+WAYS: dict[str, tuple[Any, Any]] = {
+    "as installed": (batch_scan, record_scan),
+    "interpreted": (interpreted(batch_scan, record_scan=PLAIN_RECORD_SCAN), PLAIN_RECORD_SCAN),
 }
+COLUMNS = (
+    "position",
+    "size_bytes",
+    "base_offset",
+    "last_offset",
+    "leader_epoch",
+    "attributes",
+    "base_timestamp",
+    "max_timestamp",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "record_count",
+    "fault",
+)
 
 records_of_a_batch = st.lists(
     st.tuples(
@@ -61,15 +76,13 @@ def batches(draw: st.DrawFn) -> bytes:
     return out
 
 
-def scan(way: str, data: bytes, rows: int = 8, capacity: int = 3) -> tuple[Any, ...]:
-    """Everything that a scan tells: rows, place, reason, faults, columns."""
-    scanner, _, records = WAYS[way]
+def scan(way: str, data: bytes, rows: int = 8) -> tuple[Any, ...]:
+    """Everything that a scan returns: rows, place, reason, faults, columns."""
+    scanner, _ = WAYS[way]
     columns, scratch = scanner.BatchColumns(rows), array("q", bytes(32))
     buffer = bytearray(data)
-    count = scanner.scan_batches(
-        buffer, memoryview(buffer), 0, len(data), 1000, crc32c, columns, records.RecordColumns(capacity), scratch
-    )
-    table = [getattr(columns, name)[:count].tolist() for name in columns.__slots__ if name != "capacity"]
+    count = scanner.scan_batches(buffer, memoryview(buffer), 0, len(data), 1000, crc32c, columns, scratch)
+    table = [getattr(columns, name)[:count].tolist() for name in COLUMNS]
     return count, *scratch[:3], table
 
 
@@ -92,7 +105,7 @@ def test_sound_is_what_the_declaration_says(way: str, data: bytes) -> None:
     """A row is SOUND exactly where the batch holds what its header states; a scan ends where no plain batch follows."""
     scanner = WAYS[way][0]
     count, end, why, faulty, table = scan(way, data)
-    columns = dict(zip([name for name in scanner.BatchColumns.__slots__ if name != "capacity"], table, strict=True))
+    columns = dict(zip(COLUMNS, table, strict=True))
     position = 0
     for row in range(count):
         size = columns["size_bytes"][row]
@@ -135,8 +148,8 @@ def test_both_ways_pass_over_rows_alike(rows: list[tuple[int, ...]], expected: l
     """next_notable stops at the same row and leaves the same state and runs behind."""
     results = []
     names = ("base_offset", "last_offset", "leader_epoch", "attributes", "producer_id", "producer_epoch", "base_sequence")
-    for scanner, passes, _ in WAYS.values():
-        columns, growing, state = scanner.BatchColumns(8), passes.ProducerRuns(4), array("q", expected)
+    for scanner, _ in WAYS.values():
+        columns, growing, state = scanner.BatchColumns(8), scanner.ProducerRuns(4), array("q", expected)
         for slot, row in enumerate(rows):
             for name, value in zip((*names, "record_count", "max_timestamp", "fault"), row, strict=True):
                 getattr(columns, name)[slot] = value
@@ -145,9 +158,9 @@ def test_both_ways_pass_over_rows_alike(rows: list[tuple[int, ...]], expected: l
             for name, value in zip(fields, run, strict=True):
                 getattr(growing, name)[slot] = value
         growing.used = len(runs)
-        state[passes.STOP_OFFSET] = 2**62 if expected[2] > 0 else expected[2]
-        state[passes.LATEST_RUN] = 0
-        index = passes.next_notable(columns, 0, len(rows), state, growing)
+        state[scanner.STOP_OFFSET] = 2**62 if expected[2] > 0 else expected[2]
+        state[scanner.LATEST_RUN] = 0
+        index = scanner.next_notable(columns, 0, len(rows), state, growing)
         after = [getattr(growing, name) for name in growing.__slots__]
         results.append((index, state.tolist(), after))
     assert results[0] == results[1]
@@ -159,17 +172,17 @@ def test_both_ways_match_indexes_alike(rows: list[tuple[int, ...]], keys: list[i
     """match_offset_index and match_time_index stop at the same entry and the same row."""
     slots = min(len(keys), len(values))
     results = []
-    for scanner, passes, _ in WAYS.values():
+    for scanner, _ in WAYS.values():
         columns = scanner.BatchColumns(8)
         for slot, row in enumerate(rows):
             columns.position[slot], columns.base_offset[slot], columns.last_offset[slot] = row[:3]
             columns.max_timestamp[slot] = row[3]
         scratch = array("q", (0, 0))
-        offset_slot = passes.match_offset_index(
+        offset_slot = scanner.match_offset_index(
             columns, 0, len(rows), array("i", keys[:slots]), array("i", values[:slots]), 0, base, scratch
         )
         reached = scratch.tolist()
-        time_slot = passes.match_time_index(
+        time_slot = scanner.match_time_index(
             columns, 0, len(rows), array("q", keys[:slots]), array("i", values[:slots]), 0, base, scratch
         )
         results.append((offset_slot, reached, time_slot, scratch.tolist()))
@@ -180,7 +193,7 @@ def test_both_ways_match_indexes_alike(rows: list[tuple[int, ...]], keys: list[i
 @settings(max_examples=200, deadline=None)
 def test_a_summary_is_what_python_says(rows: list[tuple[int, int]], previous: int) -> None:
     """The first offset that does not go up, the smallest and the largest timestamp."""
-    for scanner, _, records in WAYS.values():
+    for scanner, records in WAYS.values():
         columns, out = records.RecordColumns(8), array("q", (0, 0))
         for slot, (offset, timestamp) in enumerate(rows):
             columns.offset[slot], columns.timestamp[slot] = offset, timestamp

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from kcli.format import record_copy
 from kcli.format.loop_results import COMPLETE
 from kcli.format.primitives import InvalidRecordError
-from kcli.format.record_scan import RecordColumns, scan_records
+from kcli.format.record_scan import RecordColumns
 from kcli.format.records import Header, Record, encode_records, read_records
 from tests.interpreted import interpreted
 
@@ -33,9 +32,10 @@ records = st.builds(
 
 def scanned(given_records: list[Record], before: bytes) -> tuple[bytes, RecordColumns]:
     """The records' bytes behind others, scanned."""
-    data, columns, scratch = before + encode_records(given_records), RecordColumns(CAPACITY), array("q", (0, 0))
-    count = scan_records(data, len(before), len(data), BASE_OFFSET, BASE_TIMESTAMP, len(given_records), columns, scratch)
-    assert (count, scratch[1]) == (len(given_records), COMPLETE)
+    data, columns = before + encode_records(given_records), RecordColumns(CAPACITY)
+    columns.begin_batch(BASE_OFFSET, BASE_TIMESTAMP)
+    assert columns.scan(data, len(before), len(data), len(given_records), 0) == COMPLETE
+    assert columns.counted == len(given_records)
     return data, columns
 
 
@@ -44,7 +44,7 @@ def scanned(given_records: list[Record], before: bytes) -> tuple[bytes, RecordCo
 def test_what_stays_is_as_it_was(way: str, rows: list[tuple[Record, bool]], before: bytes) -> None:
     data, columns = scanned([record for record, _ in rows], before)
     kept = bytearray(stays for _, stays in rows)
-    copied = WAYS[way].copy_records(data, columns, len(rows), kept, None, array("q", (0, 0)))
+    copied = WAYS[way].copy_records(data, columns, len(rows), kept, None)
     assert copied == encode_records(record for record, stays in rows if stays)
 
 
@@ -59,7 +59,7 @@ def test_another_base_timestamp_changes_deltas_alone(
 ) -> None:
     data, columns = scanned([record for record, _ in rows], before)
     kept = bytearray(stays for _, stays in rows)
-    copied = WAYS[way].copy_records(data, columns, len(rows), kept, base_timestamp, array("q", (0, 0)))
+    copied = WAYS[way].copy_records(data, columns, len(rows), kept, base_timestamp)
     moved = BASE_TIMESTAMP - base_timestamp
     expected = [one._replace(timestamp_delta=one.timestamp_delta + moved) for one, stays in rows if stays]
     assert list(read_records(copied, sum(kept))) == expected
@@ -70,4 +70,4 @@ def test_another_base_timestamp_changes_deltas_alone(
 def test_timestamps_that_64_bits_do_not_count_are_refused(way: str) -> None:
     data, columns = scanned([Record(0, 2**62, b"k", b"v")], b"")
     with pytest.raises(InvalidRecordError, match="too far"):
-        WAYS[way].copy_records(data, columns, 1, bytearray(b"\1"), -(2**63), array("q", (0, 0)))
+        WAYS[way].copy_records(data, columns, 1, bytearray(b"\1"), -(2**63))

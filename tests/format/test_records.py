@@ -3,7 +3,6 @@ same of any bytes, and of no bytes more than their own error."""
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 import construct
@@ -51,10 +50,11 @@ def scan(
 ) -> tuple[list[tuple[int, ...]], int, int]:
     """Rows of the columns, the position behind the last whole record, the status."""
     module = WAYS[way]
-    columns, scratch = module.RecordColumns(CAPACITY), array("q", (0, 0))
-    count = module.scan_records(data, position, len(data), BASE_OFFSET, timestamp, wanted, columns, scratch)
+    columns = module.RecordColumns(CAPACITY)
+    columns.begin_batch(BASE_OFFSET, timestamp)
+    status = columns.scan(data, position, len(data), wanted, 0)
     rows = []
-    for i in range(count):
+    for i in range(columns.counted):
         row = (columns.offset[i], columns.timestamp[i], columns.key_size[i], columns.value_size[i], columns.header_count[i])
         places = (
             columns.record_position[i],
@@ -63,7 +63,7 @@ def scan(
             columns.header_position[i] if columns.header_count[i] else -1,
         )
         rows.append(row + places)
-    return rows, columns.end, scratch[1]
+    return rows, columns.end, status
 
 
 def as_record(data: bytes, row: tuple[int, ...]) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]:

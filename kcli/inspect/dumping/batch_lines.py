@@ -48,8 +48,7 @@ def put_batch_lines(
     with_records: bool,
     with_metadata: bool,
     with_contents: bool,
-    records: record_scan.RecordColumns,
-    scratch: array,  # type: ignore[type-arg]
+    records: "record_scan.RecordColumns",
     state: array,  # type: ignore[type-arg]
     place: array,  # type: ignore[type-arg]
 ) -> int:
@@ -65,9 +64,7 @@ def put_batch_lines(
     key_sizes = records.key_size
     value_positions = records.value_position
     value_sizes = records.value_size
-    header_positions = records.header_position
     header_counts = records.header_count
-    record_positions = records.record_position
     capacity = records.capacity
     room = len(out)
     header = batch_header.BatchHeader()
@@ -147,27 +144,13 @@ def put_batch_lines(
             if count > capacity:
                 place[0] = start
                 break
-            found = record_scan.scan_into(
-                data,
-                from_position,
-                to_position,
-                base_offset,
-                header.base_timestamp,
-                count,
-                offsets,
-                timestamps,
-                key_positions,
-                key_sizes,
-                value_positions,
-                value_sizes,
-                header_positions,
-                header_counts,
-                record_positions,
-                scratch,
-            )
-            if found != count or scratch[1] != 0 or scratch[0] != to_position:
+            records.begin_batch(base_offset, header.base_timestamp)
+            why = records.scan(data, from_position, to_position, count, 0)
+            if why != loop_results.COMPLETE or records.end != to_position:
+                why = loop_results.OTHER
                 place[0] = start
                 break
+            why = loop_results.OTHER
             printed = record_lines.put_lines_from(
                 out,
                 data,

@@ -175,7 +175,6 @@ class LogDumper:
                 not options.skip_record_metadata,
                 options.print_data_log,
                 self._scanner.columns,
-                self._scanner.scratch,
                 self._consecutive.state,
                 out.place,
             )

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Callable
 from itertools import compress, count, islice
 
-from kcli.format import batch_passes
+from kcli.format import batch_scan
 from kcli.format.batch_scan import LEGACY, BatchColumns
 from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
@@ -156,7 +156,7 @@ class OffsetIndexCheck(IndexFile):
         if self._awaited is not None:
             row = self._await(rows, 0, count)
         while self.slot < self.slots and self._awaited is None:
-            self.slot = batch_passes.match_offset_index(
+            self.slot = batch_scan.match_offset_index(
                 rows, row, count, self._offsets, self._positions, self.slot, self.base_offset, self._scratch
             )
             row = self._scratch[0]
@@ -291,7 +291,7 @@ class TimeIndexCheck(IndexFile):
         """Hold the entries that belong to rows [0, count) against them."""
         row = 0
         while True:
-            self.slot = batch_passes.match_time_index(
+            self.slot = batch_scan.match_time_index(
                 rows, row, count, self._timestamps, self._offsets, self.slot, self.base_offset, self._scratch
             )
             row = self._scratch[0]

@@ -1,6 +1,6 @@
 """Gathers the batches of each producer into steps, while a segment goes by.
 
-Several producers write to a partition in turn, so several runs grow at the same time (kcli.format.batch_passes). They become
+Several producers write to a partition in turn, so several runs grow at the same time (kcli.format.batch_scan). They become
 steps, in the order in which they began, before anything happens that must see them all: a control batch, an offset at which a
 snapshot is compared, missing offsets, damage, the segment's end.
 """
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kcli.format.batch_passes import ProducerRuns
-from kcli.format.batch_scan import BatchColumns
+from kcli.format.batch_scan import BatchColumns, ProducerRuns
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, increment_sequence
 from kcli.inspect.verification.producers import ProducerStep
 

@@ -14,15 +14,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kcli.format import limits
-from kcli.format.batch_passes import (
+from kcli.format.batch_scan import (
     LEADER_EPOCH,
+    LEGACY,
+    LOOK,
     NEXT_OFFSET,
     RECORDS,
     STATE_SLOTS,
     STOP_OFFSET,
+    UNOPENED,
     next_notable,
 )
-from kcli.format.batch_scan import LEGACY, LOOK, UNOPENED
 from kcli.format.compression import inflate
 from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG, RecordBatch

@@ -309,9 +309,7 @@ class BatchFilter:
                 base_timestamp = kept[0] if base_timestamp is None else base_timestamp
                 is_moved = base_timestamp != header.base_timestamp or append_time_ms is not None
                 moved_to = base_timestamp if is_moved else None
-                parts.append(
-                    copy_records(window.buffer, window.columns, window.count, self._kept, moved_to, self._scanner.scratch)
-                )
+                parts.append(copy_records(window.buffer, window.columns, window.count, self._kept, moved_to))
                 timestamps.append(max(kept))
         made = with_records(header, deflate(header.codec, b"".join(parts)))._replace(
             base_timestamp=NO_TIMESTAMP if base_timestamp is None else base_timestamp,

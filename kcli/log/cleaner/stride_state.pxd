@@ -1,14 +1,15 @@
 # C types for stride_state.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport batch_header, record_scan
+from kcli.format cimport batch_header, loop_results, record_scan
 from kcli.format.batch_header cimport read_int32
 
 cdef class StrideColumns:
+    cdef public record_scan.RecordColumns records
     cdef public Py_ssize_t room
     cdef public long long[::1] offset, timestamp, key_position, key_size, value_position, value_size
-    cdef public long long[::1] header_position, header_count, position, scratch
+    cdef public long long[::1] header_position, header_count, position
 
-    @cython.locals(count=Py_ssize_t)
+    @cython.locals(columns=record_scan.RecordColumns, status=cython.int)
     cpdef bint scan(
         self, const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, batch_header.BatchHeader head,
         long long base_timestamp) except? -9

@@ -16,7 +16,7 @@ This one source runs two ways, as kcli.format.record_scan does; its C types stan
 from array import array
 from collections.abc import Iterable
 
-from kcli.format import batch_header, record_scan
+from kcli.format import batch_header, loop_results
 from kcli.format.batch_header import read_int32
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_scan import Buffer, RecordColumns
@@ -30,6 +30,7 @@ class StrideColumns:
     """The columns of a RecordColumns, for batches of up to `room` records; they hold those of the batch scanned last."""
 
     def __init__(self, columns: RecordColumns) -> None:
+        self.records = columns
         self.room = columns.capacity
         self.offset = columns.offset
         self.timestamp = columns.timestamp
@@ -40,31 +41,15 @@ class StrideColumns:
         self.header_position = columns.header_position
         self.header_count = columns.header_count
         self.position = columns.record_position
-        self.scratch = array("q", bytes(16))  # where the scan ended, and why
 
     def scan(self, buffer: Buffer, start: int, end: int, head: "batch_header.BatchHeader", base_timestamp: int) -> bool:
         """Scan the records of the batch of a head, buffer[start:end] -> whether all that it states are there, and no more."""
         if head.record_count > self.room:
             return False
-        count = record_scan.scan_into(
-            buffer,
-            start,
-            end,
-            head.base_offset,
-            base_timestamp,
-            head.record_count,
-            self.offset,
-            self.timestamp,
-            self.key_position,
-            self.key_size,
-            self.value_position,
-            self.value_size,
-            self.header_position,
-            self.header_count,
-            self.position,
-            self.scratch,
-        )
-        return count == head.record_count and self.scratch[1] == 0 and self.scratch[0] == end
+        columns = self.records
+        columns.begin_batch(head.base_offset, base_timestamp)
+        status = columns.scan(buffer, start, end, head.record_count, 0)
+        return status == loop_results.COMPLETE and columns.counted == head.record_count and columns.end == end
 
     def scan_marker(self, buffer: Buffer, head: "batch_header.BatchHeader") -> int:
         """The marker in the one record of the control batch of a head -> 0 ABORT, 1 COMMIT, -1 where it is odd."""

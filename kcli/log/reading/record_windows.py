@@ -14,7 +14,6 @@ A fault does not raise: it stands in the last window, behind the records that we
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,7 +28,7 @@ from kcli.format.primitives import (
     RecordTooLargeError,
 )
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
-from kcli.format.record_scan import STATUS_TEXT, RecordColumns, is_compiled, scan_records
+from kcli.format.record_scan import STATUS_TEXT, RecordColumns, is_compiled
 from kcli.format.records import Header, read_headers
 from kcli.log.reading.large_records import PieceReader, record_end, scan_large_record
 
@@ -98,13 +97,12 @@ class RecordWindow:
 
 
 class RecordScanner:
-    """The columns that windows are scanned into; one a reader, since each window overwrites the one before."""
+    """The columns that windows are scanned into; one for each reader, since each window overwrites the one before."""
 
-    __slots__ = ("_keep", "columns", "scratch")
+    __slots__ = ("_keep", "columns")
 
     def __init__(self, capacity: int = limits.SCAN_WINDOW_RECORDS) -> None:
         self.columns = RecordColumns(capacity)
-        self.scratch = array("q", (0, 0))
         # Interpreted code reads bytes a third faster than a memoryview.
         self._keep = is_compiled()
 
@@ -112,17 +110,10 @@ class RecordScanner:
         """Scan records of `batch` from buffer[position:] -> (how many, status as in record_scan)."""
         if not self._keep and isinstance(buffer, memoryview):
             buffer = bytes(buffer)
-        count = scan_records(
-            buffer,
-            position,
-            len(buffer),
-            batch.base_offset,
-            batch.base_timestamp,
-            wanted,
-            self.columns,
-            self.scratch,
-        )
-        return count, self.scratch[1]
+        columns = self.columns
+        columns.begin_batch(batch.base_offset, batch.base_timestamp)
+        status = columns.scan(buffer, position, len(buffer), wanted, 0)
+        return columns.counted, status
 
 
 def open_windows(

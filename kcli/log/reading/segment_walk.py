@@ -87,7 +87,6 @@ class SegmentWalk:
             self._start,
             crc32c,
             self.rows,
-            self.scanner.columns,
             self._scratch,
         )
 
@@ -133,9 +132,7 @@ class SegmentWalk:
 
     def check_inflated(self, row: int, records: bytes) -> None:
         """Check the inflated records of a row and set its fault."""
-        self.rows.fault[row] = batch_scan.check_records(
-            records, 0, len(records), self.rows, row, self.scanner.columns, self._scratch
-        )
+        self.rows.fault[row] = batch_scan.check_records(records, 0, len(records), self.rows, row, self.scanner.columns)
 
     def _put_row(self, batch: LogBatch) -> None:
         """Put a single batch into row 0, marked LOOK."""
