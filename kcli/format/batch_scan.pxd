@@ -30,7 +30,7 @@ cpdef Py_ssize_t summarise(records, Py_ssize_t count, long long previous_offset,
 )
 cpdef Py_ssize_t scan_batches(
     const unsigned char[::1] buffer, view, Py_ssize_t position, Py_ssize_t limit, long long file_position, crc32c,
-    batches, long long[::1] scratch) except? -9
+    batches, bint with_records, long long[::1] scratch) except? -9
 
 @cython.locals(
     base_offsets=cython.longlong[::1], last_offsets=cython.longlong[::1], leader_epochs=cython.longlong[::1],

@@ -24,11 +24,14 @@ are derived and cannot be set.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import structs
 from kcli.format.java_integers import wrap_int32, wrap_int64
 from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError, crc32c
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
 
 HEADER = structs.RECORD_BATCH_HEADER
 HEADER_BYTES = structs.RECORD_BATCH_HEADER_BYTES
@@ -158,6 +161,24 @@ def read_header(buffer: Buffer, index: int = 0, position: int = 0) -> RecordBatc
     Nothing is checked but that the bytes are there: raises struct.error where they are not.
     """
     return RecordBatch(position, *HEADER.unpack_from(buffer, index))
+
+
+def entry_size(buffer: Buffer, index: int = 0) -> int:
+    """Return the size in bytes that the entry at buffer[index], of any format, states. Raises struct.error if it is cut off."""
+    return int(structs.LOG_OVERHEAD.unpack_from(buffer, index)[1]) + LOG_OVERHEAD_BYTES
+
+
+def read_entry_header(buffer: Buffer, index: int = 0, position: int = 0) -> RecordBatch | LegacyBatch:
+    """Decode the header of the entry at buffer[index], of any format; `position` is its byte in the file.
+
+    As in Kafka a magic above 2 is read as format 2 and a negative one as format 1. Nothing is checked: raises IndexError,
+    struct.error and FormatError if bytes are missing.
+    """
+    if MAGIC <= buffer[index + MAGIC_POSITION] < 128:
+        return read_header(buffer, index, position)
+    from kcli.format.legacy_message_set import read_legacy_header
+
+    return read_legacy_header(buffer, index, position)
 
 
 def check_batch(batch: Buffer) -> RecordBatch:

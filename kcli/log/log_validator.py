@@ -22,7 +22,6 @@ from kcli.format.record_batch import (
     CONTROL_FLAG,
     CRC_START,
     ENTRY_HEAD_BYTES,
-    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -30,7 +29,10 @@ from kcli.format.record_batch import (
     MIN_ENTRY_SIZE,
     NO_SEQUENCE,
     TRANSACTIONAL_FLAG,
+    RecordBatch,
+    entry_size,
     increment_sequence,
+    read_header,
 )
 from kcli.log.append_errors import (
     CorruptMessageError,
@@ -39,8 +41,6 @@ from kcli.log.append_errors import (
     UnsupportedMessageFormatError,
 )
 from kcli.log.log_config import LogConfig
-
-_unpack_header = HEADER.unpack_from
 
 
 class AppendOrigin(Enum):
@@ -74,24 +74,19 @@ class ValidBatch:
         "size_bytes",
     )
 
-    def __init__(self, data: memoryview, size_bytes: int, header: tuple[int, ...]) -> None:
+    def __init__(self, data: memoryview, size_bytes: int, header: RecordBatch) -> None:
         self.data = data
         self.size_bytes = size_bytes
-        (
-            self.base_offset,
-            _,
-            self.leader_epoch,
-            _,
-            _,
-            self.attributes,
-            self.last_offset_delta,
-            self.base_timestamp,
-            self.max_timestamp,
-            self.producer_id,
-            self.producer_epoch,
-            self.base_sequence,
-            self.record_count,
-        ) = header
+        self.base_offset = header.base_offset
+        self.leader_epoch = header.partition_leader_epoch
+        self.attributes = header.attributes
+        self.last_offset_delta = header.last_offset_delta
+        self.base_timestamp = header.base_timestamp
+        self.max_timestamp = header.max_timestamp
+        self.producer_id = header.producer_id
+        self.producer_epoch = header.producer_epoch
+        self.base_sequence = header.base_sequence
+        self.record_count = header.record_count
 
     def __len__(self) -> int:
         return self.size_bytes
@@ -117,13 +112,13 @@ def whole_batch(records: memoryview, start: int = 0) -> int:
     left = len(records) - start
     if left < ENTRY_HEAD_BYTES:
         return 0
-    size = int.from_bytes(records[start + 8 : start + LOG_OVERHEAD_BYTES], "big", signed=True)
-    if size < MIN_ENTRY_SIZE:
-        raise CorruptMessageError(f"a batch states a size of {size} bytes, less than any has")
+    size = entry_size(records, start)
+    if size < MIN_ENTRY_SIZE + LOG_OVERHEAD_BYTES:
+        raise CorruptMessageError(f"a batch states a size of {size - LOG_OVERHEAD_BYTES} bytes, less than any has")
     magic = records[start + MAGIC_POSITION]
     if magic > MAGIC:
         raise CorruptMessageError(f"a batch has magic {magic}; 0, 1 and 2 are known")
-    return size + LOG_OVERHEAD_BYTES if size + LOG_OVERHEAD_BYTES <= left else 0
+    return size if size <= left else 0
 
 
 def check_batch(records: memoryview, size_bytes: int, config: LogConfig, origin: AppendOrigin) -> ValidBatch:
@@ -134,7 +129,7 @@ def check_batch(records: memoryview, size_bytes: int, config: LogConfig, origin:
     if size_bytes < HEADER_BYTES:
         raise CorruptMessageError(f"a batch of {size_bytes} bytes is shorter than its header of {HEADER_BYTES}")
     data = records if len(records) == size_bytes else records[:size_bytes]
-    header = _unpack_header(data)
+    header = read_header(data)
     batch = ValidBatch(data, size_bytes, header)
     if origin is AppendOrigin.CLIENT and batch.base_offset != 0:
         raise InvalidRecordsError(f"the base offset of a batch from a client is 0, and this is {batch.base_offset}")
@@ -142,8 +137,8 @@ def check_batch(records: memoryview, size_bytes: int, config: LogConfig, origin:
         raise MessageTooLargeError(
             f"the batch has {size_bytes} bytes; this topic takes {config.max_message_bytes} (max.message.bytes)"
         )
-    if crc32c(data[CRC_START:]) != header[4]:
-        raise CorruptMessageError(f"the CRC of the batch is wrong: {header[4]} is stored")
+    if crc32c(data[CRC_START:]) != header.crc:
+        raise CorruptMessageError(f"the CRC of the batch is wrong: {header.crc} is stored")
     if origin is AppendOrigin.CLIENT:
         _check_client_header(batch)
     return batch

@@ -81,7 +81,7 @@ def scan(way: str, data: bytes, rows: int = 8) -> tuple[Any, ...]:
     scanner, _ = WAYS[way]
     columns, scratch = scanner.BatchColumns(rows), array("q", bytes(32))
     buffer = bytearray(data)
-    count = scanner.scan_batches(buffer, memoryview(buffer), 0, len(data), 1000, crc32c, columns, scratch)
+    count = scanner.scan_batches(buffer, memoryview(buffer), 0, len(data), 1000, crc32c, columns, True, scratch)
     table = [getattr(columns, name)[:count].tolist() for name in COLUMNS]
     return count, *scratch[:3], table
 

@@ -40,7 +40,6 @@ from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.producer_state_manager import ProducerAppendInfo, ProducerStateEntry
 from kcli.log.reading.batch_search import begins_below
-from kcli.log.reading.batch_walk import read_marker
 from kcli.log.reading.header_walk import HeaderWalk
 from kcli.log.reading.log_reader import ZEROS, Damage, LogBatch, SegmentReader
 from kcli.log.reading.record_windows import RecordScanner
@@ -386,7 +385,7 @@ class PartitionLog:
                 return
         info = ProducerAppendInfo(entry or ProducerStateEntry(header.producer_id))
         try:
-            info.append(header, read_marker(batch, scanner) if header.is_control and isinstance(batch, LogBatch) else None)
+            info.append(header, batch.read_marker(scanner) if header.is_control and isinstance(batch, LogBatch) else None)
         except FormatError as error:
             self._remarks.problem(seeker.segment.log, f"byte {header.position}: {error.message}")
         if entry is None:

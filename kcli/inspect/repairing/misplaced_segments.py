@@ -34,7 +34,6 @@ from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import join_path
 from kcli.log.reading.batch_search import least_offset, stated_next_offset
-from kcli.log.reading.batch_walk import first_offset
 from kcli.log.reading.header_walk import HeaderWalk
 from kcli.log.reading.log_reader import LogBatch, SegmentReader
 
@@ -194,7 +193,7 @@ class _Placer:
         with SegmentReader(self._planned, path) as reader:
             for found in reader.batches():
                 if isinstance(found, LogBatch) and found.is_valid:
-                    first = first_offset(found)
+                    first = found.first_offset()
                     batches.append((first, found.header.last_offset, found.header.crc))
                     if start_offset is None:
                         start_offset = before[0] if before is not None and before[1] == first else first

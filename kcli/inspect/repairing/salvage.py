@@ -29,7 +29,6 @@ from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.disk.port import Disk
 from kcli.log.reading.batch_search import SearchBudget, find_batch, stated_next_offset
-from kcli.log.reading.batch_walk import first_offset, read_marker
 from kcli.log.reading.log_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
 from kcli.log.reading.record_windows import RecordScanner
 
@@ -245,7 +244,7 @@ class LogSalvager:
         header = batch.header
         try:
             if isinstance(header, RecordBatch) and header.is_control and header.has_producer:
-                read_marker(batch, self._scanner)
+                batch.read_marker(self._scanner)
             return self._records_fault(batch)
         except UnreadableMarkerError as error:
             return error.message
@@ -321,7 +320,7 @@ def _end_of_moved(batches: Batches, kept: Batches, next_offset: int) -> int | No
 def _row(batch: LogBatch) -> Batch:
     header = batch.header
     epoch = header.partition_leader_epoch if isinstance(header, RecordBatch) else -1
-    return Batch(batch.position, batch.end_position, first_offset(batch), header.last_offset, epoch, header.magic)
+    return Batch(batch.position, batch.end_position, batch.first_offset(), header.last_offset, epoch, header.magic)
 
 
 def _cuts(kept: Batches, faults: dict[int, str], batches: Batches, first_offset: int, size_bytes: int) -> list[Cut]:

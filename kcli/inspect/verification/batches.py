@@ -24,7 +24,6 @@ from kcli.format.record_batch import (
 )
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.large_messages import LargeMessages, is_large
-from kcli.log.reading.batch_walk import read_marker
 from kcli.log.reading.log_reader import LogBatch
 from kcli.log.reading.record_windows import RecordScanner, RecordWindow
 
@@ -197,7 +196,7 @@ class BatchInspector:
     def marker(self, batch: LogBatch) -> EndTransactionMarker | None:
         """The marker in a producer's control batch, or None where there is none or it cannot be read (a finding)."""
         try:
-            return read_marker(batch, self.scanner)
+            return batch.read_marker(self.scanner)
         except (UnreadableMarkerError, FormatError) as error:
             self.add("control-record", batch, f"the control batch of a producer: {error.message}")
             return None

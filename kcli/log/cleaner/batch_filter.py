@@ -53,7 +53,6 @@ from kcli.log.cleaner.noted_runs import NotedRuns
 from kcli.log.cleaner.offset_map import COUNT_SLOTS, OffsetMap
 from kcli.log.cleaner.stride_state import StrideColumns
 from kcli.log.cleaner.transactions import CleanedTransactions, LastRecord
-from kcli.log.reading.batch_walk import read_marker
 from kcli.log.reading.log_reader import LogBatch
 from kcli.log.reading.record_windows import RecordScanner, RecordWindow
 
@@ -222,7 +221,7 @@ class BatchFilter:
         is_past_horizon = horizon_ms is not None and horizon_ms <= self._facts.now_ms
         is_bare_marker = False
         if header.is_control:
-            is_bare_marker = self._transactions.on_control(header, read_marker(batch, self._marker_scanner))
+            is_bare_marker = self._transactions.on_control(header, batch.read_marker(self._marker_scanner))
             is_discarded = is_bare_marker and is_past_horizon
         else:
             is_discarded = self._transactions.on_data(header)

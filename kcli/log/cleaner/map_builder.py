@@ -27,7 +27,6 @@ from kcli.log.cleaner.pace import Pace
 from kcli.log.cleaner.stride_state import StrideColumns
 from kcli.log.cleaner.transactions import CleanedTransactions
 from kcli.log.log_segment import LogSegment
-from kcli.log.reading.batch_walk import read_marker, walk_batches
 from kcli.log.reading.log_reader import LogBatch, SegmentReader
 from kcli.log.reading.record_windows import RecordScanner, RecordWindow
 from kcli.log.unified_log import UnifiedLog
@@ -40,7 +39,7 @@ def sound_batch(reader: SegmentReader, position: int) -> LogBatch:
 
     Bytes that are no whole batch are no end here: what lies behind them may be told by a repair, and would be gone.
     """
-    batch = next(walk_batches(reader, position), None)
+    batch = next(reader.batches_as_kafka(position), None)
     if batch is None:
         raise CorruptRecordError(
             f"{reader.path}: the bytes from {position} on, up to {reader.end_position()}, are no whole batch", position
@@ -154,7 +153,7 @@ class MapBuilder:
         is_data, is_held = True, False
         if isinstance(header, RecordBatch):
             if header.is_control:
-                transactions.on_control(header, read_marker(batch, self._scanner))
+                transactions.on_control(header, batch.read_marker(self._scanner))
                 is_data = False
             else:
                 is_data = not transactions.on_data(header)

@@ -23,7 +23,7 @@ from kcli.format import limits
 from kcli.format.file_names import FileKind
 from kcli.format.index_entries import OffsetIndex
 from kcli.format.primitives import INT32_MAX, FormatError
-from kcli.format.record_batch import HEADER, HEADER_BYTES, MAGIC, RecordBatch
+from kcli.format.record_batch import HEADER_BYTES, MAGIC, RecordBatch, read_header
 from kcli.log.disk.port import Disk, DiskFile, zeros_follow
 from kcli.log.log_segment import LogSegment
 from kcli.log.reading.header_walk import HeaderWalk
@@ -107,5 +107,5 @@ def _torn_header(file: DiskFile, position: int, size: int) -> RecordBatch | None
     data = file.read_at(position, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
         return None
-    header = RecordBatch(position, *HEADER.unpack(data))
+    header = read_header(data, 0, position)
     return header if header.magic == MAGIC and position + header.size_bytes > size else None

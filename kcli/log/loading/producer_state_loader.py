@@ -17,7 +17,6 @@ from kcli.format.primitives import FormatError
 from kcli.format.record_batch import RecordBatch
 from kcli.log.loading.recovering_segment import LogRefusedError, RecoveringSegment, refusing
 from kcli.log.producer_state_manager import CompletedTxn, ProducerAppendInfo, ProducerStateManager
-from kcli.log.reading.batch_walk import read_marker
 from kcli.log.reading.record_windows import RecordScanner
 from kcli.log.slices import Slices, finish
 
@@ -98,7 +97,7 @@ def _apply_batches(
             if info is None:
                 info = infos[header.producer_id] = producers.prepare_update(header.producer_id)
             with refusing(segment, batch):
-                ended = info.append(header, read_marker(batch, scanner) if header.is_control else None)
+                ended = info.append(header, batch.read_marker(scanner) if header.is_control else None)
             if ended is not None:
                 completed.append(ended)
     except LogRefusedError:

@@ -38,7 +38,6 @@ from kcli.log.files.indexes import (
 from kcli.log.files.leader_epoch_cache import LeaderEpochCache
 from kcli.log.loading.recovery_pass import IndexGoesBackError, RecoveryPass, is_torn_offset
 from kcli.log.producer_state_manager import ProducerStateManager
-from kcli.log.reading.batch_walk import first_offset, is_valid_for_kafka, read_marker, walk_batches
 from kcli.log.reading.log_reader import LogBatch, SegmentReader
 from kcli.log.reading.record_windows import RecordScanner
 from kcli.log.slices import Slices
@@ -175,7 +174,7 @@ class RecoveringSegment:
     def batches(self, position: int = 0, end: int | None = None) -> Iterator[LogBatch]:
         """The batches of bytes [position, end) as Kafka walks them. Raises CorruptRecordError where Kafka does."""
         with SegmentReader(self._disk, self.log_path, end=end) as reader:
-            yield from walk_batches(reader, position)
+            yield from reader.batches_as_kafka(position)
 
     # --------------------------------------------------------------------------------------------------- finding offsets
 
@@ -193,7 +192,7 @@ class RecoveringSegment:
         previous_last = -1
         for batch in self._batches_to_find(start):
             with refusing(self, batch):
-                base_offset = first_offset(batch)
+                base_offset = batch.first_offset()
             found = OffsetPosition(base_offset, batch.position, batch.header.size_bytes)
             if base_offset == offset:
                 return found
@@ -299,7 +298,7 @@ class RecoveringSegment:
             try:
                 while True:
                     valid_bytes = yield from plain.run(valid_bytes)
-                    batch = next(walk_batches(reader, valid_bytes), None)
+                    batch = next(reader.batches_as_kafka(valid_bytes), None)
                     odd_batches += 1
                     if odd_batches % ODD_BATCHES_PER_SLICE == 0:
                         yield
@@ -309,7 +308,7 @@ class RecoveringSegment:
                             plain.next_offset,
                             f"the last {self.size_bytes - valid_bytes} bytes are no whole batch",
                         )
-                    if not is_valid_for_kafka(batch):
+                    if not batch.is_valid_for_kafka:
                         offset = batch.header.base_offset
                         why = f"the batch at byte {batch.position} (offset {offset}) has a wrong CRC"
                         return valid_bytes, plain.next_offset, why
@@ -357,7 +356,7 @@ class RecoveringSegment:
             info = producers.prepare_update(header.producer_id)
             # Where a log is recovered Kafka catches an InvalidRecordException, and nothing else.
             with refusing(self, batch, passing=InvalidRecordError):
-                completed = info.append(header, read_marker(batch, scanner) if header.is_control else None)
+                completed = info.append(header, batch.read_marker(scanner) if header.is_control else None)
                 producers.update(info)
                 if completed is not None:
                     if completed.is_aborted:

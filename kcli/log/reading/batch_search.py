@@ -19,13 +19,15 @@ from kcli.format.primitives import FormatError, crc32c, read_varint, read_varlon
 from kcli.format.record_batch import (
     CRC_START,
     ENTRY_HEAD_BYTES,
-    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_POSITION,
     MIN_ENTRY_SIZE,
     RecordBatch,
+    entry_size,
+    read_entry_header,
+    read_header,
 )
 from kcli.log.disk.port import DiskFile
 
@@ -110,7 +112,7 @@ def find_batch(
             behind = max(behind, file.next_data(behind))
         else:
             for start in candidates(chunk, legacy):
-                size = int.from_bytes(chunk[start + 8 : start + 12], "big", signed=True)
+                size = entry_size(chunk, start) - LOG_OVERHEAD_BYTES
                 if not MIN_ENTRY_SIZE <= size <= end - position - start - LOG_OVERHEAD_BYTES or not budget.take(size):
                     continue
                 if is_sound(file, position + start):
@@ -135,11 +137,7 @@ def header_at(file: DiskFile, position: int) -> RecordBatch | LegacyBatch | None
     """The header of format 0, 1 or 2 at a byte, whatever it states, or None where there are too few bytes for one."""
     head = file.read_at(position, HEADER_BYTES)
     try:
-        if head[MAGIC_POSITION] >= MAGIC:
-            return RecordBatch(position, *HEADER.unpack_from(head))
-        from kcli.format.legacy_message_set import read_legacy_header
-
-        return read_legacy_header(head, 0, position)
+        return read_entry_header(head, 0, position)
     except (IndexError, StructError, FormatError):
         return None
 
@@ -174,7 +172,7 @@ def torn_header(file: DiskFile, position: int) -> RecordBatch | None:
     head = file.read_at(position, HEADER_BYTES)
     if not _LAST_OFFSET_END <= len(head) < HEADER_BYTES:
         return None
-    header = RecordBatch(position, *HEADER.unpack(head[:_LAST_OFFSET_END] + bytes(HEADER_BYTES - _LAST_OFFSET_END)))
+    header = read_header(head[:_LAST_OFFSET_END] + bytes(HEADER_BYTES - _LAST_OFFSET_END), 0, position)
     header = header._replace(record_count=header.last_offset_delta + 1)
     return header if can_be_header(header) else None
 

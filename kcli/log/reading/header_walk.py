@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 
 from kcli.format.record_batch import (
     ENTRY_HEAD_BYTES,
-    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_POSITION,
     MIN_ENTRY_SIZE,
     RecordBatch,
+    entry_size,
+    read_entry_header,
 )
 from kcli.log.disk.port import DiskFile
 
@@ -47,27 +48,18 @@ class HeaderWalk:
 
     def headers(self) -> Iterator[RecordBatch | LegacyBatch]:
         """The headers, in file order, of every format. Raises OSError as the disk does."""
-        unpack = HEADER.unpack_from
-        least_v2 = HEADER_BYTES - LOG_OVERHEAD_BYTES
         size = 0
         while self.position + ENTRY_HEAD_BYTES <= self.end:
             index = self._at_hand(size)
             if len(self._data) - index < ENTRY_HEAD_BYTES:
                 return
-            batch_length = int.from_bytes(self._data[index + 8 : index + 12], "big", signed=True)
+            size = entry_size(self._data, index)
             magic = self._data[index + MAGIC_POSITION]
-            size = batch_length + LOG_OVERHEAD_BYTES
-            if batch_length < MIN_ENTRY_SIZE or self.position + size > self.end or magic > MAGIC:
+            if size < MIN_ENTRY_SIZE + LOG_OVERHEAD_BYTES or self.position + size > self.end or magic > MAGIC:
                 return
-            header: RecordBatch | LegacyBatch
-            if magic == MAGIC:
-                if batch_length < least_v2 or len(self._data) - index < HEADER_BYTES:
-                    return
-                header = RecordBatch(self.position, *unpack(self._data, index))
-            else:
-                from kcli.format.legacy_message_set import read_legacy_header
-
-                header = read_legacy_header(self._data, index, self.position)
+            if magic == MAGIC and (size < HEADER_BYTES or len(self._data) - index < HEADER_BYTES):
+                return
+            header = read_entry_header(self._data, index, self.position)
             self.position += size
             yield header
 

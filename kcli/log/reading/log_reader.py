@@ -15,8 +15,14 @@ which is never inside of what may be the payload of a damaged batch:
       behind the end of the file
     nothing but zeros to the end of the file        Damage ZEROS (preallocated or sparse)     CorruptRecordException
     a size below 14                                 Damage BAD_SIZE                           CorruptRecordException
-    magic not 0, 1 or 2                             Damage BAD_MAGIC                          reads it as 1 or 2
-    magic 2, but shorter than its header            Damage SHORT_HEADER                       reads behind it
+    a magic above 2                                 Damage BAD_MAGIC                          a batch of format 2: its CRC does
+                                                                                                not cover the magic
+    a negative magic                                Damage BAD_MAGIC                          a message of format 0 or 1, never
+                                                                                                valid
+    magic 2, but shorter than its header            Damage SHORT_HEADER                       a batch, never valid
+
+`SegmentReader.batches` does the former; `SegmentReader.batches_as_kafka` the latter, for a caller that must decide what Kafka
+would: where it stops, what it takes, what fails.
 
 Records are opened on request, as windows of columns (kcli.format.record_scan). A batch above STREAMED_BATCH_BYTES is never
 held whole: its CRC is computed and its records are inflated in pieces, so memory stays flat whatever a file claims.
@@ -29,22 +35,25 @@ from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
+from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError, decode_marker
 from kcli.format.primitives import (
     Buffer,
     CorruptRecordError,
+    InvalidRecordError,
     RecordTooLargeError,
     crc32c,
 )
 from kcli.format.record_batch import (
     CRC_START,
     ENTRY_HEAD_BYTES,
-    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MIN_ENTRY_SIZE,
     MIN_ENTRY_SIZE_1,
     RecordBatch,
+    entry_size,
+    read_entry_header,
 )
 from kcli.log.disk.port import Disk, DiskFile, zeros_follow
 from kcli.log.reading.batch_search import plausible_header, streamed_crc, torn_header
@@ -96,6 +105,11 @@ class LogBatch:
     def is_valid(self) -> bool:
         """True where the stored CRC is the one computed."""
         return self.computed_crc == self.header.crc
+
+    @property
+    def is_valid_for_kafka(self) -> bool:
+        """True if Kafka takes the batch: its CRC is right and it is not shorter than its header."""
+        return self.is_valid and (not isinstance(self.header, RecordBatch) or self.header.size_bytes >= HEADER_BYTES)
 
     @property
     def position(self) -> int:
@@ -153,6 +167,42 @@ class LogBatch:
         """
         return open_windows(self, scanner, lenient=lenient, skip_large=skip_large, large_bytes=large_bytes)
 
+    def first_offset(self) -> int:
+        """Return the offset of the first record; that of a compressed set of format 0 or 1 shows only inside.
+
+        Of a set too large to open it is the last one's. Raises FormatError.
+        """
+        header = self.header
+        if isinstance(header, RecordBatch) or not header.codec:
+            return header.base_offset
+        from kcli.format.legacy_message_set import iter_records
+
+        try:
+            return next((record.offset for record in iter_records(header, self.read_whole())), header.base_offset)
+        except RecordTooLargeError:
+            return header.base_offset
+
+    def read_marker(self, scanner: RecordScanner) -> EndTransactionMarker | None:
+        """Return the marker in a control batch of a producer, None for one without records.
+
+        Raises InvalidRecordError where Kafka cuts the log, UnreadableMarkerError where it refuses to load it.
+        """
+        header = self.header
+        if not isinstance(header, RecordBatch) or not header.is_control:
+            raise ValueError("only a control batch of format 2 has a marker")
+        window = next(self.windows(scanner), None)
+        if window is None:
+            return None
+        # Kafka reads the first record only; of a compressed batch, and behind a single record, the rest must be right as well.
+        if window.error is not None and (window.count == 0 or header.codec or header.record_count == 1):
+            if isinstance(window.error, InvalidRecordError):
+                raise window.error
+            raise UnreadableMarkerError(f"a control batch does not inflate: {window.error.message}", header.position)
+        timestamp = header.log_append_time_ms
+        if timestamp is None:
+            timestamp = window.columns.timestamp[0]
+        return decode_marker(window.key(0), window.value(0), timestamp)
+
 
 def _zeros(count: int) -> str:
     return "the last byte is zero" if count == 1 else f"the last {count} bytes are zeros"
@@ -201,25 +251,20 @@ class SegmentReader:
         batch with a wrong CRC is followed by what is at the end that it states, as for Kafka, as long as that is an entry.
         """
         end = self.end_position()
-        unpack, struct_size = HEADER.unpack_from, HEADER_BYTES
         legacy = seen_legacy = False
         suspect: int | None = None  # with `lenient`: the batch before, whose CRC is wrong and whose length may be, too
         while position < end:
-            if position < self._start or position + struct_size > self._start + self._filled:
+            if position < self._start or position + HEADER_BYTES > self._start + self._filled:
                 self._fill(position, limits.READ_CHUNK_BYTES, end)
             index = position - self._start
             fault = self._entry_fault(position, index, end)
-            if lenient and fault is not None and fault[0] in (BAD_MAGIC, SHORT_HEADER) and self._filled - index >= struct_size:
+            if lenient and fault is not None and fault[0] in (BAD_MAGIC, SHORT_HEADER) and self._filled - index >= HEADER_BYTES:
                 fault = None
             if fault is None:
                 magic = self._buffer[index + MAGIC_POSITION]
                 seen_legacy = seen_legacy or legacy
                 legacy = magic < 2 or magic > 127
-                header: RecordBatch | LegacyBatch
-                if legacy:
-                    header = self._legacy_header(position, index)
-                else:
-                    header = RecordBatch(position, *unpack(self._buffer, index))
+                header = read_entry_header(self._buffer, index, position)
                 batch = self._load(header, index, end)
                 if batch is not None:
                     if batch.is_valid or lenient or not resynchronise:
@@ -245,6 +290,18 @@ class SegmentReader:
             if found is None:
                 return
             position = found
+
+    def batches_as_kafka(self, position: int = 0) -> Iterator[LogBatch]:
+        """Yield the batches from byte `position` on, as Kafka finds them.
+
+        17 bytes or fewer, and an entry that reaches behind the end, end the walk. Raises CorruptRecordError where Kafka does,
+        and OSError.
+        """
+        for found in self.batches(position, resynchronise=False, lenient=True):
+            if not isinstance(found, Damage):
+                yield found
+            elif found.kind in (ZEROS, BAD_SIZE) and self.end_position() - found.position > ENTRY_HEAD_BYTES:
+                raise CorruptRecordError(found.message, found.position)
 
     def _invalid(
         self, batch: LogBatch, end: int, floor: int, *, legacy: bool
@@ -286,19 +343,13 @@ class SegmentReader:
         head = self.file.read_at(position, HEADER_BYTES)
         if len(head) <= ENTRY_HEAD_BYTES or position < 0:
             raise CorruptRecordError(f"no batch begins at byte {position}", position)
-        size = int.from_bytes(head[8:12], "big", signed=True)
+        size = entry_size(head) - LOG_OVERHEAD_BYTES
         if not MIN_ENTRY_SIZE <= size <= limit - position - LOG_OVERHEAD_BYTES:
             raise CorruptRecordError(f"the entry at byte {position} states {size} bytes, which do not fit", position)
-        if 2 <= head[MAGIC_POSITION] < 128:
-            if len(head) < HEADER_BYTES:
-                raise CorruptRecordError(f"the batch at byte {position} is shorter than its header", position)
-            return RecordBatch(position, *HEADER.unpack_from(head))
-        from kcli.format.legacy_message_set import read_legacy_header
-
         try:
-            return read_legacy_header(head, 0, position)
+            return read_entry_header(head, 0, position)
         except StructError:
-            raise CorruptRecordError(f"the message at byte {position} is shorter than its header", position) from None
+            raise CorruptRecordError(f"the batch at byte {position} is shorter than its header", position) from None
 
     def batch_at(self, position: int) -> LogBatch | Damage | None:
         """The one entry at byte `position`, or None behind the last byte."""
@@ -320,7 +371,7 @@ class SegmentReader:
             if not any(self._buffer[index : index + left]):
                 return ZEROS, _zeros(end - position)
             return TRUNCATED, f"{left} bytes are too few for a batch"
-        size = int.from_bytes(self._buffer[index + 8 : index + 12], "big", signed=True)
+        size = entry_size(self._buffer, index) - LOG_OVERHEAD_BYTES
         if size < MIN_ENTRY_SIZE:
             if size == 0 and zeros_follow(self.file, position, end):
                 return ZEROS, _zeros(end - position)
@@ -341,11 +392,6 @@ class SegmentReader:
                 f"the batch states {size + LOG_OVERHEAD_BYTES} bytes, less than its header of {HEADER_BYTES}",
             )
         return None
-
-    def _legacy_header(self, position: int, index: int) -> LegacyBatch:
-        from kcli.format.legacy_message_set import read_legacy_header
-
-        return read_legacy_header(self._buffer, index, position)
 
     def _load(self, header: RecordBatch | LegacyBatch, index: int, end: int) -> LogBatch | None:
         """Have the whole batch at hand, compute its CRC -> LogBatch, or None where the file has shrunk."""

@@ -87,6 +87,7 @@ class SegmentWalk:
             self._start,
             crc32c,
             self.rows,
+            True,
             self._scratch,
         )
 
