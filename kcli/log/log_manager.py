@@ -188,10 +188,6 @@ class LogManager(LogRegistry):
 
     # -------------------------------------------------------------------------------------------------------- removing
 
-    def delete_log(self, topic: str, partition: int, now_ms: int) -> None:
-        """Delete the log of one partition; see `delete_logs`."""
-        self.delete_logs([(topic, partition)], now_ms)
-
     def delete_logs(
         self, partitions: Iterable[TopicPartition], now_ms: int, *, stray: bool = False, with_checkpoints: bool = True
     ) -> None:

@@ -248,10 +248,6 @@ class ProducerStateManager:
             return None
         return min((*self._open, *self._unreplicated))
 
-    def first_undecided_offset(self) -> int | None:
-        """Where the oldest open transaction begins; None: there is none."""
-        return min(self._open, default=None)
-
     def prepare_update(self, producer_id: int) -> ProducerAppendInfo:
         """Begin to apply batches of a producer."""
         return ProducerAppendInfo(self.producers.get(producer_id) or ProducerStateEntry(producer_id))

@@ -299,16 +299,6 @@ class UnifiedLog:
         if snapshot is not None:
             local.new_paths[snapshot] = base + 1
 
-    def maybe_roll(self, now_ms: int) -> bool:
-        """Roll an active segment whose time (segment.ms) is over -> whether it was."""
-        local = self._local
-        if not local.active.segment.size_bytes or not local.active.must_roll(
-            local.rules, 0, self.log_end_offset, now_ms, now_ms
-        ):
-            return False
-        self.roll(now_ms)
-        return True
-
     def _jitter(self) -> int:
         config = self._local.config
         bound = min(config.segment_jitter_ms, config.segment_ms)

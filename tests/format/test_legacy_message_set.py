@@ -17,7 +17,6 @@ from kcli.format.legacy_message_set import (
     LegacyRecord,
     NewLegacyRecord,
     encode_message,
-    encode_message_set,
     iter_records,
     legacy_crc,
     read_legacy_header,
@@ -26,6 +25,7 @@ from kcli.format.primitives import CorruptRecordError, FormatError, InflationErr
 from tests.conftest import peak_bytes
 from tests.format.damaged_bytes import damaged
 from tests.format.given_files import dump_lines, given_files
+from tests.message_sets import encode_message_set
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 int64s = st.integers(-(2**63), 2**63 - 1)

@@ -65,14 +65,14 @@ def test_a_transaction_begins_ends_and_holds_the_stable_offset(manager: Producer
     """The first unstable offset is that of the oldest open one, and of a completed one until the high watermark passes."""
     apply(manager, batch(10, flags=TRANSACTIONAL_FLAG))
     apply(manager, batch(11, producer=2, flags=TRANSACTIONAL_FLAG))
-    assert (manager.first_unstable_offset, manager.first_undecided_offset()) == (10, 10)
+    assert manager.first_unstable_offset == 10
     info = manager.prepare_update(1)
     completed = info.append(marker_at(12), ABORT)
     assert completed == CompletedTxn(1, 10, 12, True)
     assert manager.last_stable_offset(completed) == 11
     manager.update(info)
     manager.complete(completed)
-    assert (manager.first_unstable_offset, manager.first_undecided_offset()) == (10, 11)
+    assert manager.first_unstable_offset == 10
     manager.on_high_watermark(13)
     assert manager.first_unstable_offset == 11
     state = manager.producers[1]

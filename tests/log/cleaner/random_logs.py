@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kcli.format.legacy_message_set import NewLegacyRecord, encode_message_set
+from kcli.format.legacy_message_set import NewLegacyRecord
 from kcli.format.record_batch import TRANSACTIONAL_FLAG, RecordBatch
 from kcli.format.records import Header
 from kcli.log.cleaner.cleanable import log_to_clean
@@ -32,6 +32,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.reading.log_reader import LogBatch, SegmentReader
 from kcli.log.reading.record_windows import RecordScanner
 from tests.log.live_logs import NOW_MS, LiveLog, marker, new_batch
+from tests.message_sets import encode_message_set
 
 SECRET = bytes(16)
 

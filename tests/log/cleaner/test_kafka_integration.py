@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kcli.format.legacy_message_set import NewLegacyRecord, encode_message_set
+from kcli.format.legacy_message_set import NewLegacyRecord
 from kcli.log.log_config import LogConfig
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.logs import CompactedLog, as_bytes, read_batches
 from tests.log.cleaner.test_log_cleaner import Running, cleaned_offsets
 from tests.log.live_logs import NOW_MS, new_batch
 from tests.log.log_nodes import Node, stop
+from tests.message_sets import encode_message_set
 
 HOUR_MS = 3_600_000
 BACKOFF_MS = 60_000  # where hours pass
@@ -64,7 +65,7 @@ def test_cleaner(codec: int, running: Running) -> None:
     running.until(NOW_MS + 1000)
     assert log.cleaned_offset == log.active_base_offset
     assert last_of(log) == expected and log.size_bytes < size
-    running.manager.delete_log("t", 0, NOW_MS + 1000)
+    running.manager.delete_logs([("t", 0)], NOW_MS + 1000)
     running.until(NOW_MS + 1100)
     assert cleaned_offsets(running.make(1, records=0)) == {}
 
@@ -202,7 +203,7 @@ def test_marks_partitions_as_offline_and_populates_uncleanable_metrics(running: 
     running.until(NOW_MS + 500)
     assert set(running.manager.cleaner.uncleanable) == set(logs[:2])
     assert [log.cleaned_offset is None for log in logs] == [True, True, False]
-    running.manager.delete_log("t", 0, NOW_MS + 500)
+    running.manager.delete_logs([("t", 0)], NOW_MS + 500)
     running.until(NOW_MS + 1000)
     assert set(running.manager.cleaner.uncleanable) == {logs[1]}
 

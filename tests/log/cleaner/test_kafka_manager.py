@@ -187,7 +187,7 @@ def test_update_checkpoints_should_remove_partition_data(running: Running) -> No
     """A log that is deleted has no line any more."""
     logs = [filthy(running, partition, 30, None) for partition in range(2)]
     running.until(NOW_MS + 500)
-    running.manager.delete_log("t", 0, NOW_MS + 500)
+    running.manager.delete_logs([("t", 0)], NOW_MS + 500)
     flush(running.manager)
     assert cleaned_offsets(logs[1]) == {("t", 1): 30}
 
