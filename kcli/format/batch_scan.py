@@ -34,7 +34,7 @@ LOOK = 1
 UNOPENED = 2
 LEGACY = 3
 
-# The slots of the state of `next_notable`: what the next batch must have to be usual, then what was passed over.
+# The slots of the state of `next_notable`: what the next batch must have to be passed over, then what was passed over.
 NEXT_OFFSET = 0
 LEADER_EPOCH = 1
 STOP_OFFSET = 2  # a batch that reaches this offset is notable
@@ -87,7 +87,7 @@ class BatchColumns:
 class ProducerRuns:
     """Columns of up to `capacity` runs: batches of one producer, epoch and attributes, each next in its sequence.
 
-    `used` runs are in use, in the order in which they began; a producer id of -1 stands for batches of no producer. Of the
+    `used` runs are in use, in the order in which they began; a producer id of -1 means batches without a producer. Of the
     last batch there are `batch_offset`, `last_offset`, `last_sequence` and `max_timestamp`; `attributes` lack the codec.
     """
 
@@ -301,11 +301,11 @@ def scan_batches(
 
 
 def next_notable(batches: BatchColumns, index: int, count: int, state: array, runs: ProducerRuns) -> int:  # type: ignore[type-arg]
-    """Pass over the rows [index, count) that are usual -> the first that is not, or count.
+    """Pass over the rows [index, count) that continue the rows before -> the first that does not, or count.
 
-    Usual: SOUND, every offset taken, next in offset, of the same leader epoch, below STOP_OFFSET, and next in the sequence of
-    one of the `runs`, with its producer, epoch and attributes. `state` holds what is expected and is moved on, as the runs
-    are; RECORDS grows.
+    Such a row is SOUND, has every offset, is next in offset, of the same leader epoch, below STOP_OFFSET, and next in the
+    sequence of one of the `runs`, with its producer, epoch and attributes. `state` holds what is expected and is updated, as
+    the runs are; RECORDS grows.
     """
     base_offsets = batches.base_offset
     last_offsets = batches.last_offset
@@ -417,9 +417,9 @@ def match_time_index(
     base_offset: int,
     scratch: array,  # type: ignore[type-arg]
 ) -> int:
-    """Pass over the entries of a `.timeindex`, from `slot` on, that tell a batch's largest timestamp -> the next slot.
+    """Pass over the entries of a `.timeindex`, from `slot` on, that state a batch's largest timestamp -> the next slot.
 
-    A fitting entry's offset lies in a batch whose maxTimestamp it states, and no batch before has a larger one. scratch[1]
+    A right entry's offset is in a batch whose maxTimestamp it states, and no batch before has a larger one. scratch[1]
     is the largest timestamp of the rows before `index`, on call and on return; scratch[0] as in match_offset_index.
     """
     base_offsets = batches.base_offset

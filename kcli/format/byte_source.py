@@ -1,6 +1,6 @@
 """Bytes taken front to back, out of one buffer or out of chunks that are asked for as they are needed.
 
-Inflating reads through this: a small batch lies in memory whole, a large one comes in the chunks that its file is read in.
+Inflating reads through this: a small batch is in memory whole, a large one comes in the chunks that its file is read in.
 Memory is one chunk and what is taken at once; what is taken is a view of the chunk, copied only where it crosses two.
 """
 
@@ -26,7 +26,7 @@ class ByteSource:
         self._position = 0
 
     def _fill(self, count: int) -> bool:
-        """Bring `count` bytes together behind the position; False when so many do not come."""
+        """Collect `count` bytes behind the position; False if fewer are left."""
         missing = count - (len(self._view) - self._position)
         if missing <= 0:
             return True

@@ -46,7 +46,7 @@ class EpochStart(NamedTuple):
 
 
 class OffsetCheckpoint(NamedTuple):
-    """A decoded offset checkpoint; `head_lines` (0 to 2) tells an empty file from one of no entries."""
+    """A decoded offset checkpoint; `head_lines` (0 to 2) distinguishes an empty file from one without entries."""
 
     entries: tuple[PartitionOffset, ...]
     head_lines: int = 2
@@ -128,7 +128,7 @@ def decode_table(data: Buffer, parse: Callable[[str], _Entry | None]) -> tuple[t
 
 
 def encode_table(lines: Iterable[str], head_lines: int = 2) -> bytes:
-    """The bytes of a file of such lines, behind the head."""
+    """Encode a file of such lines behind the head."""
     entries = list(lines)
     head = [str(VERSION), str(len(entries))]
     return "".join(f"{line}\n" for line in head[: 2 if entries else head_lines] + entries).encode()

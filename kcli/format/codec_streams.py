@@ -1,6 +1,6 @@
 """The codecs themselves: compressed bytes -> pieces, each small whatever the bytes claim, and back.
 
-What is written, byte by byte, and what is read besides:
+What is written, byte by byte, and what else is read:
 
     ======  =========================================================  ===========================================
     codec   written                                                    also read
@@ -20,9 +20,9 @@ Traps, and what is done about them:
   that begin no further member or frame do not count, as they do not for Kafka's reader; behind zstd they are an error.
 * lz4: only the first frame is read. A second one is behind the end for Kafka (Lz4BlockInputStream of 4.3 ends with its
   frame), so a broker that took its records would write a batch that Kafka's consumers cannot read.
-* lz4: clients of message format 0 computed the header's checksum over four bytes too many. Kafka does not look at it
+* lz4: clients of message format 0 computed the header's checksum over four bytes too many. Kafka does not check it
   there, and writes it that way. As Kafka's reader does, blocks that depend on earlier ones are refused, and the checksum of
-  the whole content is not looked at (Kafka's readers and writers never agreed on it).
+  the whole content is not checked (Kafka's readers and writers never agreed on it).
 * zstandard's one-call function fails without a content size, which Kafka's writer leaves out.
 
 The libraries are imported with the first batch that needs them: together they would cost 45 ms at start-up.
@@ -253,11 +253,11 @@ def _lz4_block_inflater(block_bytes: int, *, checked: bool) -> Callable[[memoryv
 def _inflate_lz4_at_once(data: Buffer, limit: int) -> bytes | None:
     if data[: len(_LZ4_HEADER)] != _LZ4_HEADER:
         return None
-    position, room = len(_LZ4_HEADER), limit
+    position, left = len(_LZ4_HEADER), limit
     while size := int.from_bytes(data[position : position + 4], "little") & ~_LZ4_STORED:
         position += 4 + size
-        room -= min(_LZ4_BLOCK_BYTES[4], _LZ4_MAX_RATIO * size)
-    if room < 0 or position + 4 != len(data):
+        left -= min(_LZ4_BLOCK_BYTES[4], _LZ4_MAX_RATIO * size)
+    if left < 0 or position + 4 != len(data):
         return None
     from lz4 import frame
 
@@ -376,7 +376,7 @@ def _inflate_zstd_at_once(data: Buffer, limit: int) -> bytes | None:
 
 
 def _zstd_most_bytes(data: Buffer) -> int:
-    """The most that `data` can inflate to by the number of its blocks; 0 where it is not one whole frame, or more than one."""
+    """Return the most bytes that `data` can inflate to by the number of its blocks; 0 if it is not exactly one whole frame."""
     flags, end = data[4], len(data)
     position, most = _zstd_header_bytes(flags), 0
     while position < end - 2:

@@ -64,7 +64,7 @@ def inflate(codec: int, data: Buffer, *, limit: int, magic: int = 2) -> bytes:
 
 
 def inflate_at_once(codec: int, data: Buffer) -> bytes | None:
-    """Inflate a small batch's `data` of format 2 in one call, None where it is damaged, unusual, or may be a large one."""
+    """Inflate a small batch's `data` of format 2 in one call, None if it is damaged, of an unexpected form, or may be large."""
     one_shot = codec_streams.ONE_SHOTS.get(codec)
     return None if one_shot is None else one_shot(data, limits.INFLATE_WINDOW_BYTES)
 
@@ -119,12 +119,12 @@ def deflate(codec: int, data: Buffer, *, level: int | None = None, magic: int = 
 def _pieces(codec: int, source: ByteSource, window: int, limit: int, magic: int) -> Iterator[Buffer]:
     """The inflated bytes in pieces as the codec makes them, tiny ones joined, counted against `limit`."""
     codec_name(codec)
-    room = limit
+    left = limit
     joined = bytearray()
     try:
         for piece in codec_streams.INFLATERS[codec](source, min(window, limit + 1), limit, magic):
-            room -= len(piece)
-            if room < 0:
+            left -= len(piece)
+            if left < 0:
                 raise InflationLimitError(f"the {CODECS[codec]} bytes inflate to more than the limit of {limit} bytes")
             if len(piece) < _TINY_PIECE_BYTES:
                 joined += piece

@@ -9,7 +9,7 @@
 
 Both may be followed by more bytes. Kafka takes two kinds of faults in two ways, which matters where a log is recovered: a key
 that is too short or a negative version is an invalid record, at which it cuts the log; all else stops it from loading the
-log, and so a broker from starting. The two are told apart here: InvalidRecordError and UnreadableMarkerError.
+log, and so a broker from starting. Here they are two errors: InvalidRecordError and UnreadableMarkerError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMIT = 1
 
 
 class UnreadableMarkerError(FormatError):
-    """A control record of a producer that is no marker; Kafka does not load a log with such a record."""
+    """A control record of a producer that is not a marker; Kafka does not load a log with such a record."""
 
 
 class EndTransactionMarker(NamedTuple):
@@ -40,14 +40,14 @@ class EndTransactionMarker(NamedTuple):
 def decode_marker(key: bytes | None, value: bytes | None, timestamp: int) -> EndTransactionMarker:
     """Decode a control record's key and value -> marker. Raises InvalidRecordError and UnreadableMarkerError."""
     if key is None or value is None:
-        raise UnreadableMarkerError(f"a marker has no {'key' if key is None else 'value'}")
+        raise UnreadableMarkerError(f"the {'key' if key is None else 'value'} of a marker is null")
     if len(key) < KEY.size:
         raise InvalidRecordError(f"the key of a marker has {len(key)} bytes, fewer than {KEY.size}")
     key_version, kind = KEY.unpack_from(key)
     if key_version < 0:
         raise InvalidRecordError(f"the key of a marker states version {key_version}")
     if kind not in (ABORT, COMMIT):
-        raise UnreadableMarkerError(f"a control record of type {kind} stands where a marker belongs; 0 and 1 are markers")
+        raise UnreadableMarkerError(f"the type of a marker is {kind}; 0 is ABORT, 1 is COMMIT")
     value_version = int.from_bytes(value[:2], "big", signed=True) if len(value) >= 2 else 0
     if value_version < 0:
         raise InvalidRecordError(f"the value of a marker states version {value_version}")
@@ -57,5 +57,5 @@ def decode_marker(key: bytes | None, value: bytes | None, timestamp: int) -> End
 
 
 def encode_marker(*, is_abort: bool, coordinator_epoch: int) -> tuple[bytes, bytes]:
-    """The key and the value of a marker's record."""
+    """Return the key and the value of a marker's record."""
     return KEY.pack(0, ABORT if is_abort else COMMIT), VALUE.pack(0, coordinator_epoch)

@@ -1,4 +1,4 @@
-"""What a file or a directory of a Kafka log directory is, told by its name alone; and the names themselves.
+"""What a file or a directory of a Kafka log directory is, by its name alone; and the names themselves.
 
     name                                         where      what
     -------------------------------------------  ---------  -----------------------------------------------------------
@@ -93,7 +93,7 @@ class DirectoryState(StrEnum):
 class FileName(NamedTuple):
     """A file's name, understood.
 
-    `base_offset` is the number in front (of a snapshot: its end offset), None where there is none or it is no int64;
+    `base_offset` is the number in front (of a snapshot: its end offset), None if there is none or it is not an int64;
     `epoch` is that of a KRaft snapshot; `remote_id` is the id in the name of a cached remote index.
     """
 
@@ -120,7 +120,7 @@ class FileName(NamedTuple):
 
 
 class PartitionDirectory(NamedTuple):
-    """A partition directory's name, understood; `unique_id` is what stands before a state's suffix."""
+    """A partition directory's name, understood; `unique_id` is what precedes a state's suffix."""
 
     topic: str
     partition: int
@@ -167,7 +167,7 @@ _SENTENCES = {
     FileKind.LOG_START_OFFSET_CHECKPOINT: "the log start offsets of partitions whose first records were deleted",
     FileKind.REPLICATION_CHECKPOINT: "the high watermarks of the partitions",
     FileKind.CLEANER_CHECKPOINT: "the offsets up to which the log cleaner has cleaned",
-    FileKind.UNCLEANABLE_PARTITIONS: "the compacted partitions that a broker of kcli has given up cleaning, and why",
+    FileKind.UNCLEANABLE_PARTITIONS: "the compacted partitions that a kcli broker cannot clean, and why",
     FileKind.UNKNOWN: "not a file that Kafka writes",
 }
 _STATE_SENTENCES = {
@@ -207,7 +207,7 @@ def parse_file_name(name: str) -> FileName:
 
 
 def _parse_metadata_snapshot(name: str) -> FileName | None:
-    """As Snapshots.parse: fixed columns, whatever stands behind them; None for any other name."""
+    """Parse as Snapshots.parse does: fixed columns, whatever follows them; None for any other name."""
     for state in (FileState.PARTIAL, FileState.DELETED, FileState.CURRENT):
         if not name.endswith(_CHECKPOINT_SUFFIX + state.value):
             continue

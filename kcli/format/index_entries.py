@@ -1,4 +1,4 @@
-"""The three indexes beside a segment: `.index`, `.timeindex` and `.txnindex`; rows of fixed entries without any header.
+"""The three indexes of a segment: `.index`, `.timeindex` and `.txnindex`; rows of fixed entries without a header.
 
     file        entry                                                                        bytes
     ----------  ---------------------------------------------------------------------------  -----
@@ -12,7 +12,7 @@ Relative offsets count from the base offset in the file's name and are those of 
 transaction and is there only where one ended in the segment.
 
 The first two are preallocated while their segment is active, so a file may end in zeros. Kafka's dump tool takes the first
-entry whose offset is the base offset, other than the very first, for the start of such a tail; so does `used_entries`.
+entry whose offset is the base offset, other than the very first, for the start of such a tail; `used_entries` does the same.
 Everything else in Kafka counts every whole entry of a closed file, and so do the lookups and checks here: cut the tail off
 with `trimmed()` first where a broker may have left one. Bytes behind the last whole entry are kept in `trailing`.
 

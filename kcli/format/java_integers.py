@@ -14,7 +14,7 @@ _MAX_CHARACTERS = 64
 
 
 def parse_integer(text: str, bits: int) -> int | None:
-    """The signed integer of `bits` (32 or 64) bits that `text` is, or None where it is none or does not fit."""
+    """Parse the signed integer of `bits` (32 or 64) bits in `text`; None if it is not one or does not fit."""
     if len(text) > _MAX_CHARACTERS or _INTEGER.fullmatch(text) is None:
         return None
     value = int(text)

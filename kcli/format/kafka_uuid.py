@@ -1,6 +1,6 @@
 """Kafka's Uuid: 16 bytes that name a topic, a directory or an incarnation, written as 22 characters of base64url.
 
-Zero stands for "no id"; one is the id of the metadata topic. `kcliKcliKcliKcliKcliKg` is a whole one as people see it.
+Zero means "no id"; one is the id of the metadata topic. `kcliKcliKcliKcliKcliKg` is an id as people see it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kcli.format.primitives import FormatError
 
 UUID_BYTES = 16
 UUID_CHARACTERS = 22
-# From base64url to what binascii reads, which has no use for base64's own two signs.
+# From base64url to the two signs of base64 that binascii reads.
 _TO_STANDARD = str.maketrans({"-": "+", "_": "/", "+": "*", "/": "*"})
 
 
@@ -49,7 +49,7 @@ _RESERVED_IDS = 100
 
 
 def random_uuid(random_bytes: Callable[[int], bytes]) -> Uuid:
-    """A new id out of dice (size -> bytes), as Kafka makes them: no reserved one, none that begins with "-" when printed."""
+    """Make an id from random bytes (size -> bytes) as Kafka does: neither reserved nor printed with a leading "-"."""
     while True:
         raw = bytearray(random_bytes(UUID_BYTES))
         raw[6] = raw[6] & 0x0F | 0x40  # the version and the variant of a random UUID

@@ -16,10 +16,10 @@ A compressed set is one message, the wrapper, whose value is a row of such entri
 * Offsets are absolute in format 0. In format 1 they are relative: the wrapper's offset belongs to the last of them, unless
   it is 0 (sets of old librdkafka), where they count from 0.
 * With LogAppendTime in the wrapper all have the wrapper's timestamp; their own is what the producer wrote.
-* None may be compressed again. Kafka, and so we, learns that only when it comes to that entry; all other faults of the
+* None may be compressed again. Kafka, and so kcli, finds that only when it reads that entry; all other faults of the
   inflated bytes show before the first message. An entry cut short at the end is passed over in silence.
 
-Messages are read as Kafka reads them, with its words in the errors where it has any. The CRC is not looked at but told.
+Messages are read as Kafka reads them, with its words in the errors where it has any. The CRC is returned, not checked.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LegacyBatch(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """The offset that stands in the entry; the first one of a compressed set shows only when it is opened."""
+        """The offset in the entry; the first one of a compressed set shows only when the set is opened."""
         return self.offset
 
     @property
@@ -132,7 +132,7 @@ class NewLegacyRecord(NamedTuple):
 
 
 def read_legacy_header(buffer: Buffer, index: int = 0, position: int = 0) -> LegacyBatch:
-    """Decode the head of the entry at buffer[index] -> LegacyBatch that lies at byte `position` of its file.
+    """Decode the head of the entry at buffer[index] -> LegacyBatch at byte `position` of its file.
 
     Nothing is checked but that the bytes are there: raises struct.error where they are not.
     """
@@ -153,7 +153,7 @@ def iter_records(batch: LegacyBatch, entry: Buffer, *, lenient: bool = False) ->
     inflates to is at fault; nothing is inflated beyond MAX_INFLATED_MESSAGE_SET_BYTES or wrapped deeper than once. Above
     INFLATE_WINDOW_BYTES memory is a window and one message: the set is then inflated twice.
 
-    With `lenient` a value that reaches behind its message is no error, as in Kafka, where only who looks at it meets one.
+    With `lenient` a value that reaches behind its message is not an error, as in Kafka, unless the value is read.
     """
     message = memoryview(entry)[ENTRY_OVERHEAD_BYTES:]
     if batch.codec == NONE:

@@ -5,11 +5,11 @@
     base offset           the offset of its first message: they lie bare then, gaps and all
     base timestamp        that of its first message, unless it has a delete horizon
     timestamps            those of the messages, -1 in format 0; their type as it was (format 0 has none: CreateTime)
-    leader epoch          -1: nobody knows it
+    leader epoch          -1: unknown
     producer, sequence    none
 
 Of LogAppendTime the whole batch has one timestamp, so messages with another one do not belong in it. A timestamp too far from
-the base for 64 bits wraps around, as in Kafka, where readers wrap it back; kcli's do not, so who can begins another batch.
+the base for 64 bits wraps around, as in Kafka, where readers wrap it back; kcli's do not, so a caller begins another batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kcli.format.records import Record, encode_record
 class UpgradedBatch:
     """A batch in the making; `size_bytes` are its records' so far, before they are deflated.
 
-    `base_timestamp` is that of a delete horizon, whose flag stands in `flags`.
+    `base_timestamp` is that of a delete horizon, whose flag is in `flags`.
     """
 
     def __init__(self, *, is_log_append_time: bool, flags: int = 0, base_timestamp: int | None = None) -> None:
@@ -45,12 +45,12 @@ class UpgradedBatch:
         return self._base_timestamp is None or -INT64_MAX <= timestamp - self._base_timestamp <= INT64_MAX
 
     def add(self, record: LegacyRecord) -> None:
-        """Add the next message. Raises CorruptRecordError where its offset cannot stand behind the others'."""
+        """Add the next message. Raises CorruptRecordError if its offset cannot follow the others'."""
         if not self.count:
             self.base_offset, self.max_timestamp = record.offset, record.timestamp
         elif not self.last_offset < record.offset <= self.base_offset + INT32_MAX:
             raise CorruptRecordError(
-                f"the message of offset {record.offset} behind that of offset {self.last_offset} has no place in a batch of "
+                f"the message of offset {record.offset} behind that of offset {self.last_offset} does not fit into a batch of "
                 f"format 2 from offset {self.base_offset} on"
             )
         if self._base_timestamp is None:

@@ -12,7 +12,7 @@ SCAN_WINDOW_RECORDS = 4096
 # How many inflated bytes are held at a time when a batch is opened in windows.
 INFLATE_WINDOW_BYTES = 4 * 1024 * 1024
 # A record larger than this is refused by what must hold a record whole, keys and values shown or copied (Kafka's own limit is
-# the int32 of its size; its brokers take 1 MB unless told otherwise). A few hundred compressed bytes may claim 2 GiB.
+# the int32 of its size; its brokers take 1 MB by default). A few hundred compressed bytes may claim 2 GiB.
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 # A record larger than this is shown with its sizes only, and not searched for keys: it would have to be held whole, thrice.
 MAX_SHOWN_RECORD_BYTES = 8 * 1024 * 1024
@@ -23,7 +23,7 @@ MAX_APPENDED_INFLATED_BYTES = 128 * 1024 * 1024
 # The inflated size of a message set inside a wrapper message of format 0 or 1, and how deep wrappers may nest.
 MAX_INFLATED_MESSAGE_SET_BYTES = 512 * 1024 * 1024
 MAX_MESSAGE_SET_DEPTH = 1
-# Text files beside the logs (checkpoints, properties): larger ones are refused.
+# Text files next to the logs (checkpoints, properties): larger ones are refused.
 MAX_TEXT_FILE_BYTES = 64 * 1024 * 1024
 # Arrays and strings inside a decoded message: never more elements than bytes that are left.
 MAX_SCHEMA_DEPTH = 32

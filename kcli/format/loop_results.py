@@ -5,11 +5,11 @@
     COMPLETE                      did all that it was asked for
     NEED_MORE                     stopped where the buffer ends inside a header, a batch or a record
     FULL                          stopped because its columns or its output are full
-    USUAL                         read a header whose batch it can go on with
+    USUAL                         read a header of a batch that it can process
     OTHER                         stopped at a batch that it does not handle: the caller does, with objects
     ENOUGH                        stopped after a slice of work, so that others get their turn
     BAD_LENGTH ... OUT_OF_INT64   stopped at a record that does not parse (kcli.format.record_scan.STATUS_TEXT)
-    NO_ROOM                       stopped because the cleaner's offset map may not have room for the batch
+    NO_ROOM                       stopped because the batch may not fit into the cleaner's offset map
     WINDOW                        stopped at a batch with offsets outside of the window of live offsets
     GONE, WHOLE, CUT              cleaned a batch of which no record, every record or some records are retained
 

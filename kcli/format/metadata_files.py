@@ -1,4 +1,4 @@
-"""The small text files that say what a directory is: whose it is, which topic, how it was left, who leads the quorum.
+"""The small text files that identify a directory: its node, its topic, how it was stopped, the leader of the quorum.
 
     file                  where      text
     --------------------  ---------  ------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ class PartitionMetadata(NamedTuple):
 
 
 def decode_partition_metadata(data: Buffer) -> PartitionMetadata:
-    """Decode partition.metadata; Kafka looks at the values of its first two lines only, not at their names.
+    """Decode partition.metadata; Kafka reads the values of the first two lines only, not their names.
 
     Raises CorruptCheckpointError, which names the line.
     """
@@ -109,7 +109,7 @@ def decode_meta_properties(data: Buffer) -> MetaProperties:
     node_text = properties.get(node_key)
     node_id = None if node_text is None else parse_integer(node_text, 32)
     if node_text is not None and node_id is None:
-        raise CorruptCheckpointError(f"{node_key} is {node_text!r}, which is no int32")
+        raise CorruptCheckpointError(f"{node_key} is {node_text!r}, which is not an int32")
     directory_text = properties.get("directory.id")
     directory_id = None if directory_text is None else _parse_uuid(directory_text, "directory.id")
     cluster_id = properties.get("cluster.id")
@@ -144,7 +144,7 @@ def encode_meta_properties(meta: MetaProperties, *, previous: Buffer | None = No
 def _plain_properties(data: Buffer) -> dict[str, str] | None:
     """The properties of a file as Kafka writes it, with nothing escaped or indented; None for any other: ask javaproperties.
 
-    A node that starts has no 46 ms for the import.
+    The library takes 46 ms to import, too long for the start of a node.
     """
     if len(data) > limits.MAX_TEXT_FILE_BYTES or not _PLAIN_PROPERTIES.fullmatch(data):
         return None
@@ -254,7 +254,7 @@ def _voters(content: dict[str, Any]) -> tuple[int, ...] | None:
     if voters is None:
         return None
     if not isinstance(voters, list) or not all(isinstance(voter, dict) for voter in voters):
-        raise CorruptCheckpointError("currentVoters is no array of objects")
+        raise CorruptCheckpointError("currentVoters is not an array of objects")
     return tuple(_json_int(voter.get("voterId"), "voterId", "int32") for voter in voters)
 
 
@@ -278,14 +278,14 @@ def _json_object(data: Buffer, where: str, *, errors: str = "strict") -> dict[st
         text = str(data, "utf-8", errors).lstrip(" \t\r\n")
         content, _ = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(f"{where} is no JSON: {error}") from None
+        raise CorruptCheckpointError(f"{where} is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise CorruptCheckpointError(f"{where} is no JSON object")
+        raise CorruptCheckpointError(f"{where} is not a JSON object")
     return content
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _json_int(value: Any, key: str, kind: str) -> int:
@@ -293,7 +293,7 @@ def _json_int(value: Any, key: str, kind: str) -> int:
     if value is None:
         raise CorruptCheckpointError(f"{key} is missing")
     if not isinstance(value, int) or isinstance(value, bool) or not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise CorruptCheckpointError(f"{key} is {str(value)[:40]!r}, which is no {kind}")
+        raise CorruptCheckpointError(f"{key} is {str(value)[:40]!r}, which is not an {kind}")
     return value
 
 
@@ -301,5 +301,5 @@ def _json_text(value: Any, key: str) -> str:
     if value is None:
         raise CorruptCheckpointError(f"{key} is missing")
     if not isinstance(value, str):
-        raise CorruptCheckpointError(f"{key} is {str(value)[:40]!r}, which is no text")
+        raise CorruptCheckpointError(f"{key} is {str(value)[:40]!r}, which is not a string")
     return value

@@ -64,7 +64,7 @@ class CorruptSnapshotError(FormatError):
 
 
 class CorruptCheckpointError(FormatError):
-    """A text file beside the logs that cannot be right (Kafka: IOException at its reader)."""
+    """A text file next to the logs that cannot be right (Kafka: IOException at its reader)."""
 
 
 class InflationError(FormatError):
@@ -97,7 +97,7 @@ crc32c = _load_crc32c()
 
 
 def zigzag_decode(raw: int) -> int:
-    """An unsigned integer as read from the bytes -> the signed one that it stands for."""
+    """Decode the unsigned integer read from the bytes -> the signed one that it encodes."""
     return (raw >> 1) ^ -(raw & 1)
 
 

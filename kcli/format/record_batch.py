@@ -57,7 +57,7 @@ NO_LEADER_EPOCH = -1
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """A producer's sequence moved on by `increment`; it wraps from 2**31 - 1 to 0 (Kafka: DefaultRecordBatch).
+    """Return a producer's sequence moved on by `increment`; it wraps from 2**31 - 1 to 0 (Kafka: DefaultRecordBatch).
 
     A negative increment, which only damage has, overflows 32 bits as it does in Kafka.
     """
@@ -156,7 +156,7 @@ class RecordBatch(_Header):
 
 
 def read_header(buffer: Buffer, index: int = 0, position: int = 0) -> RecordBatch:
-    """Decode the 61 bytes at buffer[index] -> RecordBatch that lies at byte `position` of its file.
+    """Decode the 61 bytes at buffer[index] -> RecordBatch at byte `position` of its file.
 
     Nothing is checked but that the bytes are there: raises struct.error where they are not.
     """
@@ -215,7 +215,7 @@ class NewRecordBatch(NamedTuple):
     base_sequence: int = NO_SEQUENCE
 
     def encode(self) -> bytes:
-        """The batch as bytes. Raises struct.error when a field does not fit its type."""
+        """Encode the batch. Raises struct.error if a field does not fit its type."""
         header = bytearray(
             HEADER.pack(
                 self.base_offset,
@@ -239,7 +239,7 @@ class NewRecordBatch(NamedTuple):
 
 
 def with_records(batch: RecordBatch, records: Buffer) -> NewRecordBatch:
-    """The batch with other records, and the rest of its header; what else is to change, `_replace` changes."""
+    """Return the batch with other records and the rest of its header; change other fields with `_replace`."""
     return NewRecordBatch(
         base_offset=batch.base_offset,
         last_offset_delta=batch.last_offset_delta,
@@ -256,6 +256,6 @@ def with_records(batch: RecordBatch, records: Buffer) -> NewRecordBatch:
 
 
 def empty_batch(batch: RecordBatch) -> NewRecordBatch:
-    """What Kafka's cleaner leaves of a batch whose records all went but whose producer still needs its sequence."""
+    """Return what Kafka's cleaner leaves of a batch without surviving records whose producer still needs its sequence."""
     attributes = batch.attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG)
     return with_records(batch, b"")._replace(base_timestamp=NO_TIMESTAMP, record_count=0, attributes=attributes)

@@ -3,10 +3,10 @@
     the base timestamp        what is written of a record that stays
     ------------------------  ----------------------------------------------------------------------------------------
     stays                     its bytes, and of neighbours all at once
-    moves                     its length and timestampDelta anew (varints may grow), all else as it was
+    moves                     a new length and timestampDelta (varints may grow), all else as it was
 
 Offset deltas stay: the cleaner keeps a batch's base offset. This one source runs two ways, as kcli.format.record_scan does;
-its C types stand in record_copy.pxd.
+its C types are in record_copy.pxd.
 """
 
 from array import array
@@ -27,8 +27,8 @@ def copy_records(
 ) -> bytearray:
     """Those of the first `count` records of a window whose byte in `kept` is not 0 -> their bytes, one behind the other.
 
-    With a `base_timestamp` (ms) they count from that one: `columns.timestamp` is what they tell then. Raises
-    InvalidRecordError for one that lies further away than 64 bits count.
+    With a `base_timestamp` (ms) their deltas count from that one, so that `columns.timestamp` stays. Raises
+    InvalidRecordError for one that is further away than 64 bits count.
     """
     position = columns.record_position[0] if count else 0
     size = columns.end - position
@@ -36,8 +36,8 @@ def copy_records(
         out = bytearray(size)
         end = copy_unchanged(buffer, columns.record_position, columns.end, count, kept, out)
     else:
-        told = columns.timestamp[:count]
-        if count and max(max(told) - base_timestamp, base_timestamp - min(told)) > INT64_MAX:
+        timestamps = columns.timestamp[:count]
+        if count and max(max(timestamps) - base_timestamp, base_timestamp - min(timestamps)) > INT64_MAX:
             raise InvalidRecordError(f"a record's timestamp is too far from its batch's, {base_timestamp}")
         out = bytearray(size + count * MOST_GROWTH_BYTES)
         end = copy_rebased(
@@ -83,7 +83,7 @@ def put_zigzag(value: int, out: bytearray | memoryview, position: int) -> int:
 
 
 def size_zigzag(value: int) -> int:
-    """How many bytes a zigzag integer of 64 bits takes."""
+    """Return how many bytes a zigzag integer of 64 bits takes."""
     raw = value << 1 if value >= 0 else -2 * (value + 1) + 1
     size = 1
     while raw > 127:

@@ -347,5 +347,5 @@ def skip_headers(buffer: Buffer, position: int, end: int, count: int, out: array
 
 
 def is_compiled() -> bool:
-    """True where this module runs as compiled code, False where it is interpreted."""
+    """Return whether this module runs as compiled code."""
     return not __file__.endswith(".py")

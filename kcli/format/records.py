@@ -1,6 +1,6 @@
-"""Records of format v2 as objects, and their layout declared; the layout table stands in kcli.format.record_scan.
+"""Records of format v2 as objects; the table of their layout is in kcli.format.record_scan.
 
-Objects are for the few records that someone looks at: control records, internal topics, tests. Whole logs go through the
+Objects are for a few records that are read one by one: control records, internal topics, tests. Whole logs go through the
 scanner; a property test pins both to kcli.format.layouts.RECORD.
 """
 
@@ -101,7 +101,7 @@ def _encode_bytes(data: bytes | None) -> bytes:
 
 
 def encode_record(record: Record) -> bytes:
-    """The record as bytes, length prefix included."""
+    """Encode a record, length prefix included."""
     parts = [
         (record.attributes & 0xFF).to_bytes(1, "big"),
         write_varint(record.timestamp_delta),
@@ -117,5 +117,5 @@ def encode_record(record: Record) -> bytes:
 
 
 def encode_records(records: Iterable[Record]) -> bytes:
-    """All records as bytes, one after the other, uncompressed."""
+    """Encode records one after the other, uncompressed."""
     return b"".join(map(encode_record, records))

@@ -6,7 +6,7 @@
     its size                          RECORD_BATCH_HEADER_BYTES = 61
     the position of each field        BATCH_CRC_AT = 17
 
-A .pxd has the numbers of the module beside it as a C enum, so that compiled modules have them as constants. The files are
+A .pxd has the numbers of its module as a C enum, so that compiled modules have them as constants. The files are
 checked in, and a test fails if they are not what this module writes.
 """
 

@@ -1,4 +1,4 @@
-"""`kcli-uncleanable-partitions`: which compacted partitions of a log directory a broker of kcli has given up cleaning, and why.
+"""`kcli-uncleanable-partitions`: the compacted partitions of a log directory that a kcli broker cannot clean, and why.
 
     line       text
     ---------  ---------------------------------------------------------------------------------------------------
@@ -7,7 +7,7 @@
     3 ...      <topic> <partition> <time> <dirty offset> <reason>       time in ms since 1970; the dirty offset is the first
                                                                         that no round has cleaned
 
-Kafka has no such file: it keeps this in memory. It looks at directories only, and lets unknown files in a log directory be.
+Kafka keeps this in memory, not in a file. It reads directories only, and leaves unknown files in a log directory alone.
 Text in UTF-8, laid out as a checkpoint file of version 0, so that a torn one is known by the number of its lines. A reason is
 one line of at most MAX_REASON_CHARACTERS: white space and control characters become blanks. A fault names its line.
 """

@@ -104,8 +104,8 @@ def test_meta_properties_keep_what_is_not_theirs() -> None:
         (b"version=x\n", "version is 'x'; 0 and 1 are known"),
         (b"version=1\ncluster.id=c\n", "node.id is missing"),
         (b"version=1\nnode.id=1\n", "cluster.id is missing"),
-        (b"version=1\nnode.id=one\ncluster.id=c\n", "node.id is 'one', which is no int32"),
-        (b"broker.id=99999999999\n", "broker.id is '99999999999', which is no int32"),
+        (b"version=1\nnode.id=one\ncluster.id=c\n", "node.id is 'one', which is not an int32"),
+        (b"broker.id=99999999999\n", "broker.id is '99999999999', which is not an int32"),
         (b"directory.id=zz\n", "directory.id"),
         (b"a=\\u12\n", "the properties have a malformed escape"),
     ],
@@ -148,14 +148,14 @@ def test_any_quorum_state_comes_back(
     ("change", "message"),
     [
         ({"leaderId": None}, "leaderId is missing"),
-        ({"leaderId": "1"}, "leaderId is '1', which is no int32"),
-        ({"leaderId": True}, "leaderId is 'True', which is no int32"),
-        ({"leaderEpoch": 2**31}, "leaderEpoch is '2147483648', which is no int32"),
-        ({"votedId": 1.5}, "votedId is '1.5', which is no int32"),
-        ({"appliedOffset": 2**63}, "appliedOffset is '9223372036854775808', which is no int64"),
-        ({"clusterId": 5}, "clusterId is '5', which is no text"),
+        ({"leaderId": "1"}, "leaderId is '1', which is not an int32"),
+        ({"leaderId": True}, "leaderId is 'True', which is not an int32"),
+        ({"leaderEpoch": 2**31}, "leaderEpoch is '2147483648', which is not an int32"),
+        ({"votedId": 1.5}, "votedId is '1.5', which is not an int32"),
+        ({"appliedOffset": 2**63}, "appliedOffset is '9223372036854775808', which is not an int64"),
+        ({"clusterId": 5}, "clusterId is '5', which is not a string"),
         ({"clusterId": None}, "clusterId is missing"),
-        ({"currentVoters": [1]}, "currentVoters is no array of objects"),
+        ({"currentVoters": [1]}, "currentVoters is not an array of objects"),
         ({"currentVoters": [{}]}, "voterId is missing"),
         ({"data_version": 2}, "data_version is 2; 0 and 1 are known"),
         ({"data_version": None}, "data_version is missing"),
@@ -173,10 +173,10 @@ def test_quorum_state_faults_name_the_key(change: dict[str, object], message: st
 def test_json_that_is_none() -> None:
     for data, message in (
         (b"", "empty"),
-        (b"[]", "no JSON object"),
-        (b"{", "no JSON"),
+        (b"[]", "not a JSON object"),
+        (b"{", "not JSON"),
         (b"\xff", "UTF-8"),
-        (b"[" * 100_000, "no JSON"),
+        (b"[" * 100_000, "not JSON"),
     ):
         with pytest.raises(CorruptCheckpointError, match=message):
             decode_quorum_state(data)
@@ -193,9 +193,9 @@ def test_clean_shutdown() -> None:
     for data, message in (
         (b"{}", "brokerEpoch is missing"),
         (b'{"version":"x","brokerEpoch":1}', "version is 'x'"),
-        (b'{"version":0,"brokerEpoch":9223372036854775808}', "no int64"),
-        (b'"text"', "no JSON object"),
-        (b"\0\0\0\0", "no JSON"),
+        (b'{"version":0,"brokerEpoch":9223372036854775808}', "not an int64"),
+        (b'"text"', "not a JSON object"),
+        (b"\0\0\0\0", "not JSON"),
     ):
         with pytest.raises(CorruptCheckpointError, match=message):
             decode_clean_shutdown(data)
