@@ -38,7 +38,7 @@ from kcli.server.events import (
     ResponseReceived,
     SendResponse,
 )
-from kcli.server.flushes import Flushes
+from kcli.server.outstanding import Flushes
 from kcli.server.timing_wheel import Timer
 
 # How a controller answers a request: with a whole frame, its size included; None closes the connection.

@@ -35,9 +35,9 @@ from kcli.server.controller.formatting import (
 )
 from kcli.server.dice import Dice
 from kcli.server.events import Effect
-from kcli.server.flushes import Flushes
 from kcli.server.log_lines import Line
 from kcli.server.node import Node
+from kcli.server.outstanding import Flushes
 from kcli.server.timing_wheel import Timer
 
 Tell = Callable[[str], None]

@@ -43,7 +43,6 @@ from kcli.server.broker.purgatory import DelayedOperation, Purgatory
 from kcli.server.broker.replica_moves import ReplicaMoves
 from kcli.server.broker.request_router import RequestRouter
 from kcli.server.broker.topic_creation import TopicCreation
-from kcli.server.computations import Computations
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.listeners import BoundAddresses
@@ -51,9 +50,9 @@ from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import supported_features
 from kcli.server.dice import Dice
 from kcli.server.events import Connection, Effect
-from kcli.server.flushes import FlushCallback, Flushes
 from kcli.server.log_lines import LimitedLines, Line, fault_line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
+from kcli.server.outstanding import Computations, FlushCallback, Flushes
 from kcli.server.replication.partition import Partition
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage

@@ -22,8 +22,8 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.events import CloseConnection, Effect, ResponseReceived, SendRequest, SendResponse
 from kcli.server.host_address import pack_host
+from kcli.server.outstanding import Outstanding
 from kcli.server.principal import encode_principal
-from kcli.server.waiting import Waiting
 
 Callback = Callable[[Message | None, int], None]
 
@@ -35,7 +35,7 @@ class ControllerChannel:
         self._client_id = f"broker-{node_id}"
         self._effects = effects
         self._controller_id = controller_id
-        self._waiting = Waiting[bytes | None]()
+        self._waiting = Outstanding[bytes | None]()
 
     def send(self, api_key: int, message: Message, callback: Callback) -> None:
         """Send a request of the broker's own; `callback(response, now_ms)` gets None where no answer comes."""
