@@ -17,6 +17,8 @@ Nothing is decided here: backoff, deadlines, idle times and versions belong to k
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -84,7 +86,7 @@ class _PeerConnection(asyncio.Protocol):
         try:
             await loop.create_connection(lambda: self, self.peer.address.host, self.peer.address.port)
         except OSError as error:
-            self._connections.lost(self, error.strerror or str(error))
+            self._connections.lost(self, reason_of(error))
 
     def send(self, request_id: int, frame: bytes) -> None:
         """Send a frame, or keep it until the connection is made."""
@@ -127,5 +129,10 @@ class _PeerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end."""
-        reason = "it closed the connection" if exc is None else str(getattr(exc, "strerror", None) or exc)
-        self._connections.lost(self, reason)
+        self._connections.lost(self, "it closed the connection" if exc is None else reason_of(exc))
+
+
+def reason_of(error: Exception) -> str:
+    """Return the system's words for an error; asyncio replaces them by the address, and names that are not found have none."""
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, socket.gaierror) else None
+    return os.strerror(number) if number else str(getattr(error, "strerror", None) or error)
