@@ -4,7 +4,8 @@ what                          then
 ----------------------------  -------------------------------------------------------------------------------------
 SendRequest to a peer         the frame is sent on the link; if there is none, one is made first, a little later
 no process listens there      PeerClosed, a little later
-the two are partitioned       nothing: only a deadline of the core ends it
+the two are partitioned       connecting is tried again each CONNECT_RETRY_MS, as TCP does; frames are lost, and only a
+                              deadline of the core ends it
 a whole frame comes           ResponseReceived for the oldest request without an answer
 the link ends                 PeerClosed
 """
@@ -16,6 +17,8 @@ from collections.abc import Callable
 
 from kcli.server.events import Event, Peer, PeerClosed, ResponseReceived, SendRequest
 from kcli.simulator.network import FrameReader, Link, Network
+
+CONNECT_RETRY_MS = 1000
 
 
 class PeerLinks:
@@ -85,6 +88,7 @@ class _PeerEnd:
             return
         host = links.network.host_at(self.peer.address)
         if host is not None and links.network.is_partitioned(links.machine_id, host.machine_id):
+            links.later(CONNECT_RETRY_MS, self.connect)
             return
         if host is not None:
             self.link = host.accept_peer(self, self.peer, links.machine_id)
