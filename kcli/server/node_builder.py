@@ -109,8 +109,8 @@ def _refuse_foreign_files(disk: LogDisk, path: str) -> None:
     foreign = [name for name in sorted(names) if name not in _LEFT_BY_FORMATTING and not name.endswith(".tmp")]
     if foreign:
         raise NodeError(
-            f"{path} is not empty ({foreign[0]} is in it), and no meta.properties tells whose it is: name another directory in "
-            "log.dirs, or make it a node's with `kcli format`"
+            f"{path} is not empty ({foreign[0]} is in it) and has no meta.properties, so it is not a node's: name another "
+            "directory in log.dirs, or format it with `kcli format`"
         )
 
 

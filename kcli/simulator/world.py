@@ -20,14 +20,14 @@ PAUSE_MS = 100
 
 
 class World:
-    """The environment of one simulation: clients pause `pace` times as long as by default, and begin nothing if `is_ending`."""
+    """The environment of one simulation. Clients multiply their pauses by `pause_factor`, and begin nothing if `is_ending`."""
 
-    def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, trace: Trace, pace: int) -> None:
+    def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, trace: Trace, pause_factor: int) -> None:
         self.scheduler = scheduler
         self.network = network
         self.machine = machine
         self.trace = trace
-        self.pace = pace
+        self.pause_factor = pause_factor
         self.ledger = Ledger()
         self.versions: dict[int, tuple[int, int]] = {}
         self.is_ending = False
