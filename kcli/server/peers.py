@@ -373,7 +373,6 @@ class _PeerConnection:
 
     def _forget(self) -> None:
         self._sent.clear()
-        self._versions = {}
         if self._idle_task is not None:
             self._idle_task.cancel()
 

@@ -129,6 +129,18 @@ def test_versions_are_asked_first_and_the_highest_common_one_is_used() -> None:
     assert test.answers[1].cluster_id == "c"  # type: ignore[union-attr]
 
 
+def test_versions_that_only_one_side_has_are_not_used() -> None:
+    """Nor a latest version that is not stable yet."""
+    unstable = next(api for api in API_KEYS.values() if api.is_latest_unstable)
+    test = PeersUnderTest()
+    test.ask()
+    test.ask(unstable.key)
+    test.answer_versions(_3=(50, 60), **{f"_{unstable.key}": (0, 99)})
+    assert [(key, version) for key, version, _ in test.sent()] == [(unstable.key, unstable.highest_version - 1)]
+    test.advance(1)
+    assert test.answers == [PeerFailure.UNSUPPORTED_VERSION]
+
+
 def test_a_request_can_be_made_for_the_version_in_which_it_is_sent() -> None:
     test, versions = PeersUnderTest(), []
 
@@ -164,6 +176,17 @@ def test_a_node_that_does_not_know_our_api_versions_is_asked_in_its_version() ->
     assert (key, version) == (API_VERSIONS, 2)
     test.answer(API_VERSIONS, 2, request_id, api_versions({"_3": (0, 4)}))
     assert [(key, version) for key, version, _ in test.sent()] == [(METADATA, 4)]
+
+
+def test_a_node_that_refuses_the_version_that_it_names_is_not_asked_for_ever() -> None:
+    test = PeersUnderTest()
+    test.ask()
+    ((_, version, request_id),) = test.sent()
+    refusal = api_versions({"_18": (0, version)}, error_codes.UNSUPPORTED_VERSION)
+    frame = bytes(encode_response(request_id, API_KEYS[API_VERSIONS], 0, refusal))[4:]
+    test.peers.response_received(ResponseReceived(request_id, frame), test.now_ms)
+    assert test.sent() == [] and test.answers == [PeerFailure.DISCONNECTED]
+    assert "ApiVersions was answered with UNSUPPORTED_VERSION" in test.lines[0]
 
 
 def test_the_end_of_a_connection_answers_all_that_was_sent_and_versions_are_asked_again() -> None:
@@ -203,12 +226,47 @@ def test_failed_connects_answer_what_waits_and_back_off() -> None:
     assert len(test.peers.outstanding) == 0
 
 
+def test_after_a_success_the_backoff_is_short_again() -> None:
+    test = PeersUnderTest()
+    for _ in range(5):
+        test.ask()
+        test.advance(2000)
+        assert [key for key, _, _ in test.sent()] == [API_VERSIONS]
+        test.end("Connection refused")
+    test.ask()
+    test.advance(2000)
+    test.answer_versions(_3=(0, 13))
+    assert len(test.sent()) == 1
+    test.end()
+    test.ask()
+    test.advance(61)
+    assert [key for key, _, _ in test.sent()] == [API_VERSIONS]
+
+
+def test_an_end_that_is_reported_twice_connects_once() -> None:
+    test = connected()
+    test.ask()
+    test.sent()
+    test.end()
+    test.advance(10)
+    test.end()
+    test.ask()
+    sent = []
+    for _ in range(200):
+        test.advance(1)
+        sent += test.sent()
+        test.ask()
+    assert [key for key, _, _ in sent] == [API_VERSIONS]
+
+
 def test_a_deadline_of_a_waiting_request_ends_it_alone() -> None:
     test = PeersUnderTest()
     test.ask(deadline_ms=START_MS + 100)
     test.ask()
     test.advance(100)
-    assert test.answers == [PeerFailure.TIMED_OUT] and test.closed() == []
+    assert test.answers == [PeerFailure.TIMED_OUT]
+    test.answer_versions(_3=(0, 13))
+    assert len(test.sent()) == 1 and test.closed() == []
 
 
 def test_a_deadline_of_a_sent_request_closes_the_connection() -> None:
@@ -259,6 +317,21 @@ def test_an_idle_connection_is_closed_without_a_backoff() -> None:
     assert [key for key, _, _ in test.sent()] == [API_VERSIONS]
 
 
+def test_the_idle_time_of_a_connection_that_ended_does_not_shorten_its_backoff() -> None:
+    test = PeersUnderTest(PeerSettings(max_idle_ms=1000))
+    test.ask()
+    test.answer_versions(_3=(0, 13))
+    ((_, version, request_id),) = test.sent()
+    test.answer(METADATA, version, request_id, API_KEYS[METADATA].response.new())
+    test.advance(990)
+    test.end()
+    test.ask()
+    test.advance(20)
+    assert test.sent() == [] and test.closed() == []
+    test.advance(50)
+    assert len(test.sent()) == 1
+
+
 def test_a_request_under_way_keeps_a_connection_from_being_idle() -> None:
     test = connected()
     test.ask(deadline_ms=START_MS + 10_000_000)
@@ -288,6 +361,9 @@ def test_a_node_that_moved_gets_a_new_connection_at_once() -> None:
     assert isinstance(connecting, SendRequest) and connecting.peer.address == PeerAddress("host2", 9999)
     test.end()  # of the old one: it changes nothing
     assert len(test.answers) == 1
+    test.addresses[OTHER] = ADDRESS
+    test.ask()
+    assert test.answers == [PeerFailure.DISCONNECTED] * 2  # what waited for the second one, too
 
 
 def test_the_node_itself_is_asked_in_the_highest_version_and_without_a_deadline() -> None:
