@@ -111,6 +111,8 @@ def connected(**ranges: tuple[int, int]) -> PeersUnderTest:
     test.answer(METADATA, version, request_id, API_KEYS[METADATA].response.new(cluster_id="c"))
     assert [getattr(answer, "cluster_id", None) for answer in test.answers] == ["c"]
     test.answers.clear()
+    deadline_ms = test.timer.next_deadline_ms()
+    assert deadline_ms is None or deadline_ms > DEADLINE_MS, "an answered request has no deadline any more"
     return test
 
 
