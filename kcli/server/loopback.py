@@ -1,10 +1,12 @@
-"""A node's requests to itself: how a shell hands them in and takes their answers back (SendRequest, ResponseReceived).
+"""Requests of a node to itself: the events that a shell makes of them and of their answers.
 
-effect                                       event that it leads to
--------------------------------------------  -----------------------------------------------------------------------
-SendRequest to the node itself               RequestReceived, on an internal connection of its own
-SendRequest to another node                  ResponseReceived without an answer: peers of a cluster are served later
-what answers or closes such a connection     ResponseReceived, with the answer or without one
+effect                                        event
+--------------------------------------------  ----------------------------------------------------------------
+SendRequest to the node itself                RequestReceived, on an internal connection for this request alone
+SendResponse or SendFile on that connection   ResponseReceived with the answer
+NoResponse or CloseConnection on it           ResponseReceived without an answer
+
+A connection for each request: a heartbeat must not wait for the answer to a CreateTopics that was sent before it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ SIZE_BYTES = 4  # of the size before a frame
 
 
 class _LoopbackCall:
-    """What an internal connection is to its shell: the request whose answer goes back to whoever asked."""
+    """The `shell` attribute of an internal connection: the request that its answer belongs to."""
 
     __slots__ = ("request_id",)
 
@@ -23,17 +25,15 @@ class _LoopbackCall:
         self.request_id = request_id
 
 
-def request_event(effect: SendRequest, node_id: int, connection_id: int) -> RequestReceived | ResponseReceived:
-    """The event that a node's request leads to; it has `connection_id` where it is one to the node `node_id` itself."""
-    if effect.destination_id != node_id:
-        return ResponseReceived(effect.request_id, None)
-    connection = Connection(connection_id, "internal", "127.0.0.1", is_internal=True)
+def request_event(effect: SendRequest, connection_id: int) -> RequestReceived:
+    """Return the event for a request of the node to itself, on a new connection with that id."""
+    connection = Connection(connection_id, effect.peer.listener, "127.0.0.1", is_internal=True)
     connection.shell = _LoopbackCall(effect.request_id)
     return RequestReceived(connection, memoryview(bytearray(effect.frame))[SIZE_BYTES:])
 
 
 def answer_event(connection: Connection, frame: bytes | None) -> ResponseReceived | None:
-    """The event that the answer (with its size) on a connection leads to, or its end (None); None for a client's."""
+    """Return the event for an answer (with its size), or for its absence (None); None for a client's connection."""
     call = connection.shell
     if not isinstance(call, _LoopbackCall):
         return None

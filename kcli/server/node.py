@@ -1,29 +1,36 @@
-"""One node: a broker, a controller, or both, as one machine that takes events and gives effects.
+"""One node: a broker, a controller, or both, as one machine that takes events and returns effects.
 
     core              takes                                                    gives
     ----------------  -------------------------------------------------------  ------------------------------------------
-    ControllerCore    requests on the controller's listeners and on the        the metadata log, once it is committed
-                      node's own connections; Flushed                          (`add_listener`)
-    Broker            clients' requests; the answers of the controller         what clients see
+    ControllerCore    requests on the controller's listeners                   the metadata log, once it is committed
+                                                                               (`add_listener`)
+    Broker            requests on the other listeners; the controller's        the answers to clients
+                      answers
+    Peers             answers of other nodes and of this one                   requests to them, for all cores
+    Flushes           the ends of flushes                                      flushes, for all cores
+    Computations      results                                                  computations, for the broker
 
-Broker and controller know each other only by requests and by the metadata log, in one process as in two. Both live on one
-timer and one list of effects; the order in which things are asked for is the order in which the shell does them.
+Broker and controller exchange only requests and the metadata log, in one process as in two. All parts share one timer and one
+list of effects; the shell executes the effects in the order of the list.
 
-    start      the controller opens the metadata log and is elected -> the broker has replayed it -> its logs are loaded, a
-               slice a step -> it registers and is unfenced -> `is_ready`: the shell opens the listeners
-    stop       the controller lets the broker go -> its logs are closed, a slice a step -> the metadata log -> `is_stopped`
+    start      the controller opens the metadata log -> `is_controller_ready`: the shell opens the controller's listeners,
+               without which the voters of a quorum could not elect a leader; a node that is only a controller is ready
+               -> the broker has replayed the metadata log -> its logs are loaded, a slice in each step -> it registers and is
+               unfenced -> `is_ready`: the shell opens the other listeners
+    stop       the controller approves the shutdown of the broker -> its logs are closed, a slice in each step -> the metadata
+               log is closed -> `is_stopped`
+    failure    an exception leaves `handle` or `start`: the node has ended, and its shell must not call it any more
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from kcli.protocol.apis import ENVELOPE
-from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.errors import MessageError
-from kcli.protocol.message import Message
 from kcli.server.broker.broker import Broker
+from kcli.server.broker.startup import MetadataSource
 from kcli.server.envelope import close_envelope, open_envelope
 from kcli.server.events import (
     CloseConnection,
@@ -34,51 +41,28 @@ from kcli.server.events import (
     Effect,
     Event,
     Flushed,
+    PeerClosed,
     RequestReceived,
     ResponseReceived,
     SendResponse,
 )
-from kcli.server.flushes import Flushes
+from kcli.server.outstanding import Computations, Flushes
+from kcli.server.peers import Peers
 from kcli.server.timing_wheel import Timer
 
 # How a controller answers a request: with a whole frame, its size included; None closes the connection.
 Respond = Callable[[bytes | None], None]
 
 
-class MetadataListener(Protocol):
-    """Who learns what is committed to the metadata log."""
-
-    def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
-        """Records up to `last_offset` are committed; those of a snapshot come so as well, before the log's."""
-        ...
-
-    def handle_control(self, records: Sequence[ControlRecord]) -> None:
-        """Control records are committed: who leads the quorum, who votes in it."""
-        ...
-
-
-class ControllerPort(Protocol):
-    """A node's controller and its raft client (kcli.server.controller), as the node drives them."""
-
-    @property
-    def leader_id(self) -> int:
-        """The node that leads the quorum as far as this one knows, -1 for none."""
-        ...
+class ControllerPort(MetadataSource, Protocol):
+    """A node's controller and its raft client (kcli.server.controller), as the node calls them."""
 
     def start(self, now_ms: int) -> None:
         """Open the metadata log and begin to take part in the quorum."""
         ...
 
-    def add_listener(self, listener: MetadataListener) -> None:
-        """Have what is committed, from the start on, told to a listener."""
-        ...
-
     def receive(self, connection: Connection, frame: memoryview, respond: Respond, now_ms: int) -> None:
         """Take a request (header and message) of a client or node; `respond` is called once, now or later."""
-        ...
-
-    def is_caught_up(self) -> bool:
-        """True when all that was committed when it started has been told to the listeners."""
         ...
 
     def stop(self, now_ms: int) -> None:
@@ -87,7 +71,7 @@ class ControllerPort(Protocol):
 
 
 class Node:
-    """One node; `effects`, `timer` and `flushes` are those that its cores were made with."""
+    """One node; its parts share `effects` and `timer`. Requests on `controller_listeners` are for the controller."""
 
     def __init__(
         self,
@@ -95,27 +79,37 @@ class Node:
         effects: list[Effect],
         timer: Timer,
         flushes: Flushes,
+        computations: Computations,
+        peers: Peers,
         controller: ControllerPort,
+        controller_listeners: Iterable[str],
         broker: Broker | None,
     ) -> None:
         self.node_id = node_id
         self.controller = controller
         self.broker = broker
         self.timer = timer
-        self.is_ready = False
+        self.peers = peers
+        self.is_controller_ready = False
         self.is_stopped = False
         self._effects = effects
         self._flushes = flushes
-        self._controller_listeners: frozenset[str] = frozenset(("internal",))
+        self._computations = computations
+        self._controller_listeners = frozenset(controller_listeners)
 
-    def serve_controller_on(self, listeners: Sequence[str]) -> None:
-        """Requests on these listeners are the controller's."""
-        self._controller_listeners = frozenset(("internal", *listeners))
+    @property
+    def is_ready(self) -> bool:
+        """True once the broker was unfenced; of a node that is only a controller, once its metadata log is open."""
+        return self.is_controller_ready if self.broker is None else self.broker.lifecycle.has_been_unfenced
 
-    # ------------------------------------------------------------------------------------------------------- the seam
+    def is_open(self, listener: str) -> bool:
+        """Return whether the shell may accept connections to a listener by now."""
+        return self.is_controller_ready if listener in self._controller_listeners else self.is_ready
+
+    # ------------------------------------------------------------------------------------------------ events and effects
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event -> what is to be done, in this order."""
+        """Take an event -> the effects, in their order. Raises what ends the node."""
         kind = type(event)
         if kind is RequestReceived:
             assert isinstance(event, RequestReceived)
@@ -123,35 +117,40 @@ class Node:
         elif kind is DeadlineReached:
             self.timer.advance(now_ms)
         elif isinstance(event, ResponseReceived):
-            if self.broker is not None:
-                self.broker.controller.receive(event, now_ms)
+            self.peers.response_received(event, now_ms)
         elif isinstance(event, Flushed):
             self._flushes.flushed(event, now_ms)
         elif isinstance(event, Computed):
-            if self.broker is not None:
-                self.broker.computations.computed(event, now_ms)
+            self._computations.computed(event, now_ms)
+        elif isinstance(event, PeerClosed):
+            self.peers.peer_closed(event, now_ms)
         elif isinstance(event, ConnectionClosed) and self.broker is not None:
             self.broker.connection_closed(event.connection)
         return self._take()
 
     def next_deadline_ms(self) -> int | None:
-        """When DeadlineReached is to be handed in."""
+        """Return when DeadlineReached is due, None for never."""
         return self.timer.next_deadline_ms()
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Begin -> what is to be done."""
+        """Start -> the effects. Raises what ends the node."""
         if self.broker is not None:
-            self.broker.begin(self, now_ms)
+            self.broker.begin(now_ms)
         self.controller.start(now_ms)
+        self.is_controller_ready = True
         return self._take()
 
     def stop(self, now_ms: int) -> list[Effect]:
-        """Begin to leave in order; `is_stopped` tells when that is done."""
+        """Begin to stop in order; `is_stopped` is set at the end."""
         if self.broker is not None:
-            self.broker.lifecycle.stop(now_ms)
+            self.broker.stop(now_ms, self._stop_controller)
         else:
             self._stop_controller(now_ms)
         return self._take()
+
+    def _stop_controller(self, now_ms: int) -> None:
+        self.controller.stop(now_ms)
+        self.is_stopped = True
 
     def _take(self) -> list[Effect]:
         effects = self._effects.copy()
@@ -181,32 +180,5 @@ class Node:
         except MessageError as error:
             self._effects.append(CloseConnection(connection, error.message))
         except Exception as error:
-            # Whoever can send a request must not be able to end the node with it.
+            # A client must not be able to end the node with a request.
             self._effects.append(CloseConnection(connection, f"a fault of kcli in the controller: {error!r}; please report it"))
-
-    # ------------------------------------------------------------------------------------------------------ long work
-
-    def run_slices(self, work: Iterator[None], done: Callable[[int], None], now_ms: int) -> None:
-        """Do work a slice at a time, letting other events in between; then `done(now_ms)`."""
-
-        def step(now_ms: int) -> None:
-            try:
-                next(work)
-            except StopIteration:
-                done(now_ms)
-                return
-            self.timer.schedule(now_ms, step)
-
-        step(now_ms)
-
-    def ready(self, now_ms: int) -> None:
-        """The broker is unfenced."""
-        self.is_ready = True
-
-    def released(self, now_ms: int) -> None:
-        """The broker is done: the controller may stop too."""
-        self._stop_controller(now_ms)
-
-    def _stop_controller(self, now_ms: int) -> None:
-        self.controller.stop(now_ms)
-        self.is_stopped = True

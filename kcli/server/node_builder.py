@@ -1,10 +1,11 @@
-"""Makes a node out of a configuration and a disk: whose the directories are, what the node is, all of its cores.
+"""Makes a node from a configuration and a disk: checks the log directories, creates all cores, and connects them.
 
 the log directories are             then
 ----------------------------------  ----------------------------------------------------------------------------------
-all empty                           they are formatted: a cluster of this one node, with a dynamic quorum; NodeError where
-                                    controller.quorum.bootstrap.servers names other nodes
-formatted, all for one node         they are opened; one that is empty beside them is formatted like them
+all empty                           they are formatted for a new cluster of this node alone, with a dynamic quorum; NodeError
+                                    if controller.quorum.bootstrap.servers names other nodes
+formatted, all for one node         they are opened
+some formatted, some empty          NodeError: the empty ones must be formatted or taken out of log.dirs
 of two clusters or another node     NodeError: one sentence that names the directory and the setting
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import MetaProperties
@@ -23,6 +24,7 @@ from kcli.log.managing.log_registry import LogManagerSettings
 from kcli.log.storage_errors import StorageError
 from kcli.log.wall_time import WallTime
 from kcli.server.broker.broker import Broker
+from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.listeners import NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
@@ -33,25 +35,29 @@ from kcli.server.controller.formatting import (
     read_meta_properties,
 )
 from kcli.server.dice import Dice
-from kcli.server.events import Effect
-from kcli.server.flushes import Flushes
+from kcli.server.events import Effect, NodeRole, PeerAddress, PeerNode
 from kcli.server.log_lines import Line
 from kcli.server.node import Node
+from kcli.server.outstanding import Computations, Flushes
+from kcli.server.peers import Peers, PeerSettings
 from kcli.server.timing_wheel import Timer
 
-Tell = Callable[[str], None]
-# What may be in a directory that is to be formatted: what a format writes before meta.properties, and what systems leave.
+if TYPE_CHECKING:
+    from kcli.server.controller.controller_core import ControllerCore
+
+Log = Callable[[str], None]
+# Names that a directory may contain and still be formatted: files that a format writes before meta.properties, and lost+found.
 _LEFT_BY_FORMATTING = frozenset(("bootstrap.checkpoint", METADATA_PARTITION, ".lock", "lost+found"))
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class NodeError(Exception):
-    """A node that cannot be made; the message is one sentence."""
+    """A node cannot be made; the message is one sentence."""
 
 
 class Identity(NamedTuple):
-    """Whose the directories are: the cluster's id, the directory ids by path, and what kept a directory from being read."""
+    """The owner of the log directories: the cluster id, the directory ids by path, and the errors of unreadable directories."""
 
     cluster_id: str
     directory_ids: dict[str, Uuid | None]
@@ -59,9 +65,9 @@ class Identity(NamedTuple):
 
 
 def identify(
-    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, bound: BoundAddresses = NOT_BOUND
+    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, log: Log, bound: BoundAddresses = NOT_BOUND
 ) -> Identity:
-    """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
+    """Read which cluster and node own the log directories; format them if all are empty. Raises NodeError and OSError."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
     metas: dict[str, MetaProperties | None] = {}
     unreadable: dict[str, OSError] = {}
@@ -77,11 +83,11 @@ def identify(
         empty = [path for path, meta in metas.items() if meta is None]
         if len(empty) == len(directories):
             for path in directories:
-                _refuse_what_others_left(disk, path)
+                _refuse_foreign_files(disk, path)
             _refuse_second_cluster(config, bound, directories)
             metas = _format_all(config, disk, rng, now_ms, directories, bound)
             paths = ", ".join(directories)
-            tell(Line(f"formatted {paths} for a new cluster", paths=paths))
+            log(Line(f"formatted {paths} for a new cluster", paths=paths))
         elif len(empty) == len(metas):
             unread = ", ".join(f"{path} ({error.strerror or error})" for path, error in unreadable.items())
             raise NodeError(f"{unread} cannot be read, and no other log directory is formatted")
@@ -96,21 +102,21 @@ def identify(
     return identity._replace(directory_ids=dict.fromkeys(directories) | identity.directory_ids, unreadable=unreadable)
 
 
-def _refuse_what_others_left(disk: LogDisk, path: str) -> None:
-    """A directory that holds something is formatted by itself only where a format that was cut off left it."""
+def _refuse_foreign_files(disk: LogDisk, path: str) -> None:
+    """Raise NodeError for a directory with other contents than an interrupted format leaves."""
     names = disk.list_directory(path) if disk.exists(path) else []
     foreign = [name for name in sorted(names) if name not in _LEFT_BY_FORMATTING and not name.endswith(".tmp")]
     if foreign:
         raise NodeError(
-            f"{path} is not empty ({foreign[0]} is in it), and no meta.properties tells whose it is: name another directory in "
-            "log.dirs, or make it a node's with `kcli format`"
+            f"{path} is not empty ({foreign[0]} is in it) and has no meta.properties, so it is not a node's: name another "
+            "directory in log.dirs, or format it with `kcli format`"
         )
 
 
 def _refuse_second_cluster(config: ServerConfig, bound: BoundAddresses, directories: list[str]) -> None:
-    """Raise NodeError where the configuration is that of a node that joins others: it would begin a second cluster.
+    """Raise NodeError if the configuration names other controllers: formatting would begin a second cluster.
 
-    controller.quorum.voters names this node alone, or the configuration is refused (kcli.server.config.serving).
+    controller.quorum.voters can only name this node (kcli.server.config.serving).
     """
     key = "controller.quorum.bootstrap.servers"
     others = [
@@ -125,7 +131,7 @@ def _refuse_second_cluster(config: ServerConfig, bound: BoundAddresses, director
 
 
 def _is_own_controller(config: ServerConfig, bound: BoundAddresses, host: str, port: int) -> bool:
-    """Whether an address is one of this node's controller listeners, without asking a name server."""
+    """Return whether an address is one of this node's controller listeners, without a name server."""
     for listener in (*config.controller_listeners, *config.advertised_controller_listeners):
         own = bound.resolve(listener)
         is_on_loopback = listener.host in ("", UNROUTABLE_HOST, "::", *_LOOPBACK)
@@ -150,7 +156,7 @@ def _format_all(
         controller_listener=config.controller_listener_names[0],
         directories=directories[1:],
     )
-    # The directories are new names themselves.
+    # The directories may be new entries of their parents.
     for parent in dict.fromkeys(parent_path(path) for path in directories):
         disk.flush_directory(parent)
     return {path: read_meta_properties(disk, path) for path in directories}
@@ -179,7 +185,7 @@ def _check(config: ServerConfig, metas: Mapping[str, MetaProperties | None]) -> 
 
 
 def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
-    """What the log manager goes by."""
+    """Return the settings of the log manager."""
     names = {
         "retention_check_interval_ms": "log.retention.check.interval.ms",
         "flush_scheduler_interval_ms": "log.flush.scheduler.interval.ms",
@@ -196,45 +202,62 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
     return LogManagerSettings(**fields, cleaner_enable=config["log.cleaner.enable"], **cleaner_settings(config))
 
 
+class ClusterAddresses:
+    """The addresses of the cluster's nodes: voters from the quorum, other controllers and brokers from the metadata image."""
+
+    def __init__(self, controller: ControllerCore) -> None:
+        self._controller = controller
+
+    def address_of(self, node: PeerNode, listener: str) -> PeerAddress | None:
+        """Return the address of a node's listener, None if it is not known."""
+        image = self._controller.state.image
+        if node.role is NodeRole.CONTROLLER:
+            voter = self._controller.raft.history.voters.get(node.node_id)
+            if voter is not None and listener in voter.endpoints:
+                return PeerAddress(*voter.endpoints[listener])
+        registrations = image.controllers if node.role is NodeRole.CONTROLLER else image.brokers
+        registration = registrations.get(node.node_id)
+        endpoint = None if registration is None else registration.endpoints.get(listener)
+        return None if endpoint is None else PeerAddress(endpoint.host, endpoint.port)
+
+
 def build_node(
     config: ServerConfig,
     disk: LogDisk,
     rng: Dice,
     now_ms: int,
-    tell: Tell,
+    log: Log,
     max_open_files: int = 256,
     bound: BoundAddresses = NOT_BOUND,
     wall: WallTime | None = None,
 ) -> Node:
-    """Make a node; nothing runs before its `start`. `wall` is the time of records, the node's own where there is none.
+    """Make a node; nothing runs before its `start`. `wall` is the time of records, by default the time of the node's timer.
 
     Raises NodeError, and OSError as the disk does.
     """
     from kcli.server.controller.controller_core import ControllerCore
 
-    identity = identify(config, disk, rng, now_ms, tell, bound)
+    identity = identify(config, disk, rng, now_ms, log, bound)
     effects: list[Effect] = []
-    timer, flushes, files = Timer(now_ms, wall), Flushes(effects), FileCache(disk, max_open_files)
-    log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}
-
-    try:
-        log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), tell)
-        log_manager.wall = timer.wall
-        for path in identity.unreadable.keys() & log_dirs.keys():
-            log_manager.take_offline(path, identity.unreadable[path])
-    except StorageError as error:
-        raise NodeError(str(error)) from error
+    timer, flushes, computations = Timer(now_ms, wall), Flushes(effects), Computations(effects)
+    files = FileCache(disk, max_open_files)
+    log_manager = _make_log_manager(config, identity, disk, files, rng, timer, log)
     controller = ControllerCore(
-        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell, bound
+        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, log, bound
     )
 
     def end(error: OSError, now_ms: int) -> None:
-        """Without its metadata log a node can decide nothing any more: it ends, at its next step."""
+        """End the node at its next step: without its metadata log it cannot decide anything any more."""
         timer.schedule(now_ms, partial(_raise, error))
 
     controller.raft.on_storage_failure = end
+    client_id = f"broker-{config.node_id}"
+    peers = Peers(config.node_id, client_id, effects, timer, rng, ClusterAddresses(controller), peer_settings(config), log)
     broker = None
     if config.is_broker:
+        channel = NodeToControllerChannelManager(
+            peers, lambda: controller.leader_id, config.controller_listener_names[0], channel_times(config)
+        )
         broker = Broker(
             config,
             identity.cluster_id,
@@ -243,14 +266,46 @@ def build_node(
             timer,
             effects,
             flushes,
+            computations,
             log_manager,
-            lambda: controller.leader_id,
-            tell,
+            controller,
+            channel,
+            bound,
+            log,
         )
-        broker.bound = bound
-    node = Node(config.node_id, effects, timer, flushes, controller, broker)
-    node.serve_controller_on([listener.name for listener in config.controller_listeners])
-    return node
+    names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
+    return Node(config.node_id, effects, timer, flushes, computations, peers, controller, names, broker)
+
+
+def _make_log_manager(
+    config: ServerConfig, identity: Identity, disk: LogDisk, files: FileCache, rng: Dice, timer: Timer, log: Log
+) -> LogManager:
+    """Make the log manager, with the unreadable directories offline. Raises NodeError if no directory is left."""
+    log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}
+    try:
+        log_manager = LogManager(disk, files, log_dirs, rng, log_manager_settings(config), log)
+        log_manager.wall = timer.wall
+        for path in identity.unreadable.keys() & log_dirs.keys():
+            log_manager.take_offline(path, identity.unreadable[path])
+    except StorageError as error:
+        raise NodeError(str(error)) from error
+    return log_manager
+
+
+def peer_settings(config: ServerConfig) -> PeerSettings:
+    """Return the times of connections to other nodes."""
+    return PeerSettings(
+        connection_setup_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
+        max_idle_ms=config.get_int("connections.max.idle.ms"),
+    )
+
+
+def channel_times(config: ServerConfig) -> ChannelTimes:
+    """Return the times of requests to the controller."""
+    return ChannelTimes(
+        socket_timeout_ms=config.get_int("controller.socket.timeout.ms"),
+        request_timeout_ms=config.get_int("request.timeout.ms"),
+    )
 
 
 def _raise(error: OSError, now_ms: int) -> None:

@@ -87,7 +87,7 @@ class Administrator:
                 yield from self._delete(rng.choice(topics))
             elif die < 0.8:
                 yield from self.audit()
-            yield rng.randrange(700) * world.pace
+            yield rng.randrange(700) * world.pause_factor
 
     # ----------------------------------------------------------------------------------------------------------- topics
 

@@ -43,7 +43,7 @@ class Chaos:
         self._next_is_power_loss = False
         self._is_faulty = rng.random() < FAULTY_SHARE
         self._is_jumpy = rng.random() < JUMPY_SHARE
-        self._pace_ms = rng.choice((100, 300, 1000)) * world.pace
+        self._pace_ms = rng.choice((100, 300, 1000)) * world.pause_factor
         self._is_stopping = False
         self._dead: Fault | None = None  # a directory that is gone for more than one life
         machine = world.machine

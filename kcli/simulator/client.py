@@ -1,13 +1,13 @@
 """A client in virtual time: real request frames on a link, answers by correlation id, timeouts; and the tasks that use it.
 
-A task is a generator. It yields a number of ms to sleep, or something to wait for, and goes on with what came of it:
+A task is a generator. It yields a number of ms to sleep, or a request to wait for, and continues with the result:
 
-    yielded    the task goes on
+    yielded    the task continues
     ---------  --------------------------------------------------------------------------------------------
-    int        in so many ms
-    Pending    with the response, or None where none came in time, the link broke, or nobody listened
+    int        after this number of ms
+    Pending    with the response, or None if none came in time, the link broke, or no node listened
 
-As real clients do, one that waits in vain drops its link, with all else that was under way on it.
+As real clients do, a client whose request times out drops its link, with all other requests on it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pending:
         self.on_done: Callable[[], None] = lambda: None
 
     def finish(self, response: Message | None) -> None:
-        """The answer, or None; only the first call counts."""
+        """Take the answer, or None; only the first call counts."""
         if not self.is_done:
             self.is_done = True
             self.response = response
@@ -50,25 +50,25 @@ Steps = Generator[int | Pending, Any, Any]
 
 
 def run_task(scheduler: Scheduler, steps: Steps) -> None:
-    """Let a task run, beginning now."""
+    """Start a task at the present time."""
 
-    def go_on(value: Message | None) -> None:
+    def resume(value: Message | None) -> None:
         try:
             wanted = steps.send(value)
         except StopIteration:
             return
         if isinstance(wanted, int):
-            scheduler.after(wanted, lambda: go_on(None))
+            scheduler.after(wanted, lambda: resume(None))
         elif wanted.is_done:
-            scheduler.after(0, lambda: go_on(wanted.response))
+            scheduler.after(0, lambda: resume(wanted.response))
         else:
-            wanted.on_done = lambda: go_on(wanted.response)
+            wanted.on_done = lambda: resume(wanted.response)
 
-    scheduler.after(0, lambda: go_on(None))
+    scheduler.after(0, lambda: resume(None))
 
 
 class SimulatedClient:
-    """One client: a link at a time, made when it is needed."""
+    """One client; it has at most one link, which is made when it is needed."""
 
     def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, name: str, port: int) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class SimulatedClient:
         has_answer: bool = True,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Pending:
-        """Send a request -> what to wait for; done at once where nobody listens, or no answer is to come."""
+        """Send a request -> the request to wait for; it is done at once if no node listens, or if it has no answer."""
         api = API_KEYS[api_key]
         self._correlation_id += 1
         pending = Pending(api, version, self._correlation_id)
@@ -113,7 +113,7 @@ class SimulatedClient:
             self.disconnect()
 
     def disconnect(self) -> None:
-        """Drop the link, and with it all that is under way."""
+        """Drop the link and all requests on it."""
         link, self._link = self._link, None
         if link is not None:
             link.close(0)
@@ -122,18 +122,18 @@ class SimulatedClient:
             one.finish(None)
 
     def received(self, link: Link, data: bytes) -> None:
-        """Bytes came. Raises ValueError for a response to nothing that was asked."""
+        """Take bytes. Raises ValueError for a response without a request."""
         if link is not self._link:
             return
         for frame in self._reader.feed(data):
             correlation_id = int.from_bytes(frame[:4], "big", signed=True)
             pending = self._pending.pop(correlation_id, None)
             if pending is None:
-                raise ValueError(f"{self.name} got a response {correlation_id} to nothing that it asked")
+                raise ValueError(f"{self.name} got a response {correlation_id} without a request")
             _, position = read_response_header(frame, pending.api, pending.version)
             pending.finish(pending.api.response.decode(frame, pending.version, position)[0])
 
     def closed(self, link: Link) -> None:
-        """The link broke, or the node closed it."""
+        """Take the end of the link."""
         if link is self._link:
             self.disconnect()

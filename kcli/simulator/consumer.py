@@ -67,7 +67,7 @@ class SimulatedConsumer:
             yield from self._fetch_once(self._topic)
             if rng.random() < 0.05:
                 yield from self._look_up_time(self._topic)
-            yield rng.randrange(30) * world.pace
+            yield rng.randrange(30) * world.pause_factor
 
     def run_keyed(self) -> Steps:
         """Read compacted topics from their starts to their ends, again and again. Raises SimulationFailure."""
@@ -77,7 +77,7 @@ class SimulatedConsumer:
             topics = [topic for topic in world.ledger.live_topics() if topic.facts.is_compacted]
             if topics:
                 yield from self.read_whole(rng.choice(topics))
-            yield rng.randrange(100) * world.pace
+            yield rng.randrange(100) * world.pause_factor
 
     def read_whole(self, topic: TopicLedger) -> Steps:
         """Read all partitions of a topic from their starts to where they were acknowledged. Raises SimulationFailure."""

@@ -75,11 +75,11 @@ class Curator(Administrator):
                 yield from self._create()
             elif rng.random() < 0.5:
                 yield from self._alter(rng.choice(topics))
-            yield rng.randrange(PACE_MS) * world.pace
+            yield rng.randrange(PACE_MS) * world.pause_factor
 
     def _configs(self) -> dict[str, str]:
         rng = self._rng
-        pace = self._world.pace
+        pace = self._world.pause_factor
         choices = {
             CLEANUP_POLICY: (COMPACT, COMPACT, COMPACT, BOTH),
             "internal.segment.bytes": ("700", "700", "700", "1200"),

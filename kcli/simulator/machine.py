@@ -1,31 +1,34 @@
-"""A machine: a node, its disk and its network card, in virtual time. The shell of kcli.server.shell, without a system below.
+"""A machine in virtual time: a node, its disk and its network; the same shell as kcli.server.shell, without a system.
 
     effect           what the machine does
     ---------------  ---------------------------------------------------------------------------------------------------
     SendResponse     sends the frame on the client's link, or loops it back to the node as a ResponseReceived
     SendFile         the same; regions are read from the simulated disk
-    NoResponse       lets the connection's next request in
-    SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection, a little later
+    NoResponse       reads the connection's next request
+    SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection, a little later; to
+                     another machine: kcli.simulator.peer_links
+    ClosePeer        closes the link to another machine
     Flush            flushes the paths on the simulated disk, one by one, after a delay; then Flushed
-    Compute          computes at once and tells the node a little later
+    Compute          computes at once, and hands the result in a little later
     CloseConnection  closes the link
 
-The node's time is that of the real shell's clock, over clocks that are simulated (kcli.simulator.wall_clock).
+The node's time is that of the real shell's clock, based on simulated clocks (kcli.simulator.wall_clock).
 
-The node may die between any two effects and in any call of the disk: `die_soon` casts where. A frame is overwritten as soon
-as `handle` returns, so a node that keeps a view of it will be found out.
+The node may die between any two effects and in any call of the disk: `die_soon` draws where. A frame is overwritten as soon
+as `handle` returns, so that a node that keeps a view of it fails.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Protocol
 
 from kcli.log.wall_time import WallTime
 from kcli.server.events import (
     CloseConnection,
+    ClosePeer,
     Compute,
     Computed,
     Connection,
@@ -38,6 +41,8 @@ from kcli.server.events import (
     Flushed,
     HoldMemory,
     NoResponse,
+    Peer,
+    PeerAddress,
     RequestReceived,
     SendFile,
     SendRequest,
@@ -46,7 +51,8 @@ from kcli.server.events import (
 from kcli.server.loopback import answer_event, request_event
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import SimulatedCrash
-from kcli.simulator.network import FrameReader, Link, Network
+from kcli.simulator.network import End, FrameReader, Link, Network
+from kcli.simulator.peer_links import PeerLinks
 from kcli.simulator.scheduler import Action, Scheduler
 from kcli.simulator.trace import Trace, frame_text
 from kcli.simulator.wall_clock import WallClock
@@ -61,31 +67,38 @@ COMPUTE_MS = 50
 
 
 class NodePort(Protocol):
-    """What a machine runs: see kcli.server.node."""
+    """The part of kcli.server.node that a machine calls."""
 
-    node_id: int
-    is_ready: bool
     is_stopped: bool
 
+    @property
+    def is_ready(self) -> bool:
+        """True once clients are served."""
+        ...
+
+    def is_open(self, listener: str) -> bool:
+        """Return whether connections to a listener are accepted by now."""
+        ...
+
     def start(self, now_ms: int) -> list[Effect]:
-        """Begin -> what is to be done."""
+        """Start -> the effects."""
         ...
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event -> what is to be done."""
+        """Take an event -> the effects."""
         ...
 
     def stop(self, now_ms: int) -> list[Effect]:
-        """Begin to leave in order -> what is to be done; `is_stopped` tells when that is done."""
+        """Begin to stop in order -> the effects; `is_stopped` is set at the end."""
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """When DeadlineReached is to be handed in."""
+        """Return when DeadlineReached is due, None for never."""
         ...
 
 
 class _ServerEnd:
-    """A link as the node's side has it: requests one at a time."""
+    """The machine's side of a client's link; the node gets its requests one at a time."""
 
     def __init__(self, machine: Machine, connection: Connection) -> None:
         self.connection = connection
@@ -97,19 +110,19 @@ class _ServerEnd:
         connection.shell = self
 
     def received(self, link: Link, data: bytes) -> None:
-        """Bytes came."""
+        """Take bytes."""
         self.frames.extend(self._reader.feed(data))
         self._machine.serve(self)
 
     def closed(self, link: Link) -> None:
-        """The client is gone."""
+        """Take the end of the link."""
         self._machine.client_gone(self)
 
 
 class Machine:
-    """See the head of this module. `make_node` makes a process of it on the disk.
+    """One machine; `make_node` makes a process on its disk. Others reach its listeners at `addresses`, by listener name.
 
-    `on_ready` is called before clients are let in, `on_death` when the process has died, `on_halt` when it has ended itself.
+    `on_ready` is called before clients can connect, `on_death` after a crash of the process, `on_halt` after its own end.
     """
 
     def __init__(
@@ -121,7 +134,10 @@ class Machine:
         trace: Trace,
         make_node: Callable[[SimulatedDisk, Random, int, WallTime], NodePort],
         wall_clock: WallClock,
+        machine_id: int = 1,
+        addresses: Mapping[str, PeerAddress] | None = None,
     ) -> None:
+        self.machine_id = machine_id
         self.disk = disk
         self.node: NodePort | None = None
         self.on_death: Callable[[], None] = lambda: None
@@ -129,8 +145,8 @@ class Machine:
         self.on_ready: Callable[[], None] = lambda: None
         self.start_count = 0
         self.is_ready = False
-        self.held_bytes = 0  # of requests, as the node says
-        self.is_halted = False  # the last process ended by itself
+        self.held_bytes = 0  # of requests, by HoldMemory
+        self.is_halted = False  # the last process ended itself
         self.may_end = False  # the disk is so bad that a process may end, by an exception as well
         self._scheduler = scheduler
         self._network = network
@@ -144,16 +160,19 @@ class Machine:
         self._effects_left: int | None = None
         self._timer: Action | None = None
         self._armed_ms: int | None = None
+        self._peers = PeerLinks(network, machine_id, self._in_this_life, self.hand_in)
+        for address in (addresses or {}).values():
+            network.add_host(self, address)
 
     # -------------------------------------------------------------------------------------------------- life and death
 
     @property
     def is_up(self) -> bool:
-        """True where a node runs."""
+        """True while a process runs."""
         return self.node is not None
 
     def start(self) -> None:
-        """Start a process; it may die in its start. Raises whatever else comes out of the node."""
+        """Start a process; it may die in its start. Raises what the node raises."""
         self.start_count += 1
         self.is_halted = False
         self.held_bytes = 0
@@ -168,7 +187,7 @@ class Machine:
         self._alive(begin)
 
     def die_soon(self) -> None:
-        """Let the process die behind some more effects or in a coming call of the disk, as the dice have it."""
+        """Let the process die after some more effects or in one of the next calls of the disk, at random."""
         if self._rng.random() < 0.5:
             self._effects_left = self._rng.randrange(30)
         else:
@@ -180,7 +199,7 @@ class Machine:
         self.disk.die_never()
 
     def die_now(self) -> None:
-        """The process dies between two events."""
+        """Let the process die between two events."""
         self._alive(self._die)
 
     def _die(self) -> None:
@@ -188,7 +207,7 @@ class Machine:
         raise SimulatedCrash("the process was killed")
 
     def stop(self) -> None:
-        """Ask the process to end; `is_up` tells when it has."""
+        """Ask the process to stop; `is_up` is False after that."""
         node = self.node
         if node is not None:
             self._trace.add("machine", "stop")
@@ -198,7 +217,7 @@ class Machine:
         """Run a step of the process, which may be its last one."""
         try:
             run()
-            self._look_at_node()
+            self._check_node()
         except SimulatedCrash as crash:
             self.disk.is_dead = True
             self._trace.add("machine", f"died: {crash}")
@@ -207,13 +226,13 @@ class Machine:
         except Exception as error:
             if not self.may_end:
                 raise
-            # With no disk to work on, the process may end.
+            # Without a usable disk the process may end.
             self._trace.add("machine", f"ended: {type(error).__name__}: {error}")
             self.disk.is_dead = True
             self._forget()
             self.on_death()
 
-    def _look_at_node(self) -> None:
+    def _check_node(self) -> None:
         if self.node is None:
             return
         if self.node.is_ready and not self.is_ready:
@@ -236,16 +255,25 @@ class Machine:
         self._timer = self._armed_ms = None
         ends, self._ends = self._ends, {}
         for end in ends.values():
-            # A machine without power tells nobody.
-            end.link.cut(silent_side=0 if self._rng.random() < self._network.weather.silence_share else None)
+            # The client of a machine without power does not hear of it.
+            end.link.cut(*((0,) if self._rng.random() < self._network.weather.silence_share else ()))
+        self._peers.forget()
 
     # ------------------------------------------------------------------------------------------------------ connections
 
     def accept(self, connect: Callable[[_ServerEnd], Link], client_port: int) -> Link | None:
-        """A client connects -> the link, or None where nobody listens."""
-        if not self.is_ready:
+        """Accept a client's connection -> the link, or None if nothing listens."""
+        return self._accept("PLAINTEXT", connect, client_port) if self.is_ready else None
+
+    def accept_peer(self, end: End, peer: Peer, from_machine_id: int) -> Link | None:
+        """Accept a connection of another machine -> the link, or None if its listener is not open."""
+        if self.node is None or not self.node.is_open(peer.listener):
             return None
-        end = _ServerEnd(self, Connection(self._connection_id(), "PLAINTEXT", "127.0.0.1", client_port))
+        machines = frozenset((from_machine_id, self.machine_id))
+        return self._accept(peer.listener, lambda own: self._network.connect(end, own, machines), from_machine_id)
+
+    def _accept(self, listener: str, connect: Callable[[_ServerEnd], Link], client_port: int) -> Link:
+        end = _ServerEnd(self, Connection(self._connection_id(), listener, "127.0.0.1", client_port))
         end.link = connect(end)
         self._ends[end.connection.connection_id] = end
         return end.link
@@ -255,7 +283,7 @@ class Machine:
         return self._next_connection_id
 
     def serve(self, end: _ServerEnd) -> None:
-        """Hand in the connection's next request, if none is under way."""
+        """Hand in the connection's next request, unless one is being served."""
         if end.connection.connection_id not in self._ends or end.is_answering or not end.frames:
             return
         end.is_answering = True
@@ -271,7 +299,7 @@ class Machine:
         self._alive(handle)
 
     def client_gone(self, end: _ServerEnd) -> None:
-        """A link is closed."""
+        """Take the end of a client's link."""
         if self._ends.pop(end.connection.connection_id, None) is not None:
             self._trace.add(f"c{end.connection.connection_id}", "gone")
             self.hand_in(ConnectionClosed(end.connection))
@@ -279,7 +307,7 @@ class Machine:
     # ------------------------------------------------------------------------------------------------ events and effects
 
     def hand_in(self, event: Event) -> None:
-        """Hand an event in and do what it leads to."""
+        """Hand an event in and execute its effects."""
         if self.node is not None:
             self._alive(lambda: self._handle(event))
 
@@ -304,6 +332,8 @@ class Machine:
             self._answered(effect.connection)
         elif isinstance(effect, SendRequest):
             self._send_request(effect)
+        elif isinstance(effect, ClosePeer):
+            self._peers.close(effect.peer)
         elif isinstance(effect, Flush):
             self._trace.add("machine", f"flush {effect.flush_id} {' '.join(effect.paths)}")
             self._in_this_life(self._flush_delay_ms(), lambda: self._flush(effect, 0))
@@ -340,7 +370,7 @@ class Machine:
             end.link.close(1)
 
     def _in_this_life(self, delay_ms: int, run: Callable[[], None]) -> None:
-        """Do something later, unless the process is dead by then."""
+        """Run something later, unless the process is dead by then."""
         node = self.node
 
         def if_alive() -> None:
@@ -368,12 +398,11 @@ class Machine:
             self._scheduler.after(0, lambda: self.serve(end))
 
     def _send_request(self, effect: SendRequest) -> None:
-        assert self.node is not None
-        event = request_event(effect, self.node.node_id, self._connection_id())
-        if isinstance(event, RequestReceived):
-            self._in_this_life(self._network.delay_ms(), lambda: self._hand_in_request(event))
-        else:
-            self._in_this_life(0, lambda: self._handle(event))
+        if effect.peer.address is not None:
+            self._peers.send(effect)
+            return
+        event = request_event(effect, self._connection_id())
+        self._in_this_life(self._network.delay_ms(), lambda: self._hand_in_request(event))
 
     # ---------------------------------------------------------------------------------------------------- disk and clock
 
@@ -381,7 +410,7 @@ class Machine:
         return self._rng.randrange(SLOW_FLUSH_MS if self._rng.random() < SLOW_SHARE else FLUSH_MS)
 
     def _flush(self, effect: Flush, done: int) -> None:
-        """Flush the path number `done`, and the others later: a crash may come between."""
+        """Flush the path at index `done`, and the others later: a crash may come in between."""
         error = None
         try:
             if done < len(effect.paths):

@@ -1,14 +1,18 @@
-"""A network in virtual time: links between clients and nodes that are slow, cut frames in two, and break.
+"""A network in virtual time: links between clients and machines, which delay bytes, split frames, and break.
 
-    what                  how
-    --------------------  ----------------------------------------------------------------------------------------------
-    order                 bytes of one link and direction come as they were sent; links overtake one another
-    delay                 mostly a few ms, now and then much longer; a send may come in several pieces
-    a link that is closed  what was sent before comes first, then the other side is told
-    a link that is cut    what is under way is lost, a frame perhaps half delivered; each side is told some time later, or,
-                          as with a machine without power, not at all: then only a timeout helps
+    what                    how
+    ----------------------  --------------------------------------------------------------------------------------------
+    order                   bytes of one link and direction arrive in the order in which they were sent; bytes of
+                            different links may overtake one another
+    delay                   mostly a few ms, sometimes much longer; the bytes of one send may arrive in several pieces
+    a link that is closed   bytes that were sent before arrive first, then the other side hears of the end
+    a link that is cut      bytes under way are lost, perhaps a part of a frame; each side hears of the end some time later,
+                            or, as with a machine without power, never: then only a timeout helps
+    a partition             all links between two machines are cut, and neither side hears of it; new ones are not made
+                            until the partition is healed
 
-`FrameReader` puts frames together again; a frame is its bytes without the four of its size.
+Machines are known by their ids and by the addresses of their listeners. `FrameReader` puts frames together again; a frame is
+its bytes without the four of its size.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple, Protocol
 
+from kcli.server.events import Peer, PeerAddress
 from kcli.simulator.scheduler import Scheduler
 
 SIZE_BYTES = 4
@@ -24,62 +29,76 @@ MAX_FRAME_BYTES = 100 * 1024 * 1024
 
 
 class Weather(NamedTuple):
-    """How bad the network is. Times in ms, shares of 1."""
+    """The quality of the network. Times in ms, shares of 1."""
 
     usual_delay_ms: int = 4
     long_delay_ms: int = 400
     long_delay_share: float = 0.02
     split_share: float = 0.1
-    silence_share: float = 0.2  # of cuts that a side is not told of
+    silence_share: float = 0.2  # of cuts that one side does not hear of
 
 
 class End(Protocol):
     """One side of a link."""
 
     def received(self, link: Link, data: bytes) -> None:
-        """Bytes came."""
+        """Take bytes."""
         ...
 
     def closed(self, link: Link) -> None:
-        """The other side closed the link, or it broke."""
+        """Hear that the other side closed the link, or that it broke."""
+        ...
+
+
+class Host(Protocol):
+    """A machine, as others connect to it."""
+
+    machine_id: int
+
+    def accept_peer(self, end: End, peer: Peer, from_machine_id: int) -> Link | None:
+        """Accept a connection of another machine to the listener of `peer` -> the link; None if nothing listens there."""
         ...
 
 
 class Link:
-    """A connection; `ends` are (client, server). A side that was told of its end hears nothing any more."""
+    """A connection; `ends` are (client, server), `machines` the ids of both if both are machines.
 
-    def __init__(self, network: Network, client: End, server: End) -> None:
+    A side that has heard of the end gets no events any more.
+    """
+
+    def __init__(self, network: Network, client: End, server: End, machines: frozenset[int]) -> None:
         self.ends = (client, server)
+        self.machines = machines
         self.is_open = [True, True]
         self._network = network
         self._arrival_ms = [0, 0]
         self._is_cut = False
 
     def send(self, side: int, data: bytes) -> None:
-        """Bytes from one side (0: the client) to the other."""
+        """Send bytes from one side (0: the client) to the other."""
         if self._is_cut or not self.is_open[side]:
             return
         for piece in self._network.pieces(data):
             self._later(1 - side, lambda piece=piece: self._deliver(1 - side, piece))  # type: ignore[misc]
 
     def close(self, side: int) -> None:
-        """One side closes: the other is told when all that was sent has come."""
+        """Close one side; the other hears of it after the bytes that were sent before."""
         if self.is_open[side]:
             self.is_open[side] = False
             if not self._is_cut:
                 self._later(1 - side, lambda: self._end(1 - side))
 
-    def cut(self, silent_side: int | None = None) -> None:
-        """The link breaks; `silent_side` is never told."""
+    def cut(self, *silent_sides: int) -> None:
+        """Break the link; `silent_sides` never hear of it."""
         if self._is_cut:
             return
         self._is_cut = True
         for side in (0, 1):
-            if side != silent_side and self.is_open[side]:
+            if side not in silent_sides and self.is_open[side]:
                 self._network.later(self._network.delay_ms(), lambda side=side: self._end(side))  # type: ignore[misc]
 
     def _later(self, side: int, run: Callable[[], None]) -> None:
-        """When it is that side's turn: behind all that it gets from this link."""
+        """Do something at that side, after everything that it gets from this link before."""
         network = self._network
         at_ms = max(self._arrival_ms[side] + 1, network.scheduler.now_ms + network.delay_ms())
         self._arrival_ms[side] = at_ms
@@ -96,53 +115,83 @@ class Link:
 
 
 class Network:
-    """All links of a simulation."""
+    """All links and machines of a simulation."""
 
     def __init__(self, scheduler: Scheduler, rng: Random, weather: Weather) -> None:
         self.scheduler = scheduler
         self.weather = weather
         self.links: list[Link] = []
         self._rng = rng
+        self._hosts: dict[PeerAddress, Host] = {}
+        self._partitions: set[frozenset[int]] = set()
 
-    def connect(self, client: End, server: End) -> Link:
-        """A link between a client and a server that is up."""
+    def add_host(self, host: Host, address: PeerAddress) -> None:
+        """Let a machine be reached at an address."""
+        self._hosts[address] = host
+
+    def host_at(self, address: PeerAddress) -> Host | None:
+        """Return the machine at an address, None if there is none."""
+        return self._hosts.get(address)
+
+    def partition(self, one: int, other: int) -> None:
+        """Lose everything between two machines from now on."""
+        pair = frozenset((one, other))
+        self._partitions.add(pair)
+        for link in self.links:
+            if link.machines == pair:
+                link.cut(0, 1)
+
+    def heal(self, one: int, other: int) -> None:
+        """End a partition; links that were cut stay so."""
+        self._partitions.discard(frozenset((one, other)))
+
+    def is_partitioned(self, one: int, other: int) -> bool:
+        """Return whether two machines cannot reach each other."""
+        return frozenset((one, other)) in self._partitions
+
+    def connect(self, client: End, server: End, machines: frozenset[int] = frozenset()) -> Link:
+        """Make a link between a client and a server that is up; `machines` as in Link."""
         self.links = [link for link in self.links if any(link.is_open)]
-        self.links.append(Link(self, client, server))
+        self.links.append(Link(self, client, server, machines))
         return self.links[-1]
 
     def cut_one(self) -> None:
-        """Cut a link, whichever; perhaps one side does not hear of it."""
+        """Cut a random link; perhaps one side does not hear of it."""
         links = [link for link in self.links if all(link.is_open)]
         if links:
-            silent = self._rng.randrange(2) if self._rng.random() < self.weather.silence_share else None
-            self._rng.choice(links).cut(silent)
+            silent = (self._rng.randrange(2),) if self._rng.random() < self.weather.silence_share else ()
+            self._rng.choice(links).cut(*silent)
+
+    def is_announced(self) -> bool:
+        """Draw whether the other side of a link hears of the death of a process."""
+        return self._rng.random() >= self.weather.silence_share
 
     def delay_ms(self) -> int:
-        """How long something takes now."""
+        """Draw a delay."""
         if self._rng.random() < self.weather.long_delay_share:
             return self._rng.randrange(self.weather.long_delay_ms + 1)
         return self._rng.randrange(self.weather.usual_delay_ms + 1)
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """What is sent at once, as it comes."""
+        """Split the bytes of one send into the pieces in which they arrive."""
         if len(data) < 2 or self._rng.random() >= self.weather.split_share:
             return [data]
         at = self._rng.randrange(1, len(data))
         return [data[:at], data[at:]]
 
     def later(self, delay_ms: int, run: Callable[[], None]) -> None:
-        """Let something happen in so many ms."""
+        """Run something after a delay."""
         self.scheduler.after(delay_ms, run)
 
 
 class FrameReader:
-    """Frames out of bytes that come in pieces."""
+    """Frames from bytes that arrive in pieces."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytearray]:
-        """Take bytes -> the frames that are whole now. Raises ValueError for a size that no frame has."""
+        """Take bytes -> the frames that are complete now. Raises ValueError for an impossible size."""
         self._buffer += data
         frames = []
         while len(self._buffer) >= SIZE_BYTES:

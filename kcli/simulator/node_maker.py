@@ -1,12 +1,12 @@
-"""The node that is simulated: kcli's own, as `kcli serve` makes it, with settings that bring rare things about often.
+"""The node that is simulated: that of `kcli serve`, with settings under which rare events are frequent.
 
-setting                         as a rule    here
+setting                         default      here
 ------------------------------  -----------  ------------------------------------------------------------
 log.dirs                        one          one or two
 open files                      thousands    a few, so that they are closed and opened all the time
-background tasks' intervals     minutes      seconds, so that retention and checkpoints come between crashes
+background tasks' intervals     minutes      seconds, so that retention and checkpoints happen between crashes
 segments (the administrator's)  1 GiB        a few KB
-what a recovery removes         goes         is kept in KEPT, in every second seed
+bytes that a recovery removes   deleted      kept in KEPT, in every second seed
 the cleaner, in some seeds      seldom       eager, see kcli.simulator.curator
 """
 
@@ -18,19 +18,19 @@ from random import Random
 from kcli.log.cleaner.log_cleaner import CleanerTotals
 from kcli.log.wall_time import WallTime
 from kcli.server.config.loading import configure
+from kcli.server.node import Node
 from kcli.server.node_builder import build_node
 from kcli.simulator.curator import cleaner_settings
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.machine import NodePort
 
 DIRECTORIES = ("/data/a", "/data/b")
 KEPT = "/data/kept"
 
 
 class NodeMaker:
-    """Makes the processes of one seed; `directories` are its log directories."""
+    """Makes the processes of one seed and machine; `directories` are its log directories."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, node_id: int = 1) -> None:
         rng = Random(f"{seed} node")
         self.directories = list(DIRECTORIES[: rng.choice((1, 2))])
         self._max_open_files = rng.choice((2, 8, 256))
@@ -46,16 +46,18 @@ class NodeMaker:
             "kcli.recovery.quarantine.dir": KEPT if seed % 2 else "",
             **cleaner_settings(seed),
         }
+        if node_id != 1:
+            settings["node.id"] = node_id
         self._totals: list[CleanerTotals] = []
         self._config = configure(None, None, [f"{key}={value}" for key, value in settings.items()])
 
-    def __call__(self, disk: SimulatedDisk, rng: Random, now_ms: int, tell: Callable[[str], None], wall: WallTime) -> NodePort:
+    def __call__(self, disk: SimulatedDisk, rng: Random, now_ms: int, log: Callable[[str], None], wall: WallTime) -> Node:
         """Make a process; the machine starts it."""
-        node = build_node(self._config, disk, rng, now_ms, tell, self._max_open_files, wall=wall)
+        node = build_node(self._config, disk, rng, now_ms, log, self._max_open_files, wall=wall)
         if node.broker is not None:
             self._totals.append(node.broker.log_manager.cleaner.totals)
         return node
 
     def cleaning_rounds(self) -> int:
-        """How many rounds the cleaners of all processes have ended."""
+        """Return the number of finished cleaning rounds of all processes."""
         return sum(totals.rounds for totals in self._totals)

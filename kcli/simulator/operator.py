@@ -57,7 +57,7 @@ class Operator:
         world, rng = self._world, self._rng
         yield from world.greet(self._client)
         while not world.is_ending and ALTER_REPLICA_LOG_DIRS in world.versions:
-            yield rng.randrange(PACE_MS) * world.pace
+            yield rng.randrange(PACE_MS) * world.pause_factor
             topics = world.ledger.live_topics()
             if not topics or world.is_ending:
                 continue

@@ -103,7 +103,7 @@ class SimulatedProducer:
             for batches, pending in under_way:
                 failed += self._settle(batches, (yield pending))
             yield from self._retry(failed)
-            yield rng.randrange(60) * world.pace
+            yield rng.randrange(60) * world.pause_factor
 
     def _topics(self) -> list[TopicLedger]:
         topics = self._world.ledger.live_topics()

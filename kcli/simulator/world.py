@@ -1,4 +1,4 @@
-"""What the tasks of a simulation share: the time, the machine, the ledger, and versions of requests that the broker offers."""
+"""The objects that the tasks of a simulation share: time, network, machine, ledger, and the versions that the broker offers."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ PAUSE_MS = 100
 
 
 class World:
-    """One simulation's surroundings. `pace`: how much longer than usual clients pause; `is_ending`: they begin nothing new."""
+    """The environment of one simulation. Clients multiply their pauses by `pause_factor`, and begin nothing if `is_ending`."""
 
-    def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, trace: Trace, pace: int) -> None:
+    def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, trace: Trace, pause_factor: int) -> None:
         self.scheduler = scheduler
         self.network = network
         self.machine = machine
         self.trace = trace
-        self.pace = pace
+        self.pause_factor = pause_factor
         self.ledger = Ledger()
         self.versions: dict[int, tuple[int, int]] = {}
         self.is_ending = False
-        self.faults_allowed = False  # the disk may fail: storage errors are answers like others
+        self.faults_allowed = False  # the disk may fail: storage errors are valid answers
         self.tasks_running = 0
         self._client_count = 0
 
     def client(self, name: str) -> SimulatedClient:
-        """A new client."""
+        """Make a new client."""
         self._client_count += 1
         return SimulatedClient(self.scheduler, self.network, self.machine, name, FIRST_PORT + self._client_count)
 
     def clocks(self) -> Clocks:
-        """The time, and how far the machine's clock may have been from it."""
+        """Return the time, and the largest difference of the machine's clock from it."""
         wall = self.machine.wall_clock
         return Clocks(self.scheduler.now_ms, wall.most_ahead_ms + wall.most_behind_ms)
 
     def run(self, steps: Steps) -> None:
-        """Let a task run."""
+        """Start a task."""
 
         self.tasks_running += 1
 
@@ -57,12 +57,12 @@ class World:
         run_task(self.scheduler, counted())
 
     def version(self, rng: Random, key: int, lowest: int = 0) -> int:
-        """One of the versions that the broker offers: mostly the newest."""
+        """Draw one of the versions that the broker offers: mostly the newest."""
         low, high = self.versions[key]
         return high if rng.random() < 0.5 else rng.randint(max(low, lowest, API_KEYS[key].lowest_version), high)
 
     def greet(self, client: SimulatedClient) -> Steps:
-        """Ask what the broker offers, until it answers. Raises SimulationFailure for an answer that is an error."""
+        """Send ApiVersions until the broker answers. Raises SimulationFailure for an answer that is an error."""
         while not self.versions:
             request = self.request(API_VERSIONS, client_software_name="simulator", client_software_version="1")
             response = yield client.send(API_VERSIONS, 3, request)
@@ -75,10 +75,10 @@ class World:
 
     @staticmethod
     def request(key: int, /, **fields: object) -> Message:
-        """A request of an API."""
+        """Make a request of an API."""
         return API_KEYS[key].request.new(**fields)
 
     @staticmethod
     def struct(key: int, struct_name: str, /, **fields: object) -> Message:
-        """A struct in a request of an API, by Kafka's name."""
+        """Make a struct of an API's request, by Kafka's name."""
         return API_KEYS[key].request.classes[struct_name](**fields)

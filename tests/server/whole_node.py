@@ -32,11 +32,11 @@ from kcli.server.events import (
     HoldMemory,
     NoResponse,
     RequestReceived,
-    ResponseReceived,
     SendFile,
     SendRequest,
     SendResponse,
 )
+from kcli.server.loopback import answer_event, request_event
 from kcli.server.node_builder import build_node
 from kcli.server.shell.client_connection import bytes_of
 
@@ -103,7 +103,6 @@ class WholeNode:
         self.computing: list[Compute] = []
         self.flush_error: OSError | None = None
         self._pending: dict[int, Pending] = {}
-        self._loopbacks: dict[int, int] = {}
         self._next_id = 0
         self._do(self.node.start(self.now_ms))
         if is_awaited:
@@ -149,15 +148,14 @@ class WholeNode:
                 self._settle(effect.connection, Closed(effect.reason))
 
     def _loop_back(self, effect: SendRequest) -> None:
-        connection = self.connection()
-        connection.listener, connection.is_internal = "internal", True
-        self._loopbacks[connection.connection_id] = effect.request_id
-        self.handle(RequestReceived(connection, memoryview(bytearray(effect.frame))[4:]))
+        assert effect.peer.address is None, "there are no other nodes"
+        self._next_id += 1
+        self.handle(request_event(effect, self._next_id))
 
     def _answered(self, connection: Connection, frame: bytes) -> None:
-        request_id = self._loopbacks.pop(connection.connection_id, None)
-        if request_id is not None:
-            self.handle(ResponseReceived(request_id, frame[4:]))
+        event = answer_event(connection, frame)
+        if event is not None:
+            self.handle(event)
             return
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
         pending = self._pending[connection.connection_id]
@@ -170,9 +168,9 @@ class WholeNode:
         self._settle(connection, message)
 
     def _settle(self, connection: Connection, answer: Any) -> None:
-        request_id = self._loopbacks.pop(connection.connection_id, None)
-        if request_id is not None:
-            self.handle(ResponseReceived(request_id, None))
+        event = answer_event(connection, None)
+        if event is not None:
+            self.handle(event)
             return
         pending = self._pending.pop(connection.connection_id, None)
         assert pending is not None, f"an answer that nobody waits for: {answer!r}"

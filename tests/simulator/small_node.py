@@ -138,6 +138,10 @@ class SmallNode:
         self.is_ready = True
         return []
 
+    def is_open(self, listener: str) -> bool:
+        """Every listener opens at the start."""
+        return self.is_ready
+
     def open_logs(self) -> None:
         """Of all partitions that have none yet."""
         for name, topic in self.meta["topics"].items():

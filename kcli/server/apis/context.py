@@ -23,7 +23,7 @@ class BrokerPort(Protocol):
     image: MetadataImage
     config: Any  # kcli.server.config.dynamic_config's DynamicConfig
     disk: Any  # kcli.log.disk.port's LogDisk
-    computations: Any  # kcli.server.computations' Computations
+    computations: Any  # kcli.server.outstanding's Computations
     log_manager: Any  # kcli.log.log_manager's LogManager
     authorizer: Authorizer
     metrics: Any

@@ -1,13 +1,14 @@
 """The broker: partitions that it hosts, clients that it serves, and what it does by itself as time goes by.
 
-    part               does
-    -----------------  -----------------------------------------------------------------------------------------------
-    RequestRouter      takes clients' requests apart and answers them
-    ControllerChannel  the way to the controller: registration, heartbeats, producer ids, clients' requests handed on
-    BrokerLifecycle    registers, sends heartbeats, is unfenced, and leaves in order
-    MetadataPublisher  follows the metadata log: makes the partitions, configs and topics be what it says
-    LogManager         the logs in the log directories
-    Purgatory          produces that wait for the disk, fetches that wait for records
+    part                            does
+    ------------------------------  ------------------------------------------------------------------------------------
+    RequestRouter                   decodes clients' requests and answers them
+    NodeToControllerChannelManager  sends requests to the controller: registration, heartbeats, clients' requests
+    BrokerLifecycleManager          registers, sends heartbeats, is unfenced, and leaves in order
+    BrokerStartup                   the steps of the start and of the stop
+    MetadataPublisher               applies the metadata log: partitions, configs and topics
+    LogManager                      the logs in the log directories
+    Purgatory                       produces that wait for the disk, fetches that wait for records
 
 It never waits and never asks the time: see kcli.server.events.
 """
@@ -23,6 +24,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.flush_request import FlushRequest
 from kcli.log.disk.port import LogDisk
 from kcli.log.log_config import LogConfig
+from kcli.log.log_manager import LogManager
 from kcli.log.storage_errors import AllLogDirsOfflineError
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
@@ -33,17 +35,17 @@ from kcli.server.apis.fetch import DelayedFetch, FetchHandler
 from kcli.server.apis.produce import DelayedProduce, ProduceHandler
 from kcli.server.apis.slices import Turns
 from kcli.server.authorizer import AllowAll, Authorizer
-from kcli.server.broker.controller_channel import ControllerChannel
+from kcli.server.broker.broker_lifecycle import BrokerLifecycleManager
 from kcli.server.broker.directory_assignments import DirectoryAssignments
 from kcli.server.broker.fetch_session import FetchSessionCache
-from kcli.server.broker.lifecycle import BrokerLifecycle
 from kcli.server.broker.metadata_publisher import MetadataPublisher
+from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
 from kcli.server.broker.producer_ids import ProducerIds
 from kcli.server.broker.purgatory import DelayedOperation, Purgatory
 from kcli.server.broker.replica_moves import ReplicaMoves
 from kcli.server.broker.request_router import RequestRouter
+from kcli.server.broker.startup import BrokerStartup, MetadataSource
 from kcli.server.broker.topic_creation import TopicCreation
-from kcli.server.computations import Computations
 from kcli.server.config.cleaner_config import cleaner_settings
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.listeners import BoundAddresses
@@ -51,9 +53,9 @@ from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import supported_features
 from kcli.server.dice import Dice
 from kcli.server.events import Connection, Effect
-from kcli.server.flushes import FlushCallback, Flushes
 from kcli.server.log_lines import LimitedLines, Line, fault_line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
+from kcli.server.outstanding import Computations, FlushCallback, Flushes
 from kcli.server.replication.partition import Partition
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
@@ -79,8 +81,11 @@ class Broker:
         timer: Timer,
         effects: list[Effect],
         flushes: Flushes,
-        log_manager: Any,
-        controller_id: Callable[[], int],
+        computations: Computations,
+        log_manager: LogManager,
+        metadata: MetadataSource,
+        controller: NodeToControllerChannelManager,
+        bound: BoundAddresses,
         tell: Callable[[str], None],
     ) -> None:
         self.config = DynamicConfig(config, tell)
@@ -93,7 +98,7 @@ class Broker:
         self.timer = timer
         self.effects = effects
         self.flushes = flushes
-        self.computations = Computations(effects)
+        self.computations = computations
         self.turns = Turns(timer)
         self.log_manager = log_manager
         self.tell = tell
@@ -105,7 +110,7 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(config["max.incremental.fetch.session.cache.slots"], rng)
         self.fetch_max_bytes: int = config["fetch.max.bytes"]
         self.max_files_per_fetch = max(1, min(MAX_FILES_PER_FETCH, log_manager.files.max_open // 2))
-        self.controller = ControllerChannel(self.node_id, effects, controller_id)
+        self.controller = controller
         self.router = RequestRouter(self, effects, config["unstable.api.versions.enable"])
         self.router.serve_with(PRODUCE, ProduceHandler(self).handle)
         self.router.serve_with(FETCH, FetchHandler(self).handle)
@@ -113,22 +118,25 @@ class Broker:
         self.held_produce_bytes = 0  # of requests that are appended in slices
         self._waiting_fetches: dict[Connection, DelayedFetch] = {}
         self._default_topic_config: LogConfig | None = None
-        self.bound = BoundAddresses()
+        self.bound = bound
         self.producer_ids = ProducerIds(self)
         self.client_metrics: Any = None
         self.assignments = DirectoryAssignments(self)
         self.moves = ReplicaMoves(self)
         self._topic_creation = TopicCreation(self)
-        self.lifecycle: BrokerLifecycle
-        self.publisher: MetadataPublisher
+        self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
+        self.publisher = MetadataPublisher(self)
+        self._startup = BrokerStartup(self, metadata)
 
     # ---------------------------------------------------------------------------------------------- coming and going
 
-    def begin(self, node: Any, now_ms: int) -> None:
+    def begin(self, now_ms: int) -> None:
         """Begin to follow the metadata; the rest of the start follows from what is committed (kcli.server.broker.startup)."""
-        from kcli.server.broker.startup import BrokerStartup
+        self._startup.begin(now_ms)
 
-        BrokerStartup(self, node).begin(now_ms)
+    def stop(self, now_ms: int, on_stopped: Callable[[int], None]) -> None:
+        """Begin to leave the cluster; `on_stopped(now_ms)` is called when the logs are closed."""
+        self._startup.stop(now_ms, on_stopped)
 
     def describe_registration(self, request: Message) -> None:
         """Fill in what a registration says of this broker: where it is reached, what it can, which log directories it has."""

@@ -1,64 +1,90 @@
-"""How a broker begins and ends, step by step; no step waits.
+"""The start and the end of a broker, step by step; no step waits.
 
-step                  goes on when
+step                  the next one follows when
 --------------------  --------------------------------------------------------------------------------------------
-follow the metadata   the raft client has told all that was committed when it started
+follow the metadata   the raft client has delivered all records that were committed when it started
 load the logs         the last slice is done (kcli.log.log_manager)
-publish               at once: partitions that the metadata names and no directory has are made
-register              the controller has taken the registration, and unfenced the broker
+publish               partitions that the metadata names and that have no directory yet are created
+register              the controller has registered the broker and unfenced it
 ready
-release               the controller lets the broker go, or does not answer in time, and what the metadata asked for is done
+release               the controller approves the shutdown, or does not answer in time, and pending changes of the metadata are
+                      applied
 close the logs        the last slice is done: checkpoints, snapshots, the mark of a clean stop; requests of clients are not
-                      taken any more. Logs that were not all loaded are left as they are, for the next start
-stop the node
+                      taken any more. Logs that were not all loaded stay unchanged, for the next start
+stopped
 
 A broker that is not ready NOT_READY_MS after its start logs what it waits for, and again each NOT_READY_MS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.message import Message
-from kcli.server.broker.lifecycle import BrokerLifecycle
-from kcli.server.broker.metadata_publisher import MetadataPublisher
 from kcli.server.log_lines import WarningLine
+from kcli.server.timing_wheel import Timer
 
-# How often the metadata is looked at until it is caught up with.
+if TYPE_CHECKING:
+    from kcli.server.broker.broker import Broker
+
+# How often the broker checks whether it has caught up with the metadata.
 CATCH_UP_CHECK_MS = 5
 NOT_READY_MS = 10_000
+
+
+class MetadataListener(Protocol):
+    """A listener to the committed records of the metadata log."""
+
+    def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
+        """Take committed records up to `last_offset`; those of a snapshot come first, in the same way."""
+        ...
+
+    def handle_control(self, records: Sequence[ControlRecord]) -> None:
+        """Take committed control records: the leader of the quorum, and its voters."""
+        ...
+
+
+class MetadataSource(Protocol):
+    """The metadata log as a broker follows it."""
+
+    @property
+    def leader_id(self) -> int:
+        """The node that leads the quorum as far as this one knows, -1 for none."""
+        ...
+
+    def add_listener(self, listener: MetadataListener) -> None:
+        """Deliver the committed records to a listener, from the first one on."""
+        ...
+
+    def is_caught_up(self) -> bool:
+        """Return whether all records that were committed at the start were delivered to the listeners."""
+        ...
 
 
 class BrokerStartup:
     """The steps of one broker; a MetadataListener."""
 
-    def __init__(self, broker: Any, node: Any) -> None:
+    def __init__(self, broker: Broker, metadata: MetadataSource) -> None:
         self._broker = broker
-        self._node = node
+        self._metadata = metadata
         self._has_caught_up = False
         self._is_loaded = False
         self._is_published = False
         self._is_leaving = False
         self._begin_ms = 0
-        self.publisher = MetadataPublisher(broker)
-        broker.publisher = self.publisher
-        broker.lifecycle = BrokerLifecycle(
-            broker, Uuid(broker.rng.randbytes(16)), broker.describe_registration, node.ready, self._release
-        )
 
     def begin(self, now_ms: int) -> None:
-        """Follow the metadata."""
-        self._node.controller.add_listener(self)
+        """Begin to follow the metadata."""
+        self._metadata.add_listener(self)
         self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
         self._begin_ms = now_ms
         self._broker.timer.schedule(now_ms + NOT_READY_MS, self._report_not_ready)
 
     def _report_not_ready(self, now_ms: int) -> None:
-        """Log what the start waits for."""
-        if self._node.is_ready or self._is_leaving:
+        if self._broker.lifecycle.has_been_unfenced or self._is_leaving:
             return
         reason, seconds = self._awaited(), (now_ms - self._begin_ms) // 1000
         self._broker.tell(WarningLine(f"not ready after {seconds} s: {reason}", seconds=seconds, reason=reason))
@@ -66,18 +92,18 @@ class BrokerStartup:
 
     def _awaited(self) -> str:
         if not self._has_caught_up:
-            if self._node.controller.leader_id < 0:
+            if self._metadata.leader_id < 0:
                 return "the metadata quorum has no leader"
             return f"the metadata log is being read; it is applied up to offset {self._broker.metadata_offset}"
         if not self._is_loaded:
             return "the logs are being loaded"
         if not self._is_published:
             return "the partitions that the metadata names are being made"
-        return str(self._broker.lifecycle.awaited())
+        return self._broker.lifecycle.awaited()
 
     def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
-        """Apply what is committed."""
-        self.publisher.apply(records, last_offset, now_ms)
+        """Apply committed records."""
+        self._broker.publisher.apply(records, last_offset, now_ms)
         if not self._has_caught_up:
             self._broker.timer.schedule(now_ms, self._catch_up)
         if self._is_published:
@@ -85,22 +111,22 @@ class BrokerStartup:
             self._broker.take_log_flushes(now_ms)
 
     def handle_control(self, records: Sequence[ControlRecord]) -> None:
-        """Learn who leads the quorum, and who votes."""
+        """Apply committed control records."""
         for record in records:
             self._broker.image.apply_control(record)
 
     def _catch_up(self, now_ms: int) -> None:
-        """Go on when the metadata is caught up with; looked at after each commit, and now and then."""
+        """Load the logs if the metadata is caught up with; called after each commit, and every CATCH_UP_CHECK_MS."""
         if self._has_caught_up or self._is_leaving:
             return
-        if not self._node.controller.is_caught_up():
+        if not self._metadata.is_caught_up():
             self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
             return
         self._has_caught_up = True
-        broker, directory_of = self._broker, self.publisher.directory_of
+        broker, directory_of = self._broker, self._broker.publisher.directory_of
         timer = broker.timer
         work = broker.log_manager.start(broker.topic_config, self._is_hosted, now_ms, directory_of, lambda: timer.clock_ms)
-        self._node.run_slices(work, self._loaded, now_ms)
+        run_slices(timer, work, self._loaded, now_ms)
 
     def _is_hosted(self, topic_id: Uuid, partition: int) -> bool:
         topic = self._broker.image.topics.get(topic_id)
@@ -112,7 +138,7 @@ class BrokerStartup:
             return
         self._is_loaded = True
         self._broker.moves.recover(now_ms)
-        self.publisher.start(now_ms, self._publish_done)
+        self._broker.publisher.start(now_ms, self._publish_done)
 
     def _publish_done(self, now_ms: int) -> None:
         if self._is_leaving:
@@ -122,16 +148,35 @@ class BrokerStartup:
         self._broker.take_log_flushes(now_ms)
         self._broker.lifecycle.start(now_ms)
 
-    def _release(self, now_ms: int) -> None:
+    def stop(self, now_ms: int, on_stopped: Callable[[int], None]) -> None:
+        """Begin to stop; `on_stopped(now_ms)` is called when the logs are closed. A second call is ignored."""
+        self._broker.lifecycle.stop(now_ms, lambda now_ms: self._release(now_ms, on_stopped))
+
+    def _release(self, now_ms: int, on_stopped: Callable[[int], None]) -> None:
         self._is_leaving = True
         self._broker.router.is_open = False
         self._broker.computations.forget()
         self._broker.turns.end()
         if not self._is_loaded:
-            self._node.released(now_ms)
+            on_stopped(now_ms)
             return
-        self.publisher.end(now_ms, self._close_logs)
 
-    def _close_logs(self, now_ms: int) -> None:
-        work = self._broker.log_manager.shutdown(self._broker.lifecycle.broker_epoch)
-        self._node.run_slices(work, self._node.released, now_ms)
+        def close_logs(now_ms: int) -> None:
+            work = self._broker.log_manager.shutdown(self._broker.lifecycle.broker_epoch)
+            run_slices(self._broker.timer, work, on_stopped, now_ms)
+
+        self._broker.publisher.end(now_ms, close_logs)
+
+
+def run_slices(timer: Timer, work: Iterator[None], done: Callable[[int], None], now_ms: int) -> None:
+    """Run work a slice in each step of the node, with other events between the slices; then call `done(now_ms)`."""
+
+    def step(now_ms: int) -> None:
+        try:
+            next(work)
+        except StopIteration:
+            done(now_ms)
+            return
+        timer.schedule(now_ms, step)
+
+    step(now_ms)

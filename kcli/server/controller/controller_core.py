@@ -66,10 +66,10 @@ from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTim
 from kcli.server.controller.startable_quorum import refusal
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
-from kcli.server.flushes import Flushes
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import FailureLine
 from kcli.server.metrics.answer_errors import AnswerErrors
+from kcli.server.outstanding import Flushes
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_values import ControllerRegistration, Endpoint, Voter

@@ -1,17 +1,22 @@
-"""The asyncio shell around a node: sockets, the timer, the disk's flushes. It moves bytes and decides nothing.
+"""The asyncio shell around a node: sockets, the timer, flushes. It moves bytes and decides nothing.
 
     effect           what the shell does
     ---------------  -------------------------------------------------------------------------------------------------
     SendResponse     writes the frame to the client's connection, or loops it back as a ResponseReceived
     SendFile         the same with sendfile
-    NoResponse       lets the connection's next request in
-    SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection
+    NoResponse       reads the connection's next request
+    SendRequest      to another node: kcli.server.shell.peer_connections; to the node itself: kcli.server.loopback
+    ClosePeer        closes the connection to another node
     Flush            fsync in a thread, then Flushed
+    Compute          calls the function in a thread, one at a time, then Computed
     HoldMemory       counts it in the buffer pool, whose limit pauses reading
     CloseConnection  closes it; to the node's own requests it is a ResponseReceived without an answer
 
-Connections that nothing was heard of for max_idle_ms are looked for in IDLE_ROUNDS rounds in that time, and closed.
-One timer is armed, for the node's next deadline; one that comes too early finds nothing due and is armed again.
+Clients' connections without bytes for max_idle_ms are found in IDLE_ROUNDS rounds in that time, and closed.
+One timer is armed, for the node's next deadline; if it fires before anything is due, it is armed again.
+
+An exception that leaves the node ends it: the driver closes all that is open, hands no event in any more, and calls
+`on_failure(error)` once. Several drivers, each with a node, can share a loop: what follows is decided by the process.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kcli.server.events import (
     CloseConnection,
+    ClosePeer,
     Compute,
     Computed,
     Connection,
@@ -50,44 +56,57 @@ from kcli.server.shell.acceptor import Acceptor, Gate
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
 from kcli.server.shell.clock import Clock
 from kcli.server.shell.limits import Limits
+from kcli.server.shell.peer_connections import PeerConnections
 from kcli.server.shell.receive_buffers import BufferPool
 
 if TYPE_CHECKING:
     from kcli.server.shell.request_times import RequestTimes
 
-# In so many rounds a connection is found to be idle; it is closed at most one round late.
+# The number of rounds in which connections are found to be idle; each is closed at most one round late.
 IDLE_ROUNDS = 8
 
 
 class NodePort(Protocol):
-    """What the shell drives: see kcli.server.node."""
-
-    node_id: int
+    """The part of kcli.server.node that the driver calls."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event -> what is to be done."""
+        """Take an event -> the effects."""
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """When DeadlineReached is to be handed in."""
+        """Return when DeadlineReached is due, None for never."""
         ...
 
 
 class Driver:
-    """Runs one node on the running event loop; `tell(line)` writes a line of the log."""
+    """Runs one node on the running event loop; `log(line)` writes a line of the log.
 
-    def __init__(self, node: NodePort, tell: Callable[[str], None], limits: Limits, clock: Clock | None = None) -> None:
+    `on_change()` is called after each event that is not a client's request, `on_failure(error)` when the node has ended.
+    `request_times` is given if metrics are served.
+    """
+
+    def __init__(
+        self,
+        node: NodePort,
+        log: Callable[[str], None],
+        limits: Limits,
+        clock: Clock,
+        on_change: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+        request_times: RequestTimes | None = None,
+    ) -> None:
         self.node = node
-        self.tell = tell
+        self.log = log
         self.loop = asyncio.get_running_loop()
-        self.clock = clock or Clock()
+        self.clock = clock
         self.buffers = BufferPool(limits.max_receive_bytes)
         self.max_request_bytes = limits.max_request_bytes
-        self.gate = Gate(limits, tell)
+        self.gate = Gate(limits, log)
         self.idle_round = 0
-        self.on_change: Callable[[], None] = lambda: None
-        self.request_times: RequestTimes | None = None  # only where metrics are asked for
-        self.on_fault: Callable[[Exception], None] = self._raise
+        self.request_times = request_times
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._peers = PeerConnections(self.loop, self.dispatch)
         self._clients: set[ClientConnection] = set()
         self.listeners: dict[str, ListenerMetrics] = {}
         self._next_connection_id = 0
@@ -104,29 +123,39 @@ class Driver:
     # -------------------------------------------------------------------------------------------------- the node's loop
 
     def execute(self, effects: Sequence[Effect]) -> None:
-        """Do what the node asks for, and hand in what comes back at once."""
+        """Execute effects, and hand in the events that they lead to at once."""
         for effect in effects:
             self._execute(effect)
         self._drain()
         self._arm()
 
     def dispatch(self, event: Event) -> None:
-        """Hand one event in and do what it leads to; once all is closed, nothing."""
+        """Hand one event in and execute its effects; after `close`, do nothing."""
+        self.step(lambda now_ms: self.node.handle(event, now_ms))
+
+    def step(self, run: Callable[[int], Sequence[Effect]]) -> None:
+        """Run one step of the node, `run(now_ms)`, and execute its effects; after `close`, do nothing."""
         if self._is_closed:
             return
         try:
-            self.execute(self.node.handle(event, self.clock.now_ms()))
+            self.execute(run(self.clock.now_ms()))
         except Exception as error:
-            self.on_fault(error)
-            self._arm()
-        self.on_change()
+            self._fail(error)
+            return
+        self._on_change()
 
-    @staticmethod
-    def _raise(error: Exception) -> None:
-        raise error
+    def _fail(self, error: Exception) -> None:
+        """End the node: its state is not known any more."""
+        if not self._is_closed:
+            try:
+                self.close()
+            finally:
+                self._on_failure(error)
 
     def request_received(self, connection: Connection, frame: memoryview) -> None:
-        """A client's request came; the common case, so it is short."""
+        """Hand a client's request in; the most frequent event, so the path is short."""
+        if self._is_closed:
+            return
         if self.request_times is not None:
             self.request_times.begin(connection.connection_id, frame)
         try:
@@ -138,7 +167,8 @@ class Driver:
             if self._events:
                 self._drain()
         except Exception as error:
-            self.on_fault(error)
+            self._fail(error)
+            return
         deadline_ms = self.node.next_deadline_ms()
         if deadline_ms is not None and (self._armed_ms is None or deadline_ms < self._armed_ms):
             self._arm()
@@ -173,7 +203,12 @@ class Driver:
             else:
                 self._loop_back(effect.connection, None)
         elif isinstance(effect, SendRequest):
-            self._events.append(request_event(effect, self.node.node_id, self._connection_id()))
+            if effect.peer.address is None:
+                self._events.append(request_event(effect, self._connection_id()))
+            else:
+                self._peers.send(effect)
+        elif isinstance(effect, ClosePeer):
+            self._peers.close(effect.peer)
         elif isinstance(effect, Flush):
             self._flush(effect)
         elif isinstance(effect, Compute):
@@ -184,11 +219,11 @@ class Driver:
             if isinstance(effect.connection.shell, ClientConnection):
                 effect.connection.shell.close(effect.reason)
             else:
-                self.tell(WarningLine(f"a request of the node to itself is not answered: {effect.reason}", error=effect.reason))
+                self.log(WarningLine(f"a request of the node to itself is not answered: {effect.reason}", error=effect.reason))
                 self._loop_back(effect.connection, None)
 
     def _loop_back(self, connection: Connection, frame: bytes | None) -> None:
-        """Hand the answer to a request of the node to itself in; None for none."""
+        """Hand in the answer to a request of the node to itself; None for none."""
         event = answer_event(connection, frame)
         if event is not None:
             self._events.append(event)
@@ -218,7 +253,7 @@ class Driver:
 
     def _compute(self, effect: Compute) -> None:
         if self._computer is None:
-            # One at a time: the interpreter does no more, and flushes do not wait behind them.
+            # One thread: the interpreter runs only one at a time, and flushes do not wait for it.
             self._computer = ThreadPoolExecutor(1, "kcli-compute")
         self.loop.run_in_executor(self._computer, effect.work).add_done_callback(
             lambda done: None if done.cancelled() else self.dispatch(Computed(effect.compute_id, done.result()))
@@ -243,7 +278,7 @@ class Driver:
     # ----------------------------------------------------------------------------------------------------- connections
 
     def listen(self, listener: str, bound: socket.socket) -> None:
-        """Take connections on a listener's socket, which is bound and listens."""
+        """Accept connections on a listener's socket, which is bound and listens."""
 
         def serve(host: str, port: int) -> ClientConnection:
             return ClientConnection(self, Connection(self._connection_id(), listener, host, port), self.loop)
@@ -251,15 +286,15 @@ class Driver:
         self.of_listener(listener)
         self._acceptors.append(Acceptor(bound, self.gate, serve))
         if self._idle_timer is None and self.gate.limits.max_idle_ms > 0:
-            self._look_for_idle_ones()
+            self._close_idle_clients()
 
     def connection_made(self, client: ClientConnection) -> None:
-        """Know a connection."""
+        """Count a client's connection."""
         self._clients.add(client)
         client.metrics.created += 1
 
     def connection_lost(self, client: ClientConnection) -> None:
-        """Forget it, and tell the node."""
+        """Drop a client's connection, and hand its end in."""
         if self.request_times is not None:
             self.request_times.forget(client.connection.connection_id)
         self._clients.discard(client)
@@ -267,7 +302,7 @@ class Driver:
         self.gate.leave(client.connection.client_host)
         self.dispatch(ConnectionClosed(client.connection))
 
-    def _look_for_idle_ones(self) -> None:
+    def _close_idle_clients(self) -> None:
         max_idle_ms = self.gate.limits.max_idle_ms
         idle = [client for client in self._clients if self.idle_round - client.active_round > IDLE_ROUNDS]
         for client in idle:
@@ -275,35 +310,35 @@ class Driver:
             client.abort()
         if idle:
             text = f"closed {len(idle)} connections that were idle for {max_idle_ms} ms (connections.max.idle.ms)"
-            self.tell(Line(text, connections=len(idle), idle_ms=max_idle_ms, key="connections.max.idle.ms"))
+            self.log(Line(text, connections=len(idle), idle_ms=max_idle_ms, key="connections.max.idle.ms"))
         self.idle_round += 1
-        self._idle_timer = self.loop.call_later(max_idle_ms / IDLE_ROUNDS / 1000, self._look_for_idle_ones)
+        self._idle_timer = self.loop.call_later(max_idle_ms / IDLE_ROUNDS / 1000, self._close_idle_clients)
 
     @property
     def connection_count(self) -> int:
-        """How many clients are connected."""
+        """The number of clients that are connected."""
         return len(self._clients)
 
     def of_listener(self, listener: str) -> ListenerMetrics:
-        """What a listener's connections count into."""
+        """Return the metrics of a listener's connections."""
         return self.listeners.setdefault(listener, ListenerMetrics())
 
     def log_closing(self, connection: Connection, reason: str) -> None:
-        """Say in the log why a connection is closed; when the node stops, they all are."""
+        """Log why a connection is closed, unless the node stops and closes them all."""
         if self._is_stopping:
             return
         peer = f"{connection.client_host}:{connection.client_port}"
         text = f"closing the connection of {peer} to {connection.listener}: {reason}"
-        self.tell(WarningLine(text, peer=peer, listener=connection.listener, error=reason))
+        self.log(WarningLine(text, peer=peer, listener=connection.listener, error=reason))
 
     def stop_listening(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self._is_stopping = True
         for acceptor in self._acceptors:
             acceptor.close()
 
     def close(self) -> None:
-        """Close all that is open; what still happens is not handed in."""
+        """Close all connections; no event is handed in any more."""
         self._is_closed = True
         self.stop_listening()
         for timer in (self._timer, self._idle_timer):
@@ -311,14 +346,15 @@ class Driver:
                 timer.cancel()
         for client in list(self._clients):
             client.abort()
+        self._peers.close_all()
         if self._computer is not None:
             self._computer.shutdown(wait=False, cancel_futures=True)
 
 
 def flush_paths(paths: Sequence[str]) -> OSError | None:
-    """fsync files and directories, in their order, up to the first that fails -> its error; a path may be gone meanwhile.
+    """fsync files and directories in their order, up to the first that fails -> its error; a path may not exist any more.
 
-    What stands behind a failed one stays where it is: an active segment must not outlast a rolled one before it.
+    The paths after it are not flushed: an active segment must not be durable before the rolled one that it follows.
     """
     for path in paths:
         try:

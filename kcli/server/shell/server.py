@@ -1,13 +1,14 @@
-"""Runs a node in this process: addresses first, then the node, then clients; and back again on SIGTERM or SIGINT.
+"""Runs one node as a process, from binding its addresses to the orderly stop on SIGTERM or SIGINT.
 
-step       what
+step       what happens
 ---------  ---------------------------------------------------------------------------------------------------------
-bind       the addresses are taken, so that one that is in use is told before anything else is done (that of the
+bind       all addresses are bound, so that one that is in use is reported before anything else is done (that of the
            metrics, too); clients that connect now wait in the backlog
-start      the node loads and registers
-ready      clients are let in, and a line says so
-signal     the first asks the node to leave in order, a second one ends the process where it is; SIGHUP means nothing
-stopped    the last line says so, and the process ends with exit code 0
+start      the metadata log is opened and the controller's listeners are opened; the broker loads its logs and registers
+ready      the other listeners are opened, and a line of the log says so
+signal     the first stops the node in order, a second one ends the process at once; SIGHUP is ignored
+stopped    the last line of the log says so, and the process ends with exit code 0
+failure    a node that fails ends the process: exit code 2 if its disk is the cause, 1 for a fault of kcli
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import random
 import resource
 import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -39,30 +39,31 @@ from kcli.server.shell.driver import Driver
 from kcli.server.shell.limits import DYNAMIC_KEYS, UnknownHostError, limits_of
 from kcli.server.shell.serving_disk import ServingDisk
 
-# Of the descriptors that the process may have, this share is for segments that are kept open; the rest is for connections.
+# The descriptors of the process divided by this number are for segments that are kept open; the rest is for connections.
 FILES_SHARE = 4
 MAX_OPEN_SEGMENTS = 4096
-# As that of a command that cannot run; kcli.commands is above this room.
+# The exit code of a command that cannot run; its own constant is in kcli.commands, which this package must not import.
 EXIT_CANNOT_GO_ON = 2
 COLLECT_AFTER_ALLOCATIONS = 20_000
-# How the system refuses an IPv6 socket, or its address, where IPv6 is off.
+# The system's errors for an IPv6 socket, or its address, if IPv6 is off.
 IPV6_IS_OFF = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 ANY_IPV4 = "0.0.0.0"
-# Who scrapes is one or a few.
+# A metrics endpoint has one or a few clients.
 METRICS_BACKLOG = 16
-# A signal that follows another so soon is the same one.
+# A signal that follows another within this time is the same one.
 SAME_SIGNAL_S = 0.5
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 if TYPE_CHECKING:
     from kcli.server.shell.idle_time import IdleTime
+    from kcli.server.shell.request_times import RequestTimes
 
 
 class ServerError(Exception):
-    """A server that cannot run; the message is one sentence."""
+    """A server cannot run; the message is one sentence."""
 
 
 def raise_descriptor_limit() -> int:
-    """Let the process have as many descriptors as it may -> how many that are."""
+    """Raise the process's limit of descriptors to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):
@@ -72,9 +73,9 @@ def raise_descriptor_limit() -> int:
 
 
 def bind(host: str, port: int, backlog: int, name: str, where: str) -> socket.socket:
-    """Bind an address; an empty host is every address, that of IPv4 alone where IPv6 is off.
+    """Bind an address; an empty host is every address, of IPv4 alone if IPv6 is off.
 
-    Raises ServerError with a sentence that calls the address `name` and says that it is set in `where`.
+    Raises ServerError with a sentence that names the address `name` and the setting `where`.
     """
     family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
     try:
@@ -139,9 +140,9 @@ def bound_addresses(config: ServerConfig, ports: dict[str, int]) -> BoundAddress
 
 
 def settle_garbage_collector() -> None:
-    """What the start has made stays: the collector need not look at it again, and seldom at what requests leave behind.
+    """Exclude the objects of the start from garbage collection, and collect less often from now on.
 
-    Requests make no cycles that matter, so that a collection only costs the latency of whoever comes next.
+    Requests make few reference cycles, and each collection delays the requests that come next.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER_ALLOCATIONS, 50, 100)
@@ -149,15 +150,17 @@ def settle_garbage_collector() -> None:
 
 
 class Server:
-    """One node and its shell; `tell` writes a line of the log."""
+    """One node and its shell; `log` writes a line of the log."""
 
-    def __init__(self, config: ServerConfig, tell: Tell, metrics_port: int | None = None, idle: IdleTime | None = None) -> None:
+    def __init__(self, config: ServerConfig, log: Log, metrics_port: int | None = None, idle: IdleTime | None = None) -> None:
         self.config = config
         self.metrics_port = metrics_port
+        self.log = log
         self._idle = idle
-        self.tell = tell
         self._stopped = asyncio.Event()
         self._stopping_since: float | None = None
+        self._sockets: dict[str, socket.socket] = {}  # of listeners that are not open yet
+        self._on_ready: Callable[[], None] | None = None
         self.driver: Driver
         self.node: Node
 
@@ -166,9 +169,9 @@ class Server:
         config = self.config
         descriptors = raise_descriptor_limit()
         backlog = config.get_int("socket.listen.backlog.size")
-        sockets = {at.name: bind(at.host, at.port, backlog, str(at), "listeners") for at in config.listeners}
+        self._sockets = {at.name: bind(at.host, at.port, backlog, str(at), "listeners") for at in config.listeners}
         metrics_socket = self._bind_metrics()
-        ports = {name: int(bound.getsockname()[1]) for name, bound in sockets.items()}
+        ports = {name: int(bound.getsockname()[1]) for name, bound in self._sockets.items()}
         max_open = min(MAX_OPEN_SEGMENTS, descriptors // FILES_SHARE)
         bound = bound_addresses(config, ports)
         try:
@@ -177,55 +180,52 @@ class Server:
             raise ServerError(str(error)) from None
         clock = Clock()
         rng, now_ms = random.SystemRandom(), clock.now_ms()
-        self.node = build_node(config, ServingDisk(), rng, now_ms, self.tell, max_open, bound, clock.wall_time)
-        self.driver = Driver(self.node, self.tell, limits, clock)
+        self.node = build_node(config, ServingDisk(), rng, now_ms, self.log, max_open, bound, clock.wall_time)
+        times = self._request_times() if metrics_socket is not None else None
+        self.driver = Driver(self.node, self.log, limits, clock, self._node_changed, self._node_failed, times)
         if self.node.broker is not None:
             self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: self._change_limits(now, descriptors, max_open))
-        self.driver.on_change = self._look
-        self.driver.on_fault = self._fail
         if metrics_socket is not None and self._idle is not None:
             await self._serve_metrics(metrics_socket, self._idle)
-        self._take_signals()
-        self._on_ready: Callable[[], None] | None = lambda: on_ready(ports)
-        self._sockets = sockets
+        self._handle_signals()
+        self._on_ready = lambda: on_ready(ports)
         try:
             self.driver.execute(self.node.start(self.driver.clock.now_ms()))
         except MetadataLogError as error:
             raise ServerError(str(error)) from error
-        self._look()
+        self._node_changed()
         await self._stopped.wait()
         self.driver.close()
-        self.tell(Line("stopped", node=config.node_id))
+        for unopened in self._sockets.values():
+            unopened.close()
+        self.log(Line("stopped", node=config.node_id))
 
     def _change_limits(self, config: ServerConfig, descriptors: int, max_open_files: int) -> None:
         try:
             self.driver.gate.replace(limits_of(config, descriptors, max_open_files))
         except UnknownHostError as error:
-            self.tell(WarningLine(f"{error}; the limits of connections stay as they are", error=str(error)))
+            self.log(WarningLine(f"{error}; the limits of connections stay as they are", error=str(error)))
 
-    def _look(self) -> None:
-        """See what the node has become."""
+    def _node_changed(self) -> None:
+        """Open the listeners that the node can serve by now, or end."""
+        for name in [name for name in self._sockets if self.node.is_open(name)]:
+            self.driver.listen(name, self._sockets.pop(name))
         if self.node.is_ready and self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
-            self._open(on_ready)
+            settle_garbage_collector()
+            on_ready()
         if self.node.is_stopped:
             self._stopped.set()
 
-    def _open(self, on_ready: Callable[[], None]) -> None:
-        for name, bound in self._sockets.items():
-            self.driver.listen(name, bound)
-        settle_garbage_collector()
-        on_ready()
-
-    def _fail(self, error: Exception) -> None:
-        """Something went wrong that no core could deal with: what goes on from here nobody knows, so the process ends."""
+    def _node_failed(self, error: Exception) -> None:
+        """End the process with the node, without waiting for the work of other threads."""
         if isinstance(error, StorageError | OSError | MetadataLogError):
-            self.tell(FailureLine(f"{error}; the node cannot go on", error=error))
+            self.log(FailureLine(f"{error}; the node cannot go on", error=error))
             os._exit(EXIT_CANNOT_GO_ON)
         else:
             lines = "".join(traceback.format_exception(error)).rstrip()
             what = "a fault of kcli; the node ends here, and its next start recovers the logs. Please report it"
-            self.tell(FailureLine(f"{what}:\n{lines}", error=repr(error)))
+            self.log(FailureLine(f"{what}:\n{lines}", error=repr(error)))
         os._exit(1)
 
     @property
@@ -233,57 +233,58 @@ class Server:
         return (self.config.broker_listeners or self.config.listeners)[0].host
 
     def _bind_metrics(self) -> socket.socket | None:
-        """Take the address of the metrics, None without one. Raises ServerError."""
+        """Bind the address of the metrics, if they are served. Raises ServerError."""
         port = self.metrics_port
         if port is None:
             return None
         return bind(self._metrics_host, port, METRICS_BACKLOG, f"--metrics-port {port}", "--metrics-port")
 
-    async def _serve_metrics(self, bound: socket.socket, idle: IdleTime) -> None:
-        """Serve the metrics, and say where."""
-        from kcli.server.shell.metrics_server import MetricsServer, sampler
+    @staticmethod
+    def _request_times() -> RequestTimes:
         from kcli.server.shell.request_times import RequestTimes
 
-        self.driver.request_times = RequestTimes()
+        return RequestTimes()
+
+    async def _serve_metrics(self, bound: socket.socket, idle: IdleTime) -> None:
+        """Serve the metrics, and log where."""
+        from kcli.server.shell.metrics_server import MetricsServer, sampler
+
         listeners = [listener.name for listener in self.config.listeners]
         port = await MetricsServer(sampler(self.node, self.driver, listeners, idle)).listen(bound)
         host = self._metrics_host
         url = f"http://{f'[{host}]' if ':' in host else host or 'localhost'}:{port}/metrics"
-        self.tell(Line(f"metrics are served at {url}", url=url))
+        self.log(Line(f"metrics are served at {url}", url=url))
 
-    def _take_signals(self) -> None:
+    def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
 
     def stop(self, why: str = "stop") -> None:
-        """Leave in order; at a second call at once. One signal may come twice: to the process and to its group."""
+        """Stop in order; a second call ends the process at once. One signal may come twice: to the process and its group."""
         if self._stopping_since is not None:
             if time.monotonic() - self._stopping_since < SAME_SIGNAL_S:
                 return
-            self.tell(WarningLine(f"{why} again: ending at once; the next start recovers the logs", signal=why))
+            self.log(WarningLine(f"{why} again: ending at once; the next start recovers the logs", signal=why))
             os._exit(1)
         self._stopping_since = time.monotonic()
-        self.tell(Line(f"{why}: stopping", signal=why))
+        self.log(Line(f"{why}: stopping", signal=why))
         self.driver.stop_listening()
-        self.driver.execute(self.node.stop(self.driver.clock.now_ms()))
-        self._look()
+        self.driver.step(self.node.stop)
 
 
-def serve(
-    config: ServerConfig, tell: Tell, on_ready: Callable[[dict[str, int]], None], metrics_port: int | None = None
-) -> None:
-    """Run a node until it is stopped; with `metrics_port` its metrics are served there. Raises ServerError where it cannot."""
+def serve(config: ServerConfig, log: Log, on_ready: Callable[[dict[str, int]], None], metrics_port: int | None = None) -> None:
+    """Run a node until it is stopped; with `metrics_port` its metrics are served there. Raises ServerError if it cannot run."""
     try:
         if metrics_port is None:
-            asyncio.run(Server(config, tell).run(on_ready))
+            asyncio.run(Server(config, log).run(on_ready))
             return
         from kcli.server.shell.idle_time import IdleTime
 
         idle = IdleTime()
         with asyncio.Runner(loop_factory=idle.loop) as runner:
-            runner.run(Server(config, tell, metrics_port, idle).run(on_ready))
+            runner.run(Server(config, log, metrics_port, idle).run(on_ready))
     except NodeError as error:
         raise ServerError(str(error)) from error
     except OSError as error:
@@ -292,11 +293,5 @@ def serve(
 
 
 def addresses(listeners: Sequence[Listener], ports: dict[str, int]) -> str:
-    """Listeners as a line says them, with the ports that they really have."""
+    """Format listeners for a line of the log, with the ports that they are bound to."""
     return ", ".join(str(listener._replace(port=ports.get(listener.name, listener.port))) for listener in listeners)
-
-
-def write_line(line: str) -> None:
-    """A line of the log on stderr."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

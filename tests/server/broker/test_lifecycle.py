@@ -9,7 +9,7 @@ import pytest
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, UNREGISTER_BROKER
-from kcli.server.broker.lifecycle import BrokerState
+from kcli.server.broker.broker_lifecycle import BrokerState
 from kcli.server.controller.api_error import ApiError
 from kcli.server.controller.controller_core import ControllerCore
 from kcli.server.controller.controller_state import ControllerState

@@ -142,7 +142,7 @@ def test_a_forwarded_request_that_does_not_decode_ends_its_connection(node: Whol
     node.until(lambda: pending.answer is not None)
     with pytest.raises(Closed):
         pending.result()
-    assert not node.broker.controller._waiting
+    assert not node.node.peers.outstanding
 
 
 @given(st.binary(max_size=200))

@@ -19,7 +19,7 @@ from kcli.server.controller.controller_core import ControllerCore
 from kcli.server.controller.features import supported_features
 from kcli.server.controller.formatting import read_meta_properties
 from kcli.server.events import Connection, Effect, Flush, Flushed
-from kcli.server.flushes import Flushes
+from kcli.server.outstanding import Flushes
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from tests.server.controller.nodes import START_MS

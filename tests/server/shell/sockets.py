@@ -18,6 +18,7 @@ from kcli.server.events import (
     ResponseReceived,
     SendResponse,
 )
+from kcli.server.shell.clock import Clock
 from kcli.server.shell.driver import Driver
 from kcli.server.shell.limits import Limits
 
@@ -27,8 +28,6 @@ PATIENCE_S = 20.0
 
 class FakeNode:
     """A node that answers each request with what `serve(event)` gives; by default an echo."""
-
-    node_id = 1
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -77,8 +76,7 @@ class Shell:
         self.node = FakeNode()
         self.lines: list[str] = []
         self.faults: list[Exception] = []
-        self.driver = Driver(self.node, self.lines.append, limits)
-        self.driver.on_fault = self.faults.append
+        self.driver = Driver(self.node, self.lines.append, limits, Clock(), lambda: None, self.faults.append)
         bound = socket.socket()
         bound.bind(("127.0.0.1", 0))
         bound.listen(128)

@@ -47,7 +47,7 @@ def test_a_flush_that_ends_behind_its_producer(node: WholeNode, later_ms: int) -
     node.advance(later_ms)
     node.holds_flushes = False
     node.release_flushes()
-    assert flush_id not in node.node._flushes._waiting
+    assert flush_id not in node.node._flushes._outstanding
     assert is_at_rest(node) and not faults(node)
     assert high_watermark(node) == 1
 

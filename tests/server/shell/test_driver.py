@@ -22,7 +22,10 @@ from kcli.server.events import (
     Event,
     Flush,
     Flushed,
+    NodeRole,
     NoResponse,
+    Peer,
+    PeerNode,
     RequestReceived,
     ResponseReceived,
     SendFile,
@@ -34,6 +37,8 @@ from kcli.server.shell.driver import flush_paths
 from kcli.server.shell.limits import Limits, UnknownHostError, parse_overrides, resolve_overrides
 from tests.conftest import open_descriptors
 from tests.server.shell.sockets import PATIENCE_S, Shell, framed, run, silent
+
+ITSELF = Peer(PeerNode(1, NodeRole.CONTROLLER), "CONTROLLER", None)
 
 # --------------------------------------------------------------------------------------------------------------- timer
 
@@ -76,18 +81,43 @@ def test_a_request_that_brings_an_earlier_deadline_arms_the_timer_anew() -> None
     run(test)
 
 
-def test_a_fault_of_a_timer_does_not_stop_the_timer() -> None:
+def test_a_node_that_fails_ends_alone() -> None:
+    """Its connections are closed, nothing is handed in any more, and another node on the same loop is served."""
+
     async def test(shell: Shell) -> None:
-        def on_event(event: Event) -> list[Effect]:
-            shell.node.on_event = lambda event: []
+        def fail(event: Event) -> list[Effect]:
             shell.node.deadline_ms = shell.driver.clock.now_ms() + 5
             raise RuntimeError("a fault")
 
-        shell.node.on_event = on_event
+        other = Shell(Limits())
+        client, client_of_other = await shell.connect(), await other.connect()
+        assert await client.ask(b"a") == b"a" and await client_of_other.ask(b"b") == b"b"
+        shell.node.on_event = fail
         shell.node.deadline_ms = shell.driver.clock.now_ms()
         shell.driver.execute([])
-        await shell.until(lambda: len(shell.node.of_kind(DeadlineReached)) == 2)
+        assert await client.is_closed()
+        with pytest.raises(OSError):
+            await shell.connect()
+        shell.driver.step(lambda now_ms: pytest.fail("a step after the end"))
+        await shell.turns()
         assert [str(fault) for fault in shell.faults] == ["a fault"]
+        assert len(shell.node.events) == 1
+        assert await client_of_other.ask(b"c") == b"c"
+        other.driver.close()
+
+    run(test)
+
+
+def test_a_request_on_which_the_node_fails_ends_it_too() -> None:
+    async def test(shell: Shell) -> None:
+        def fail(event: RequestReceived) -> list[Effect]:
+            raise OSError(errno.EIO, "Input/output error")
+
+        shell.node.serve = fail
+        first, second = await shell.connect(), await shell.connect()
+        await first.send(framed(b"a"))
+        assert await first.is_closed() and await second.is_closed()
+        assert [fault.args for fault in shell.faults] == [(errno.EIO, "Input/output error")]
 
     run(test)
 
@@ -95,14 +125,12 @@ def test_a_fault_of_a_timer_does_not_stop_the_timer() -> None:
 # ------------------------------------------------------------------------------------------------- requests to itself
 
 
-@pytest.mark.parametrize(
-    ("kind", "answer"), [("response", b"answer"), ("file", b"answer"), ("none", None), ("close", None), ("other node", None)]
-)
+@pytest.mark.parametrize(("kind", "answer"), [("response", b"answer"), ("file", b"answer"), ("none", None), ("close", None)])
 def test_a_request_to_itself_is_answered_once(kind: str, answer: bytes | None) -> None:
     async def test(shell: Shell) -> None:
         def serve(event: RequestReceived) -> list[Effect]:
             connection = event.connection
-            assert connection.is_internal and connection.listener == "internal"
+            assert connection.is_internal and connection.listener == "CONTROLLER"
             answers: dict[str, Effect] = {
                 "response": SendResponse(connection, framed(b"answer")),
                 "file": SendFile(connection, [framed(b"answer")[:4], b"answer"]),
@@ -112,8 +140,8 @@ def test_a_request_to_itself_is_answered_once(kind: str, answer: bytes | None) -
             return [answers[kind]]
 
         shell.node.serve = serve
-        shell.driver.execute([SendRequest(7, 2 if kind == "other node" else 1, framed(b"ask"))])
-        assert shell.node.frames == ([] if kind == "other node" else [b"ask"])
+        shell.driver.execute([SendRequest(7, ITSELF, framed(b"ask"))])
+        assert shell.node.frames == [b"ask"]
         assert shell.node.of_kind(ResponseReceived) == [ResponseReceived(7, answer)]
 
     run(test)
@@ -126,11 +154,11 @@ def test_what_a_request_to_itself_leads_to_is_done_in_order() -> None:
 
         def on_event(event: Event) -> list[Effect]:
             if isinstance(event, ResponseReceived) and event.request_id < 3:
-                return [SendRequest(event.request_id + 1, 1, framed(b"next"))]
+                return [SendRequest(event.request_id + 1, ITSELF, framed(b"next"))]
             return []
 
         shell.node.serve, shell.node.on_event = serve, on_event
-        shell.driver.execute([SendRequest(1, 1, framed(b"a")), SendRequest(10, 1, framed(b"b"))])
+        shell.driver.execute([SendRequest(1, ITSELF, framed(b"a")), SendRequest(10, ITSELF, framed(b"b"))])
         assert [event.request_id for event in shell.node.of_kind(ResponseReceived)] == [1, 10, 2, 3]
 
     run(test)

@@ -1,15 +1,16 @@
-"""How a broker comes into the cluster and leaves it (KIP-631): it registers, is unfenced, sends heartbeats, asks to go.
+"""The registration of a broker in the cluster and its heartbeats (KIP-631; Kafka: BrokerLifecycleManager).
 
     state                         until                                       heartbeats
     ----------------------------  ------------------------------------------  ------------------------------------------
+    NOT_RUNNING                   the broker has loaded its logs              none
     STARTING                      it is registered and has an epoch           none
-    RECOVERY                      it knows the metadata up to its own         at once, and at each change of metadata:
+    RECOVERY                      it has applied the metadata up to its own   at once, and at each change of metadata:
                                   registration; the controller unfences it    want_fence = False
-    RUNNING                       somebody stops it                           every broker.heartbeat.interval.ms
+    RUNNING                       it is stopped                               every broker.heartbeat.interval.ms
     PENDING_CONTROLLED_SHUTDOWN   the controller has moved its leaderships    at once and on: want_shut_down = True
     SHUTTING_DOWN                                                             none
 
-A controller that does not answer, or refuses, is asked again after RETRY_MS, twice as long each time, up to
+A request that the controller does not answer, or refuses, is sent again after RETRY_MS, twice as long each time, up to
 broker.heartbeat.interval.ms; a refusal is logged once for each error. A broker that was unregistered while it runs registers
 again (Kafka's goes on sending heartbeats). A broker that is stopped waits SHUTDOWN_TIMEOUT_MS for the controller.
 """
@@ -18,25 +19,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION
 from kcli.protocol.message import Message
 from kcli.server.log_lines import Line, WarningLine
+from kcli.server.peers import ExponentialBackoff
 from kcli.server.timing_wheel import TimerTask
 
+if TYPE_CHECKING:
+    from kcli.server.broker.broker import Broker
+
 RETRY_MS = 20
-MAX_DOUBLINGS = 20
 # As BrokerServer.shutdown of Kafka, which waits five minutes.
 SHUTDOWN_TIMEOUT_MS = 5 * 60_000
-# So that a change of metadata is seen in the heartbeat after it, without one for each.
+# A change of metadata is reported in the heartbeat after it, without a heartbeat for each change.
 FENCED_HEARTBEAT_MS = 10
 
 
 class BrokerState(IntEnum):
-    """Kafka's states of a broker, as its metric kafka_server_kafkaserver_brokerstate tells them."""
+    """Kafka's states of a broker, as its metric kafka_server_kafkaserver_brokerstate shows them."""
 
     NOT_RUNNING = 0
     STARTING = 1
@@ -46,29 +50,21 @@ class BrokerState(IntEnum):
     SHUTTING_DOWN = 7
 
 
-class BrokerLifecycle:
-    """The registration of one broker. `on_running(now_ms)` and `on_released(now_ms)` are called once each."""
+class BrokerLifecycleManager:
+    """The registration of one broker."""
 
-    def __init__(
-        self,
-        broker: Any,
-        incarnation_id: Uuid,
-        registration: Callable[[Message], None],
-        on_running: Callable[[int], None],
-        on_released: Callable[[int], None],
-    ) -> None:
+    def __init__(self, broker: Broker, incarnation_id: Uuid) -> None:
         self._broker = broker
         self._incarnation_id = incarnation_id
-        self._fill_in = registration
-        self._on_running = on_running
-        self._on_released = on_released
         self._interval_ms: int = broker.config["broker.heartbeat.interval.ms"]
+        self._backoff = ExponentialBackoff(RETRY_MS, self._interval_ms, jitter=0)
+        self._on_released: Callable[[int], None] | None = None
         self._task: TimerTask | None = None
         self._is_asking = False
-        self._told_refusal = error_codes.NONE
+        self._logged_refusal = error_codes.NONE
         self._failed_attempts = 0
-        self._has_run = False
-        self._has_news = False  # metadata that the last heartbeat did not tell of
+        self._has_news = False  # metadata was applied after the last heartbeat
+        self.has_been_unfenced = False
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
 
@@ -78,7 +74,7 @@ class BrokerLifecycle:
         request = API_KEYS[BROKER_REGISTRATION].request.new(
             broker_id=self._broker.node_id, cluster_id=self._broker.cluster_id, incarnation_id=self._incarnation_id
         )
-        self._fill_in(request)
+        self._broker.describe_registration(request)
         self._broker.controller.send(BROKER_REGISTRATION, request, self._registered)
 
     def _registered(self, response: Message | None, now_ms: int) -> None:
@@ -90,27 +86,27 @@ class BrokerLifecycle:
         self._succeeded()
         self.broker_epoch = response.broker_epoch
         self.state = BrokerState.RECOVERY
-        if self._has_run:
+        if self.has_been_unfenced:
             self._broker.tell(Line(f"registered again, with broker epoch {self.broker_epoch}", broker_epoch=self.broker_epoch))
         self._beat(now_ms)
 
     def _failed(self, what: str, response: Message | None, now_ms: int, retry: Callable[[int], None]) -> None:
-        """Log an error of the controller where it is a new one, and ask again later."""
+        """Log an error of the controller unless it was the last one logged, and send the request again later."""
         code = error_codes.NOT_CONTROLLER if response is None else response.error_code
-        if code not in (error_codes.NOT_CONTROLLER, self._told_refusal):
-            self._told_refusal = code
+        if code not in (error_codes.NOT_CONTROLLER, self._logged_refusal):
+            self._logged_refusal = code
             name = error_codes.NAMES.get(code, code)
             self._broker.tell(WarningLine(f"the controller refuses {what}: {name}; asking again", error=name))
-        delay_ms = min(RETRY_MS << min(self._failed_attempts, MAX_DOUBLINGS), max(RETRY_MS, self._interval_ms))
+        delay_ms = self._backoff.delay_ms(self._failed_attempts, self._broker.rng)
         self._failed_attempts += 1
         self._again(delay_ms, now_ms, retry)
 
     def _succeeded(self) -> None:
-        self._failed_attempts, self._told_refusal = 0, error_codes.NONE
+        self._failed_attempts, self._logged_refusal = 0, error_codes.NONE
 
     def awaited(self) -> str:
         """Return what the broker waits for before it is unfenced, for a log line."""
-        refused = error_codes.NAMES.get(self._told_refusal, self._told_refusal) if self._told_refusal else ""
+        refused = error_codes.NAMES.get(self._logged_refusal, self._logged_refusal) if self._logged_refusal else ""
         if self.state is BrokerState.STARTING:
             if refused:
                 return f"the controller refuses the registration: {refused}"
@@ -120,23 +116,24 @@ class BrokerLifecycle:
         return "the controller keeps the broker fenced"
 
     def metadata_changed(self, now_ms: int) -> None:
-        """New metadata was applied: a broker that is still fenced says so at once."""
+        """Note that metadata was applied; a broker that is still fenced sends a heartbeat at once."""
         self._has_news = True
         if self.state is BrokerState.RECOVERY:
             self._beat(now_ms)
 
-    def stop(self, now_ms: int) -> None:
-        """Ask the controller to let this broker go."""
+    def stop(self, now_ms: int, on_released: Callable[[int], None]) -> None:
+        """Ask the controller for a shutdown; then `on_released(now_ms)`. A second call is ignored."""
         if self.state in (BrokerState.PENDING_CONTROLLED_SHUTDOWN, BrokerState.SHUTTING_DOWN):
             return
+        self._on_released = on_released
         if self.state is not BrokerState.RUNNING or not self._broker.config["controlled.shutdown.enable"]:
             self._release(now_ms)
             return
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
-        self._broker.timer.schedule(now_ms + SHUTDOWN_TIMEOUT_MS, self._give_up_waiting)
+        self._broker.timer.schedule(now_ms + SHUTDOWN_TIMEOUT_MS, self._shutdown_timed_out)
         self._beat(now_ms)
 
-    def _give_up_waiting(self, now_ms: int) -> None:
+    def _shutdown_timed_out(self, now_ms: int) -> None:
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             seconds = SHUTDOWN_TIMEOUT_MS // 1000
             what = f"the controller has not approved the controlled shutdown for {seconds} s: stopping without it"
@@ -148,7 +145,8 @@ class BrokerLifecycle:
             self.state = BrokerState.SHUTTING_DOWN
             if self._task is not None:
                 self._task.cancel()
-            self._on_released(now_ms)
+            if self._on_released is not None:
+                self._on_released(now_ms)
 
     def _again(self, after_ms: int, now_ms: int, what: Callable[[int], None]) -> None:
         if self._task is not None:
@@ -187,9 +185,7 @@ class BrokerLifecycle:
             return
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
             self.state = BrokerState.RUNNING
-            if not self._has_run:
-                self._has_run = True
-                self._on_running(now_ms)
+            self.has_been_unfenced = True
         after_ms = self._interval_ms
         if self.state is not BrokerState.RUNNING:
             after_ms = 0 if self._has_news else FENCED_HEARTBEAT_MS

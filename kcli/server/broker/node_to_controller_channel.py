@@ -1,0 +1,95 @@
+"""A broker's requests to the active controller: its own, and those of clients that it forwards (KIP-590, KIP-631).
+
+    request                      contains                                        its answer
+    ---------------------------  ----------------------------------------------  ---------------------------------------
+    the broker's own             the message                                     decoded, for a callback; None if there is
+                                 (registration, heartbeats, producer ids ...)    none. The callers retry
+    a client's, in an Envelope   the client's frame unchanged, its principal     the controller's frame, sent to the client
+                                 and address                                     unchanged
+
+An Envelope is sent again, after a backoff, while no controller is known, the connection fails, or the node that is asked is not
+the controller (any more); after request.timeout.ms, or if this node's own controller closes it, the client's connection is
+closed, and the client retries. All requests go through kcli.server.peers, also those to a controller in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, ENVELOPE
+from kcli.protocol.message import Message
+from kcli.server.apis.context import RequestContext
+from kcli.server.events import CloseConnection, NodeRole, PeerNode, SendResponse
+from kcli.server.host_address import pack_host
+from kcli.server.peers import Answer, ExponentialBackoff, PeerFailure, Peers
+from kcli.server.principal import encode_principal
+
+Callback = Callable[[Message | None, int], None]
+
+
+class ChannelTimes(NamedTuple):
+    """Times in ms; the defaults are those of Kafka's keys."""
+
+    socket_timeout_ms: int = 30_000  # controller.socket.timeout.ms
+    request_timeout_ms: int = 30_000  # request.timeout.ms
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1000
+
+
+class NodeToControllerChannelManager:
+    """The requests to the controller. `controller_id` returns its node id, -1 if it is not known."""
+
+    def __init__(self, peers: Peers, controller_id: Callable[[], int], listener: str, times: ChannelTimes) -> None:
+        self._peers = peers
+        self._controller_id = controller_id
+        self._listener = listener
+        self._times = times
+        self._backoff = ExponentialBackoff(times.retry_backoff_ms, times.retry_backoff_max_ms)
+
+    def _controller(self) -> PeerNode:
+        return PeerNode(self._controller_id(), NodeRole.CONTROLLER)
+
+    def send(self, api_key: int, message: Message, callback: Callback) -> None:
+        """Send a request of the broker's own; `callback(response, now_ms)` gets None if there is no answer."""
+
+        def answered(answer: Answer, now_ms: int) -> None:
+            callback(None if isinstance(answer, PeerFailure) else answer, now_ms)
+
+        deadline_ms = self._peers.timer.clock_ms + self._times.socket_timeout_ms
+        self._peers.send(self._controller(), self._listener, api_key, message, answered, deadline_ms)
+
+    def forward(self, context: RequestContext, frame: memoryview) -> None:
+        """Send a client's request in an Envelope, and the answer to the client."""
+        connection = context.connection
+        envelope = API_KEYS[ENVELOPE].request.new(
+            request_data=bytes(frame),
+            request_principal=encode_principal(connection.principal),
+            client_host_address=pack_host(connection.client_host or "127.0.0.1"),
+        )
+        self._forward(context, envelope, 0, context.now_ms + self._times.request_timeout_ms)
+
+    def _forward(self, context: RequestContext, envelope: Message, failures: int, deadline_ms: int) -> None:
+        controller = self._controller()
+
+        def answered(answer: Answer, now_ms: int) -> None:
+            if isinstance(answer, PeerFailure):
+                # A request that this node's own controller closes would be closed again.
+                may_retry = not self._peers.is_self(controller)
+            elif answer.error_code == error_codes.NONE and answer.response_data is not None:
+                data = answer.response_data
+                self._peers.effects.append(SendResponse(context.connection, len(data).to_bytes(4, "big") + data))
+                return
+            else:
+                may_retry = answer.error_code == error_codes.NOT_CONTROLLER
+            retry_at_ms = now_ms + self._backoff.delay_ms(failures, self._peers.rng) if may_retry else deadline_ms
+            if retry_at_ms < deadline_ms and not context.connection.is_closed:
+                self._peers.timer.schedule(
+                    retry_at_ms, lambda now_ms: self._forward(context, envelope, failures + 1, deadline_ms)
+                )
+                return
+            reason = f"no controller answered its {context.api.name}"
+            self._peers.effects.append(CloseConnection(context.connection, reason))
+
+        self._peers.send(controller, self._listener, ENVELOPE, envelope, answered, deadline_ms)

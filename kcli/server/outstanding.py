@@ -1,0 +1,93 @@
+"""Effects whose answer comes back later as an event: which callback gets the answer.
+
+    class         effect -> event                  who uses it
+    ------------  -------------------------------  -------------------------------------------------------------------
+    Outstanding   any, by the effect's id          the two below, and kcli.server.peers for SendRequest
+    Flushes       Flush -> Flushed                 the raft client, the snapshot emitter, the broker's logs
+    Computations  Compute -> Computed              the broker: decompression of what one client sent
+
+All cores of a node share one object of each class, so that ids are unique in the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from kcli.server.events import Compute, Computed, Effect, Flush, Flushed
+
+_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
+
+FlushCallback = Callable[[OSError | None, int], None]
+
+
+class Outstanding(Generic[_Answer]):
+    """Callbacks by the ids of their effects; each is called once, with the answer and the time in ms."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[int, Callable[[_Answer, int], None]] = {}
+        self._last_id = 0
+
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+    def __contains__(self, effect_id: int) -> bool:
+        return effect_id in self._callbacks
+
+    def add(self, callback: Callable[[_Answer, int], None]) -> int:
+        """Keep a callback -> the id for its effect."""
+        self._last_id += 1
+        self._callbacks[self._last_id] = callback
+        return self._last_id
+
+    def answered(self, effect_id: int, answer: _Answer, now_ms: int) -> None:
+        """Call the callback of an id; an answer whose callback was called or dropped before is ignored."""
+        callback = self._callbacks.pop(effect_id, None)
+        if callback is not None:
+            callback(answer, now_ms)
+
+    def forget(self) -> None:
+        """Drop all callbacks."""
+        self._callbacks.clear()
+
+
+class Flushes:
+    """The flushes of one node that are under way."""
+
+    def __init__(self, effects: list[Effect]) -> None:
+        self._effects = effects
+        self._outstanding = Outstanding[OSError | None]()
+
+    def flush(self, paths: Sequence[str], callback: FlushCallback) -> None:
+        """Have files and directories made durable, in this order; then `callback(error, now_ms)`."""
+        self._effects.append(Flush(self._outstanding.add(callback), tuple(paths)))
+
+    def flushed(self, event: Flushed, now_ms: int) -> None:
+        """Take the end of a flush."""
+        self._outstanding.answered(event.flush_id, event.error, now_ms)
+
+
+class Computations:
+    """The computations of one node that are under way.
+
+    A computation in the core delays all clients. Work on bytes that one client sent, which may take long because they inflate
+    to a hundred times their size, runs outside as a Compute effect; only the core changes the node's state.
+    """
+
+    def __init__(self, effects: list[Effect]) -> None:
+        self._effects = effects
+        # The results of different calls have different types: `compute` binds each to its callback.
+        self._outstanding = Outstanding[Any]()
+
+    def compute(self, work: Callable[[], _Result], callback: Callable[[_Result, int], None]) -> None:
+        """Have `work` called outside the core, where it must not raise; then `callback(result, now_ms)`."""
+        self._effects.append(Compute(self._outstanding.add(callback), work))
+
+    def computed(self, event: Computed, now_ms: int) -> None:
+        """Take the result of a computation."""
+        self._outstanding.answered(event.compute_id, event.result, now_ms)
+
+    def forget(self) -> None:
+        """Drop all results that are still to come: the node stops, and its logs close."""
+        self._outstanding.forget()

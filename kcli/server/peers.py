@@ -1,0 +1,421 @@
+"""Requests to other nodes and to the node itself: connections, versions, deadlines (Kafka: NetworkClient).
+
+All cores of a node send through one `Peers`. A connection belongs to a destination and a listener:
+
+    destination                  its address                                    versions of its APIs
+    ---------------------------  ---------------------------------------------  ----------------------------------------
+    PeerNode, another node       from the metadata (`PeerAddresses`)            ApiVersions, asked on each connection
+    PeerNode, the node itself    none: looped back, without a deadline          the highest
+    PeerAddress                  stated, as a bootstrap server                  ApiVersions
+
+    event                        state        what happens
+    ---------------------------  -----------  --------------------------------------------------------------------------
+    send, address not known      any          the answer is UNKNOWN_ADDRESS
+    send                         IDLE         ApiVersions is sent, which connects -> NEGOTIATING; the request waits
+    send                         NEGOTIATING  the request waits
+    send                         BACKING_OFF  the request waits
+    send                         READY        it is sent in the highest version that both sides have; UNSUPPORTED_VERSION if
+                                              there is none. Several may be under way; the peer answers in their order
+    ApiVersions answered         NEGOTIATING  waiting requests are sent -> READY; an answer that refuses the version of
+                                              ApiVersions itself (KIP-511): it is asked again in a version that it names
+    a request answered           READY        its callback gets the response
+    PeerClosed, or an answer     NEGOTIATING  requests that were sent or wait are answered DISCONNECTED -> BACKING_OFF
+    that does not decode         READY        requests that were sent are answered DISCONNECTED -> BACKING_OFF
+    deadline of a request        any          the answer is TIMED_OUT; if it was sent, the connection is closed, since later
+                                              answers would wait too -> BACKING_OFF
+    the backoff is over          BACKING_OFF  -> IDLE, and on as after a send if requests wait
+    max_idle_ms without answers  READY        nothing is under way: the connection is closed -> IDLE
+    another address in metadata  any          the old connection is closed as by PeerClosed; a new one is made at once
+
+The backoff is Kafka's: reconnect_backoff_ms, twice as long after each failure in a row up to reconnect_backoff_max_ms, with a
+jitter of 20 %. Requests are not sent again here: a vote that comes late is worthless, and a fetch must be made anew.
+Times are those of the node's timer, which does not follow steps of the wall clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from kcli import __version__
+from kcli.format.primitives import FormatError
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, Api
+from kcli.protocol.errors import DecodeError, MessageError
+from kcli.protocol.framing import encode_request, read_response_header
+from kcli.protocol.message import Message
+from kcli.server.dice import Dice
+from kcli.server.events import (
+    ClosePeer,
+    Effect,
+    Peer,
+    PeerAddress,
+    PeerClosed,
+    PeerNode,
+    ResponseReceived,
+    SendRequest,
+)
+from kcli.server.log_lines import Line, WarningLine
+from kcli.server.outstanding import Outstanding
+from kcli.server.timing_wheel import Timer, TimerTask
+
+CLIENT_SOFTWARE_NAME = "kcli"
+MAX_DOUBLINGS = 20
+MAX_CORRELATION_ID = 0x7FFFFFFF
+
+
+class PeerFailure(Enum):
+    """The reason why a request has no response."""
+
+    DISCONNECTED = "the connection ended before the answer"
+    TIMED_OUT = "no answer came in time"
+    UNKNOWN_ADDRESS = "the address of the node is not known"
+    UNSUPPORTED_VERSION = "the node does not support the API in a version of this one"
+
+
+Answer = Message | PeerFailure
+AnswerCallback = Callable[[Answer, int], None]
+# A request, or a function that makes it for the version in which it is sent.
+Request = Message | Callable[[int], Message]
+
+
+class PeerAddresses(Protocol):
+    """The part of the metadata that knows where nodes listen."""
+
+    def address_of(self, node: PeerNode, listener: str) -> PeerAddress | None:
+        """Return the address of a node's listener, None if it is not known (any more)."""
+        ...
+
+
+class PeerSettings(NamedTuple):
+    """Times in ms; `max_idle_ms` of 0 or less keeps idle connections."""
+
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1000
+    connection_setup_timeout_ms: int = 10_000  # until ApiVersions is answered
+    max_idle_ms: int = 600_000
+
+
+class ExponentialBackoff(NamedTuple):
+    """Delays in ms that double from `initial_ms` to `max_ms`; `jitter` is the share by which each may differ."""
+
+    initial_ms: int
+    max_ms: int
+    jitter: float = 0.2
+
+    def delay_ms(self, failures: int, rng: Dice) -> int:
+        """Return the delay after `failures` earlier failures in a row."""
+        delay_ms = min(self.initial_ms << min(failures, MAX_DOUBLINGS), max(self.initial_ms, self.max_ms))
+        return round(delay_ms * (1 + self.jitter * (2 * rng.random() - 1))) if self.jitter else delay_ms
+
+
+class _State(Enum):
+    IDLE = 0
+    NEGOTIATING = 1
+    READY = 2
+    BACKING_OFF = 3
+
+
+class _PeerRequest:
+    """One request on a connection: waiting, or sent in `version`."""
+
+    __slots__ = ("api", "callback", "deadline", "message", "request_id", "version")
+
+    def __init__(self, api: Api, message: Request, callback: AnswerCallback) -> None:
+        self.api = api
+        self.message = message
+        self.callback = callback
+        self.request_id = 0
+        self.version = -1
+        self.deadline: TimerTask | None = None
+
+
+class Peers:
+    """The connections of one node to other nodes. `client_id` is in the header of each request."""
+
+    def __init__(
+        self,
+        node_id: int,
+        client_id: str,
+        effects: list[Effect],
+        timer: Timer,
+        rng: Dice,
+        addresses: PeerAddresses,
+        settings: PeerSettings,
+        log: Callable[[str], None],
+    ) -> None:
+        self.node_id = node_id
+        self.client_id = client_id
+        self.effects = effects
+        self.timer = timer
+        self.rng = rng
+        self.settings = settings
+        self.log = log
+        self.outstanding = Outstanding[bytes | PeerFailure]()
+        self._addresses = addresses
+        self._connections: dict[tuple[PeerNode | PeerAddress, str], _PeerConnection] = {}
+
+    def send(
+        self,
+        destination: PeerNode | PeerAddress,
+        listener: str,
+        api_key: int,
+        message: Request,
+        callback: AnswerCallback,
+        deadline_ms: int,
+    ) -> None:
+        """Send a request; `callback(answer, now_ms)` is called once, later, at the latest at `deadline_ms` (the timer's time).
+
+        Raises MessageError for a request to the node itself that cannot be encoded.
+        """
+        request = _PeerRequest(API_KEYS[api_key], message, callback)
+        if self.is_self(destination):
+            self._send_to_itself(Peer(destination, listener, None), request)
+            return
+        if isinstance(destination, PeerNode):
+            address = self._addresses.address_of(destination, listener)
+        else:
+            address = destination
+        if address is None:
+            self.timer.schedule(self.timer.clock_ms, partial(callback, PeerFailure.UNKNOWN_ADDRESS))
+            return
+        self._connection(Peer(destination, listener, address)).send(request, deadline_ms)
+
+    def is_self(self, destination: PeerNode | PeerAddress) -> bool:
+        """Return whether requests to a destination are looped back."""
+        return isinstance(destination, PeerNode) and destination.node_id == self.node_id
+
+    def _send_to_itself(self, peer: Peer, request: _PeerRequest) -> None:
+        request.version = request.api.highest_version
+
+        def answered(answer: bytes | PeerFailure, now_ms: int) -> None:
+            request.callback(answer if isinstance(answer, PeerFailure) else decode_answer(request, answer), now_ms)
+
+        request.request_id = self.outstanding.add(answered)
+        self.effects.append(SendRequest(request.request_id, peer, self.encode(request)))
+
+    def encode(self, request: _PeerRequest) -> bytes:
+        """Return the frame of a request in its version. Raises MessageError for values that the version does not have."""
+        made = request.message
+        message = made if isinstance(made, Message) else made(request.version)
+        correlation_id = request.request_id & MAX_CORRELATION_ID
+        return bytes(encode_request(correlation_id, request.api, request.version, self.client_id, message))
+
+    def _connection(self, peer: Peer) -> _PeerConnection:
+        key = (peer.destination, peer.listener)
+        connection = self._connections.get(key)
+        if connection is not None and connection.peer != peer:
+            connection.abandon(self.timer.clock_ms)
+            connection = None
+        if connection is None:
+            connection = self._connections[key] = _PeerConnection(self, peer)
+        return connection
+
+    def response_received(self, event: ResponseReceived, now_ms: int) -> None:
+        """Take an answer; one that is not awaited any more is ignored."""
+        self.outstanding.answered(event.request_id, PeerFailure.DISCONNECTED if event.frame is None else event.frame, now_ms)
+
+    def peer_closed(self, event: PeerClosed, now_ms: int) -> None:
+        """Take the end of a connection."""
+        connection = self._connections.get((event.peer.destination, event.peer.listener))
+        if connection is not None and connection.peer == event.peer:
+            connection.disconnected(event.reason, now_ms)
+
+
+class _PeerConnection:
+    """The connection to one peer; its states are at the head of this module."""
+
+    def __init__(self, peers: Peers, peer: Peer) -> None:
+        self.peer = peer
+        self._peers = peers
+        settings = peers.settings
+        self._backoff = ExponentialBackoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        self._state = _State.IDLE
+        self._failures = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._waiting: deque[_PeerRequest] = deque()
+        self._sent: dict[int, _PeerRequest] = {}
+        self._last_answer_ms = 0
+        self._idle_task: TimerTask | None = None
+
+    def send(self, request: _PeerRequest, deadline_ms: int) -> None:
+        """Send a request now or as soon as the connection is ready."""
+        self._register(request, deadline_ms)
+        self._waiting.append(request)
+        self._advance()
+
+    def _register(self, request: _PeerRequest, deadline_ms: int) -> None:
+        request.request_id = self._peers.outstanding.add(partial(self._answered, request))
+        request.deadline = self._peers.timer.schedule(deadline_ms, partial(self._timed_out, request))
+
+    def _advance(self) -> None:
+        """Do what the state allows for the requests that wait."""
+        if self._state is _State.IDLE and self._waiting:
+            self._state = _State.NEGOTIATING
+            self._ask_versions(API_KEYS[API_VERSIONS].highest_version)
+        while self._state is _State.READY and self._waiting:
+            request = self._waiting.popleft()
+            request.version = self._common_version(request.api)
+            if request.version < 0 or not self._write(request):
+                now_ms = self._peers.timer.clock_ms
+                self._peers.timer.schedule(
+                    now_ms, partial(self._peers.outstanding.answered, request.request_id, PeerFailure.UNSUPPORTED_VERSION)
+                )
+
+    def _common_version(self, api: Api) -> int:
+        """Return the highest version that both sides have and that is stable here, -1 if there is none."""
+        lowest, highest = self._versions.get(api.key, (0, -1))
+        version = min(highest, api.highest_version - api.is_latest_unstable)
+        return version if version >= max(lowest, api.lowest_version) else -1
+
+    def _write(self, request: _PeerRequest) -> bool:
+        """Send a request in its version; False if the version does not have its values."""
+        try:
+            frame = self._peers.encode(request)
+        except MessageError:
+            return False
+        self._sent[request.request_id] = request
+        self._peers.effects.append(SendRequest(request.request_id, self.peer, frame))
+        return True
+
+    # ---------------------------------------------------------------------------------------------------------- versions
+
+    def _ask_versions(self, version: int) -> None:
+        api = API_KEYS[API_VERSIONS]
+        message = api.request.new(client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=__version__)
+        request = _PeerRequest(api, message, partial(self._negotiated, version))
+        request.version = version
+        timer = self._peers.timer
+        self._register(request, timer.clock_ms + self._peers.settings.connection_setup_timeout_ms)
+        self._write(request)
+
+    def _negotiated(self, asked_version: int, answer: Answer, now_ms: int) -> None:
+        if isinstance(answer, PeerFailure):
+            return  # the connection is closed
+        versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+        if answer.error_code == error_codes.UNSUPPORTED_VERSION:
+            self._versions = {API_VERSIONS: versions.get(API_VERSIONS, (0, 0))}
+            version = self._common_version(API_KEYS[API_VERSIONS])
+            if 0 <= version < asked_version:
+                self._ask_versions(version)
+                return
+        if answer.error_code:
+            error = error_codes.NAMES.get(answer.error_code, answer.error_code)
+            self._close(f"ApiVersions was answered with {error}", now_ms)
+            return
+        self._versions = versions
+        self._state = _State.READY
+        if self._failures:
+            self._peers.log(Line(f"connected to {self._name()} again", peer=self._name()))
+        self._failures = 0
+        self._begin_idle_check(now_ms)
+        self._advance()
+
+    # ----------------------------------------------------------------------------------------------- answers and endings
+
+    def _answered(self, request: _PeerRequest, answer: bytes | PeerFailure, now_ms: int) -> None:
+        self._sent.pop(request.request_id, None)
+        if request.deadline is not None:
+            request.deadline.cancel()
+        self._last_answer_ms = now_ms
+        if isinstance(answer, PeerFailure):
+            request.callback(answer, now_ms)
+            return
+        try:
+            response = decode_answer(request, answer)
+        except FormatError as error:
+            request.callback(PeerFailure.DISCONNECTED, now_ms)
+            self._close(f"its answer to {request.api.name} cannot be read: {error}", now_ms)
+            return
+        request.callback(response, now_ms)
+
+    def _timed_out(self, request: _PeerRequest, now_ms: int) -> None:
+        was_sent = request.request_id in self._sent
+        if not was_sent and request in self._waiting:
+            self._waiting.remove(request)
+        self._peers.outstanding.answered(request.request_id, PeerFailure.TIMED_OUT, now_ms)
+        if was_sent:
+            self._close(f"it has not answered {request.api.name} in time", now_ms)
+
+    def _close(self, reason: str, now_ms: int) -> None:
+        """Close the connection because the peer does not do what it should."""
+        self._peers.effects.append(ClosePeer(self.peer))
+        self.disconnected(reason, now_ms)
+
+    def disconnected(self, reason: str, now_ms: int) -> None:
+        """Take the end of the connection: answer what was sent, and connect again after the backoff."""
+        if self._state in (_State.IDLE, _State.BACKING_OFF):
+            return
+        failed = list(self._sent.values())
+        if self._state is _State.NEGOTIATING:
+            failed += self._waiting
+            self._waiting.clear()
+        delay_ms = self._backoff.delay_ms(self._failures, self._peers.rng)
+        if not self._failures and failed:
+            what = f"the connection to {self._name()} ended: {reason}; connecting again"
+            self._peers.log(WarningLine(what, peer=self._name(), error=reason))
+        self._failures += bool(failed)
+        self._forget()
+        self._state = _State.BACKING_OFF
+        self._peers.timer.schedule(now_ms + delay_ms, self._backed_off)
+        self._fail(failed, now_ms)
+
+    def abandon(self, now_ms: int) -> None:
+        """Close the connection for good: the peer has another address now."""
+        self._peers.effects.append(ClosePeer(self.peer))
+        failed = [*self._sent.values(), *self._waiting]
+        self._waiting.clear()
+        self._forget()
+        self._fail(failed, now_ms)
+
+    def _forget(self) -> None:
+        self._sent.clear()
+        if self._idle_task is not None:
+            self._idle_task.cancel()
+
+    def _fail(self, requests: list[_PeerRequest], now_ms: int) -> None:
+        for request in requests:
+            self._peers.outstanding.answered(request.request_id, PeerFailure.DISCONNECTED, now_ms)
+
+    def _backed_off(self, now_ms: int) -> None:
+        self._state = _State.IDLE
+        self._advance()
+
+    def _begin_idle_check(self, now_ms: int) -> None:
+        max_idle_ms = self._peers.settings.max_idle_ms
+        if max_idle_ms > 0:
+            self._last_answer_ms = now_ms
+            self._idle_task = self._peers.timer.schedule(now_ms + max_idle_ms, self._check_idle)
+
+    def _check_idle(self, now_ms: int) -> None:
+        idle_from_ms = self._last_answer_ms + self._peers.settings.max_idle_ms
+        if self._sent or now_ms < idle_from_ms:
+            at_ms = max(idle_from_ms, now_ms + 1)
+            self._idle_task = self._peers.timer.schedule(at_ms, self._check_idle)
+            return
+        self._peers.effects.append(ClosePeer(self.peer))
+        self._forget()
+        self._state = _State.IDLE
+
+    def _name(self) -> str:
+        """Name the peer for a log line."""
+        address, destination = self.peer.address, self.peer.destination
+        where = "" if address is None else f"{address.host}:{address.port}"
+        if isinstance(destination, PeerNode):
+            return f"the {destination.role.value} of node {destination.node_id} at {where}"
+        return where
+
+
+def decode_answer(request: _PeerRequest, frame: bytes) -> Message:
+    """Decode the answer to a request. Raises FormatError for bytes that are not an answer to it."""
+    api, version = request.api, request.version
+    correlation_id, position = read_response_header(frame, api, version)
+    if correlation_id != request.request_id & MAX_CORRELATION_ID:
+        raise DecodeError(f"correlation id {correlation_id} instead of {request.request_id & MAX_CORRELATION_ID}", 0)
+    if api.key == API_VERSIONS and frame[4:6] == error_codes.UNSUPPORTED_VERSION.to_bytes(2, "big"):
+        version = 0  # KIP-511: so that a client that is newer than the node can read it
+    response, _ = api.response.decode(frame, version, position)
+    return response

@@ -1,0 +1,148 @@
+"""Protects what a broker does when the controller is another node, is not known, or moves while a client waits."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, BROKER_HEARTBEAT, CREATE_TOPICS, ENVELOPE
+from kcli.protocol.framing import encode_response
+from kcli.protocol.message import Message
+from kcli.server.apis.context import RequestContext
+from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
+from kcli.server.events import (
+    CloseConnection,
+    Connection,
+    NodeRole,
+    PeerAddress,
+    PeerClosed,
+    PeerNode,
+    ResponseReceived,
+    SendRequest,
+    SendResponse,
+)
+from tests.server.test_peers import START_MS, PeersUnderTest, api_versions
+
+
+class Channel(PeersUnderTest):
+    """The channel of broker 1; controllers 1 to 3 have addresses."""
+
+    def __init__(self, controller_id: int) -> None:
+        super().__init__()
+        self.controller_id = controller_id
+        self.addresses = {PeerNode(node_id, NodeRole.CONTROLLER): PeerAddress(f"host{node_id}", 9093) for node_id in (2, 3)}
+        self.channel = NodeToControllerChannelManager(self.peers, lambda: self.controller_id, "CONTROLLER", ChannelTimes())
+        self.client = Connection(1, "PLAINTEXT", "10.0.0.1")
+
+    def forward(self) -> None:
+        context = RequestContext(cast(Any, None), self.client, API_KEYS[CREATE_TOPICS], 7, 5, "c", self.now_ms)
+        self.channel.forward(context, memoryview(b"the request"))
+
+    def take(self) -> list[SendRequest]:
+        found = [effect for effect in self.effects if isinstance(effect, SendRequest)]
+        self.effects[:] = [effect for effect in self.effects if not isinstance(effect, SendRequest)]
+        return found
+
+    def serve(self, key: int, version: int, response: Message, node_id: int) -> None:
+        """Answer the one request that was sent, which must be for that node."""
+        (request,) = self.take()
+        assert request.peer.destination == PeerNode(node_id, NodeRole.CONTROLLER)
+        assert int.from_bytes(request.frame[4:6], "big") == key
+        frame = bytes(encode_response(request.request_id, API_KEYS[key], version, response))[4:]
+        self.peers.response_received(ResponseReceived(request.request_id, frame), self.now_ms)
+
+    def connect(self, node_id: int) -> None:
+        self.serve(API_VERSIONS, 4, api_versions({"_58": (0, 0), "_63": (0, 1)}), node_id)
+
+    def envelope(self, node_id: int, error_code: int = 0, data: bytes | None = b"the answer") -> None:
+        self.serve(ENVELOPE, 0, API_KEYS[ENVELOPE].response.new(response_data=data, error_code=error_code), node_id)
+
+
+def test_a_request_of_a_client_goes_to_another_node_and_its_answer_to_the_client() -> None:
+    channel = Channel(2)
+    channel.forward()
+    channel.connect(2)
+    channel.envelope(2)
+    assert channel.effects == [SendResponse(channel.client, b"\0\0\0\x0athe answer")]
+
+
+def test_a_controller_that_is_elected_while_a_client_waits_gets_its_request() -> None:
+    """Neither a time without a controller nor a node that is not it any more is the client's to see."""
+    channel = Channel(-1)
+    channel.forward()
+    channel.advance(400)
+    assert channel.effects == []
+    channel.controller_id = 2
+    channel.advance(1000)
+    channel.connect(2)
+    channel.envelope(2, error_codes.NOT_CONTROLLER, None)
+    assert channel.effects == []
+    channel.controller_id = 3
+    channel.advance(2000)
+    channel.connect(3)
+    channel.envelope(3)
+    assert channel.effects == [SendResponse(channel.client, b"\0\0\0\x0athe answer")]
+
+
+def test_a_connection_that_ends_has_the_request_sent_again() -> None:
+    channel = Channel(2)
+    channel.forward()
+    (asked,) = channel.take()
+    channel.peers.peer_closed(PeerClosed(asked.peer, "Connection refused"), channel.now_ms)
+    channel.advance(1000)
+    channel.connect(2)
+    channel.envelope(2)
+    assert [type(effect) for effect in channel.effects] == [SendResponse]
+
+
+def test_a_client_is_cut_off_after_the_request_timeout() -> None:
+    channel = Channel(-1)
+    channel.forward()
+    channel.advance(28_000)
+    assert channel.effects == []
+    channel.advance(2_000)
+    assert channel.effects == [CloseConnection(channel.client, "no controller answered its CreateTopics")]
+    channel.advance(60_000)
+    assert len(channel.effects) == 1
+
+
+def test_a_client_that_is_gone_is_not_asked_for_again() -> None:
+    channel = Channel(-1)
+    channel.forward()
+    channel.client.is_closed = True
+    channel.advance(100)
+    channel.effects.clear()
+    channel.controller_id = 2
+    channel.advance(60_000)
+    assert channel.effects == []
+
+
+def test_a_request_that_the_own_controller_closes_is_not_sent_again() -> None:
+    """It would close it again."""
+    channel = Channel(1)
+    channel.forward()
+    (request,) = channel.take()
+    assert request.peer.address is None
+    channel.peers.response_received(ResponseReceived(request.request_id, None), START_MS)
+    assert channel.effects == [CloseConnection(channel.client, "no controller answered its CreateTopics")]
+
+
+def test_an_error_of_the_envelope_itself_ends_the_connection() -> None:
+    channel = Channel(1)
+    channel.forward()
+    channel.envelope(1, error_codes.CLUSTER_AUTHORIZATION_FAILED, None)
+    assert [type(effect) for effect in channel.effects] == [CloseConnection]
+
+
+def test_the_brokers_own_requests_are_not_sent_again_here() -> None:
+    """Their callers have backoffs of their own, and newer values by then."""
+    channel, answers = Channel(-1), []
+    for _ in range(2):
+        request = API_KEYS[BROKER_HEARTBEAT].request.new()
+        channel.channel.send(BROKER_HEARTBEAT, request, lambda answer, now_ms: answers.append(answer))
+        channel.advance(10)
+        channel.controller_id = 2
+    assert answers == [None]
+    channel.connect(2)
+    channel.serve(BROKER_HEARTBEAT, 1, API_KEYS[BROKER_HEARTBEAT].response.new(is_fenced=False), 2)
+    assert not answers[1].is_fenced
