@@ -28,7 +28,7 @@ from kcli.commands.app import main as kcli
 from kcli.log.disk import OsDisk
 from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
 from kcli.protocol.control_records import KRAFT_VOTERS
-from kcli.server.controller.metadata_log import SnapshotId, read_snapshot_file
+from kcli.server.raft.metadata_log import SnapshotId, read_snapshot_file
 from kcli.state.metadata_image import MetadataImage
 from tests.oracle.brokers import TOOL_SECONDS, ask, copy_of_given, started_broker
 from tests.oracle.peer import Peer, free_ports

@@ -9,8 +9,8 @@ import pytest
 
 from kcli.commands.app import main as kcli
 from kcli.protocol.apis import BROKER_REGISTRATION
-from kcli.server.controller.metadata_log import MetadataLogError
 from kcli.server.node_builder import NodeError
+from kcli.server.raft.metadata_log import MetadataLogError
 from tests.server.whole_node import WholeNode, batch
 
 QUORUM_STATE = "__cluster_metadata-0/quorum-state"

@@ -25,8 +25,8 @@ from kcli.server.controller.features import (
     check_finalized,
     initial_features,
 )
-from kcli.server.controller.metadata_batches import bootstrap_records, new_record
-from kcli.server.controller.metadata_log import MetadataLogError, read_snapshot_file
+from kcli.server.raft.metadata_batches import bootstrap_records, new_record
+from kcli.server.raft.metadata_log import MetadataLogError, read_snapshot_file
 from kcli.state.metadata_image import MetadataImage
 
 _TRANSACTIONS_SINCE = 13

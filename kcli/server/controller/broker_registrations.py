@@ -28,7 +28,7 @@ from kcli.protocol.message import Message
 from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
 from kcli.server.controller.controller_state import ControllerState, Session
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
-from kcli.server.controller.metadata_batches import new_record
+from kcli.server.raft.metadata_batches import new_record
 from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, DIRECTORIES_SINCE, register_broker_version
 from kcli.state.metadata_values import NO_LEADER, BrokerRegistration, Partition
 

@@ -58,18 +58,18 @@ from kcli.server.controller.api_error import RequestInfo
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.controller.formatting import METADATA_PARTITION
-from kcli.server.controller.metadata_batches import MetadataBatch
-from kcli.server.controller.metadata_log import MetadataLogConfig, MetadataLogError, SnapshotId
 from kcli.server.controller.quorum_controller import ControllerTimes, Handler, QuorumController
-from kcli.server.controller.raft_client import RaftClient, RaftConfig
 from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTimes
-from kcli.server.controller.startable_quorum import refusal
 from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import FailureLine
 from kcli.server.metrics.answer_errors import AnswerErrors
+from kcli.server.raft.metadata_batches import MetadataBatch
+from kcli.server.raft.metadata_log import MetadataLogConfig, MetadataLogError, SnapshotId
+from kcli.server.raft.raft_client import RaftClient, RaftConfig
+from kcli.server.raft.startable_quorum import refusal
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_values import ControllerRegistration, Endpoint, Voter

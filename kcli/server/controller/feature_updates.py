@@ -34,7 +34,7 @@ from kcli.server.controller.features import (
     check_level,
     metadata_version_name,
 )
-from kcli.server.controller.metadata_batches import new_record
+from kcli.server.raft.metadata_batches import new_record
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 # The levels of metadata.version that changed what the metadata is: to go below one of them would lose some of it.

@@ -27,7 +27,7 @@ from kcli.server.controller.features import (
 )
 from kcli.server.controller.formatting import FormatPlan, FormattingError
 from kcli.server.controller.scram import ScramError, parse_scram
-from kcli.server.controller.voters import VoterAddress, VoterError, parse_dynamic_voters
+from kcli.server.raft.voters import VoterAddress, VoterError, parse_dynamic_voters
 
 
 class FormatOptions(NamedTuple):

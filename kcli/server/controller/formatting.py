@@ -26,8 +26,8 @@ from kcli.format.primitives import FormatError
 from kcli.log.disk import Disk
 from kcli.protocol.message import Message
 from kcli.server.controller.features import KRAFT_VERSION, initial_features
-from kcli.server.controller.metadata_batches import SnapshotBatches, bootstrap_records, voter_of_self
-from kcli.server.controller.voters import VoterAddress
+from kcli.server.raft.metadata_batches import SnapshotBatches, bootstrap_records, voter_of_self
+from kcli.server.raft.voters import VoterAddress
 
 _DAYS = ("Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed")  # from 1970-01-01 on
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
-from kcli.server.controller.metadata_batches import new_record
+from kcli.server.raft.metadata_batches import new_record
 from kcli.state.image_records import number_of, partition_version
 from kcli.state.metadata_values import (
     DIRECTORY_UNASSIGNED,

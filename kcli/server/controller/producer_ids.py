@@ -8,7 +8,7 @@ from kcli.protocol.apis import ALLOCATE_PRODUCER_IDS, API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
 from kcli.server.controller.controller_state import ControllerState
-from kcli.server.controller.metadata_batches import new_record
+from kcli.server.raft.metadata_batches import new_record
 
 BLOCK_SIZE = 1000
 

@@ -16,7 +16,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM
 from kcli.protocol.message import Message
 from kcli.server.controller.features import KRAFT_VERSION, supported_features
-from kcli.server.controller.raft_client import RaftClient
+from kcli.server.raft.raft_client import RaftClient
 from kcli.state.metadata_image import MetadataImage
 
 CONTROLLER_ENDPOINTS = 2

@@ -35,15 +35,15 @@ from kcli.server.controller.broker_registrations import expired_brokers, fence_r
 from kcli.server.controller.controller_counts import ControllerCounts
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
-from kcli.server.controller.metadata_batches import (
+from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.raft.metadata_batches import (
     MAX_RECORDS_PER_APPEND,
     MetadataBatch,
     encode_metadata_record,
     new_record,
 )
-from kcli.server.controller.metadata_log import SnapshotId
-from kcli.server.controller.raft_client import NotLeaderError, RaftClient
-from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.raft.metadata_log import SnapshotId
+from kcli.server.raft.raft_client import NotLeaderError, RaftClient
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 

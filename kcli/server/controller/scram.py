@@ -19,7 +19,7 @@ import binascii
 from collections.abc import Callable
 
 from kcli.protocol.message import Message
-from kcli.server.controller.metadata_batches import new_record
+from kcli.server.raft.metadata_batches import new_record
 from kcli.state.metadata_values import SCRAM_MECHANISMS
 
 LOWEST_ITERATIONS = 4096

@@ -22,10 +22,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from kcli.protocol.message import Message
-from kcli.server.controller.metadata_batches import MetadataBatch, SnapshotBatches
-from kcli.server.controller.metadata_log import SnapshotId
-from kcli.server.controller.raft_client import FlushCallback, RaftClient
 from kcli.server.log_lines import WarningLine
+from kcli.server.raft.metadata_batches import MetadataBatch, SnapshotBatches
+from kcli.server.raft.metadata_log import SnapshotId
+from kcli.server.raft.raft_client import FlushCallback, RaftClient
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import image_records
 from kcli.state.metadata_image import MetadataImage

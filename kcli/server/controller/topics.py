@@ -35,8 +35,8 @@ from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.config.topic_config import check_topic_config
 from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
 from kcli.server.controller.controller_state import ControllerState
-from kcli.server.controller.metadata_batches import MAX_RECORDS_PER_APPEND, new_record
 from kcli.server.controller.placement import UsableBroker, place_replicas
+from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, new_record
 from kcli.state.image_records import partition_record
 from kcli.state.metadata_values import Partition, Topic
 from kcli.state.topic_names import colliding_topic, metric_name, topic_name_fault

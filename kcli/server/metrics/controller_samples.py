@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcli.server.controller.controller_core import ControllerCore
-from kcli.server.controller.raft_client import RaftClient
+from kcli.server.raft.raft_client import RaftClient
 from kcli.state.metadata_values import BrokerRegistration
 
 Tell = Callable[..., None]

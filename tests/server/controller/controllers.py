@@ -22,7 +22,7 @@ from kcli.server.events import Connection, Effect, Flush, Flushed
 from kcli.server.flushes import Flushes
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
-from tests.server.controller.nodes import START_MS
+from tests.server.raft.nodes import START_MS
 
 
 class Broker:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kcli.server.controller.metadata_batches import SnapshotBatches, new_record
-from kcli.server.controller.metadata_log import MetadataLogError
+from kcli.server.raft.metadata_batches import SnapshotBatches, new_record
+from kcli.server.raft.metadata_log import MetadataLogError
 from tests.server.controller.controllers import ControllerNode
-from tests.server.controller.nodes import formatted
+from tests.server.raft.nodes import formatted
 
 METADATA = "__cluster_metadata-0"
 

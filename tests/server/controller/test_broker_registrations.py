@@ -22,7 +22,7 @@ from kcli.protocol.apis import (
 from kcli.server.controller import quorum_controller
 from kcli.state.metadata_values import Partition
 from tests.server.controller.controllers import ControllerNode
-from tests.server.controller.nodes import formatted
+from tests.server.raft.nodes import formatted
 
 
 def partition(node: ControllerNode, name: str = "orders", index: int = 0) -> Partition:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.server.controller.commit_times import CommitTimes
 from kcli.server.controller.controller_counts import ControllerCounts
-from kcli.server.controller.metadata_batches import new_record
+from kcli.server.raft.commit_times import CommitTimes
+from kcli.server.raft.metadata_batches import new_record
 from kcli.state.metadata_image import MetadataImage
 
 TOPIC = Uuid(bytes(15) + b"\7")

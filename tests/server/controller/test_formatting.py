@@ -19,11 +19,11 @@ from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import FeatureError, initial_features, metadata_version_of
 from kcli.server.controller.format_settings import FormatOptions, plan_format
 from kcli.server.controller.formatting import METADATA_PARTITION, FormattingError, format_directories, java_date
-from kcli.server.controller.metadata_log import read_snapshot_file
 from kcli.server.controller.scram import ScramError, parse_scram
-from kcli.server.controller.voters import VoterError, parse_dynamic_voters
+from kcli.server.raft.metadata_log import read_snapshot_file
+from kcli.server.raft.voters import VoterError, parse_dynamic_voters
 from kcli.simulator.disk import SimulatedDisk
-from tests.server.controller.nodes import START_MS, formatted
+from tests.server.raft.nodes import START_MS, formatted
 
 DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFg"
 CONTROLLER = {

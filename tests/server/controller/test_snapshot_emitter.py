@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
-from kcli.server.controller.metadata_log import SnapshotId
+from kcli.server.raft.metadata_log import SnapshotId
 from kcli.state.metadata_image import MetadataImage
 from tests.server.controller.controllers import ControllerNode
-from tests.server.controller.nodes import formatted
+from tests.server.raft.nodes import formatted
 
 BYTES = "metadata.log.max.record.bytes.between.snapshots"
 

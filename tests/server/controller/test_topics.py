@@ -11,7 +11,7 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.server.controller.controllers import ControllerNode
-from tests.server.controller.nodes import formatted
+from tests.server.raft.nodes import formatted
 
 CREATE = API_KEYS[CREATE_TOPICS].request
 DELETE = API_KEYS[DELETE_TOPICS].request

@@ -11,12 +11,12 @@ import pytest
 
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE
-from kcli.server.controller.metadata_batches import new_record
-from kcli.server.controller.metadata_log import MetadataLogError
-from kcli.server.controller.raft_client import NotLeaderError, RaftClient
-from kcli.server.controller.startable_quorum import refusal
+from kcli.server.raft.metadata_batches import new_record
+from kcli.server.raft.metadata_log import MetadataLogError
+from kcli.server.raft.raft_client import NotLeaderError, RaftClient
+from kcli.server.raft.startable_quorum import refusal
 from kcli.state.metadata_values import Voter
-from tests.server.controller.nodes import Follower, Surroundings, formatted, raft_config, started_raft
+from tests.server.raft.nodes import Follower, Surroundings, formatted, raft_config, started_raft
 
 
 def no_op() -> list[object]:

@@ -32,7 +32,7 @@ from kcli.log.log_opener import open_log
 from kcli.log.log_segment import LogRefusedError
 from kcli.log.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
 from kcli.log.unified_log import UnifiedLog
-from kcli.server.controller.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
+from kcli.server.raft.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
 
 METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
 # How much of the log or of a snapshot is read at a time.

@@ -29,7 +29,7 @@ from kcli.format.metadata_files import QuorumState as QuorumStateFile
 from kcli.format.metadata_files import decode_quorum_state, encode_quorum_state
 from kcli.format.primitives import FormatError
 from kcli.log.disk import Disk
-from kcli.server.controller.metadata_log import MetadataLogError
+from kcli.server.raft.metadata_log import MetadataLogError
 
 NO_NODE = -1
 

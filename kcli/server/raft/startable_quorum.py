@@ -10,7 +10,7 @@ another node, or this one's other directory     refused: the directory is not th
 
 from __future__ import annotations
 
-from kcli.server.controller.raft_client import RaftClient
+from kcli.server.raft.raft_client import RaftClient
 
 
 def refusal(raft: RaftClient) -> str | None:

@@ -9,8 +9,8 @@ import pytest
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import QuorumState as QuorumStateFile
 from kcli.log.disk import OsDisk
-from kcli.server.controller.metadata_log import MetadataLogError
-from kcli.server.controller.quorum_state import QuorumState, QuorumStateError, QuorumStateStore, Role
+from kcli.server.raft.metadata_log import MetadataLogError
+from kcli.server.raft.quorum_state import QuorumState, QuorumStateError, QuorumStateStore, Role
 
 DIRECTORY = Uuid(b"\1" * 16)
 

@@ -16,7 +16,7 @@
 
 With more voters the same steps wait for peers: a candidate for votes, the high watermark for followers' fetches. Their
 requests (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot) are not served yet, so such a quorum stays without
-a leader here, and the controller refuses to start (kcli.server.controller.startable_quorum). A disk that fails a flush ends
+a leader here, and the controller refuses to start (kcli.server.raft.startable_quorum). A disk that fails a flush ends
 the leadership: what was written may be gone.
 """
 
@@ -31,8 +31,9 @@ from kcli.log.disk import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
-from kcli.server.controller.commit_times import CommitTimes
-from kcli.server.controller.metadata_batches import (
+from kcli.server.log_lines import FailureLine
+from kcli.server.raft.commit_times import CommitTimes
+from kcli.server.raft.metadata_batches import (
     MetadataBatch,
     control_message,
     encode_control_batch,
@@ -41,10 +42,9 @@ from kcli.server.controller.metadata_batches import (
     leader_change_message,
     voters_message,
 )
-from kcli.server.controller.metadata_log import MetadataLog, MetadataLogConfig, SnapshotId
-from kcli.server.controller.quorum_state import QuorumState, QuorumStateStore, Role
-from kcli.server.controller.voter_history import BEFORE_THE_LOG, VoterHistory
-from kcli.server.log_lines import FailureLine
+from kcli.server.raft.metadata_log import MetadataLog, MetadataLogConfig, SnapshotId
+from kcli.server.raft.quorum_state import QuorumState, QuorumStateStore, Role
+from kcli.server.raft.voter_history import BEFORE_THE_LOG, VoterHistory
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import Voter
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kcli.server.controller.metadata_batches import new_record
-from kcli.server.controller.raft_client import RaftClient
+from kcli.server.raft.metadata_batches import new_record
+from kcli.server.raft.raft_client import RaftClient
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import Fault
-from tests.server.controller.nodes import Follower, Surroundings, formatted, started_raft
+from tests.server.raft.nodes import Follower, Surroundings, formatted, started_raft
 
 DATA = Path("/data")
 LIVES = 3

@@ -8,9 +8,9 @@ from pathlib import Path
 from kcli.log.disk import LogDisk, OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.server.controller.formatting import METADATA_PARTITION, format_directory, read_meta_properties
-from kcli.server.controller.metadata_batches import MetadataBatch
-from kcli.server.controller.metadata_log import SnapshotId
-from kcli.server.controller.raft_client import FlushCallback, RaftClient, RaftConfig
+from kcli.server.raft.metadata_batches import MetadataBatch
+from kcli.server.raft.metadata_log import SnapshotId
+from kcli.server.raft.raft_client import FlushCallback, RaftClient, RaftConfig
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 
