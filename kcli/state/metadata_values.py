@@ -9,9 +9,11 @@ Numbers that the records use for names, here and in Kafka's protocol:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.protocol.message import Message
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
@@ -331,3 +333,21 @@ class Voter(StateValue):
         self.voter_id = voter_id
         self.directory_id = directory_id
         self.endpoints: dict[str, tuple[str, int]] = {} if endpoints is None else endpoints
+
+
+def endpoints_of(listeners: Iterable[Message]) -> dict[str, Endpoint]:
+    """Return the endpoints of a registration, by listener name: those of a record, or those of a request."""
+    return {at.name: Endpoint(at.host, at.port, name_of(SECURITY_PROTOCOLS, at.security_protocol)) for at in listeners}
+
+
+def features_of(features: Iterable[Message]) -> dict[str, VersionRange]:
+    """Return the features of a registration, by name: those of a record, or those of a request."""
+    return {feature.name: VersionRange(feature.min_supported_version, feature.max_supported_version) for feature in features}
+
+
+def voters_of(message: Message) -> dict[int, Voter]:
+    """Return the voters of a VotersRecord, by id."""
+    return {
+        voter.voter_id: Voter(voter.voter_id, voter.voter_directory_id, {at.name: (at.host, at.port) for at in voter.endpoints})
+        for voter in message.voters
+    }
