@@ -2,7 +2,7 @@
 
     core              takes                                                    gives
     ----------------  -------------------------------------------------------  ------------------------------------------
-    ControllerCore    requests on the controller's listeners and on the        the metadata log, once it is committed
+    ControllerServer    requests on the controller's listeners and on the        the metadata log, once it is committed
                       node's own connections; Flushed                          (`add_listener`)
     Broker            clients' requests; the answers of the controller         what clients see
 

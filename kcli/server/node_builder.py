@@ -33,11 +33,11 @@ from kcli.server.controller.formatting import (
     format_directory,
     read_meta_properties,
 )
-from kcli.server.dice import Dice
 from kcli.server.events import Effect
 from kcli.server.flushes import Flushes
 from kcli.server.log_lines import Line
 from kcli.server.node import Node
+from kcli.server.rng import Random
 from kcli.server.timing_wheel import Timer
 
 Tell = Callable[[str], None]
@@ -60,7 +60,7 @@ class Identity(NamedTuple):
 
 
 def identify(
-    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, bound: BoundAddresses = NOT_BOUND
+    config: ServerConfig, disk: LogDisk, rng: Random, now_ms: int, tell: Tell, bound: BoundAddresses = NOT_BOUND
 ) -> Identity:
     """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
@@ -136,7 +136,7 @@ def _is_own_controller(config: ServerConfig, bound: BoundAddresses, host: str, p
 
 
 def _format_all(
-    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, directories: list[str], bound: BoundAddresses
+    config: ServerConfig, disk: LogDisk, rng: Random, now_ms: int, directories: list[str], bound: BoundAddresses
 ) -> dict[str, MetaProperties | None]:
     listeners = config.advertised_controller_listeners or config.advertised_listeners
     listener = bound.resolve(listeners[0])
@@ -200,7 +200,7 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
 def build_node(
     config: ServerConfig,
     disk: LogDisk,
-    rng: Dice,
+    rng: Random,
     now_ms: int,
     tell: Tell,
     max_open_files: int = 256,
@@ -211,7 +211,7 @@ def build_node(
 
     Raises NodeError, and OSError as the disk does.
     """
-    from kcli.server.controller.controller_core import ControllerCore
+    from kcli.server.controller.controller_server import ControllerServer
 
     identity = identify(config, disk, rng, now_ms, tell, bound)
     effects: list[Effect] = []
@@ -225,7 +225,7 @@ def build_node(
             log_manager.take_offline(path, identity.unreadable[path])
     except StorageError as error:
         raise NodeError(str(error)) from error
-    controller = ControllerCore(
+    controller = ControllerServer(
         config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell, bound
     )
 

@@ -48,7 +48,7 @@ class SpeculativeState(Generic[_State, _Record]):
         self._uncommitted: deque[tuple[int, int]] = deque()  # (offset, number of its undo entries)
 
     def append(self, record: _Record, offset: int) -> None:
-        """Apply a record that this leader appended. Raises what the state raises, such as StateError, and changes nothing then."""
+        """Apply a record that this leader appended. Raises what the state raises, which is then as before."""
         undo = self._undo
         before = len(undo)
         self.state.undo = undo

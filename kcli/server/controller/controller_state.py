@@ -21,10 +21,10 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.values import format_value
-from kcli.server.controller.api_error import ApiError
+from kcli.server.controller.controller_result import ApiError
 from kcli.server.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION
-from kcli.server.controller.partition_change import Election, PartitionChange
-from kcli.server.dice import Dice
+from kcli.server.controller.partition_change_builder import Election, PartitionChangeBuilder
+from kcli.server.rng import Random
 from kcli.state.image_records import LEADER_ELR_SINCE
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import (
@@ -66,7 +66,7 @@ class ControllerState:
     `next_offset()` is the offset that the next record will get.
     """
 
-    def __init__(self, cluster_id: str, rng: Dice, dynamic: DynamicConfig, next_offset: Callable[[], int]) -> None:
+    def __init__(self, cluster_id: str, rng: Random, dynamic: DynamicConfig, next_offset: Callable[[], int]) -> None:
         self.cluster_id = cluster_id
         self.node_id = dynamic.node_id
         self.session_timeout_ms = dynamic.get_int("broker.session.timeout.ms")
@@ -189,14 +189,14 @@ class ControllerState:
         *,
         may_lead: Callable[[int], bool] | None = None,
         election: Election | None = None,
-    ) -> PartitionChange:
+    ) -> PartitionChangeBuilder:
         """A change of one partition, to be filled in; without more said, active brokers may lead, as the topic allows."""
         partition = topic.partitions[index]
         accepted = self.is_active if may_lead is None else may_lead
         settings = self._election_settings(topic)
         if election is None:
             election = Election.UNCLEAN if settings.is_unclean_allowed else Election.ONLINE
-        return PartitionChange(
+        return PartitionChangeBuilder(
             topic.topic_id,
             index,
             partition,

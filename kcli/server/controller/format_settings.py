@@ -26,7 +26,7 @@ from kcli.server.controller.features import (
     metadata_version_name,
 )
 from kcli.server.controller.formatting import FormatPlan, FormattingError
-from kcli.server.controller.scram import ScramError, parse_scram
+from kcli.server.controller.scram_parser import ScramError, parse_scram
 from kcli.server.raft.voters import VoterAddress, VoterError, parse_dynamic_voters
 
 

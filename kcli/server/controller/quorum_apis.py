@@ -16,7 +16,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM
 from kcli.protocol.message import Message
 from kcli.server.controller.features import KRAFT_VERSION, supported_features
-from kcli.server.raft.raft_client import RaftClient
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.state.metadata_image import MetadataImage
 
 CONTROLLER_ENDPOINTS = 2
@@ -77,7 +77,7 @@ def describe_cluster(request: Message, image: MetadataImage, cluster_id: str, le
     return api.response.new(endpoint_type=CONTROLLER_ENDPOINTS, cluster_id=cluster_id, controller_id=leader_id, brokers=nodes)
 
 
-def describe_quorum(request: Message, raft: RaftClient, now_ms: int) -> Message:
+def describe_quorum(request: Message, raft: KafkaRaftClient, now_ms: int) -> Message:
     """The answer to DescribeQuorum, which only the leader can give."""
     api = API_KEYS[DESCRIBE_QUORUM]
     classes = api.response.classes

@@ -30,12 +30,13 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
 from kcli.protocol.message import Message
 from kcli.server.controller.activation import check_features
-from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
-from kcli.server.controller.broker_registrations import expired_brokers, fence_records
-from kcli.server.controller.controller_counts import ControllerCounts
+from kcli.server.controller.cluster_control_manager import expired_brokers, fence_records
+from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
+from kcli.server.controller.quorum_controller_metrics import QuorumControllerMetrics
 from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
 from kcli.server.raft.metadata_batches import (
     MAX_RECORDS_PER_APPEND,
     MetadataBatch,
@@ -43,7 +44,6 @@ from kcli.server.raft.metadata_batches import (
     new_record,
 )
 from kcli.server.raft.metadata_log import SnapshotId
-from kcli.server.raft.raft_client import NotLeaderError, RaftClient
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 
@@ -52,7 +52,7 @@ _IN_PARTS = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER)
 # How many records are made and encoded in one go, some 3 ms of work.
 SLICE_RECORDS = 100
 _DONE = object()
-Handler = Callable[[ControllerState, Message, RequestInfo], Decision]
+Handler = Callable[[ControllerState, Message, ControllerRequestContext], ControllerResult]
 Respond = Callable[[Message], None]
 
 
@@ -67,7 +67,7 @@ class QuorumController:
 
     def __init__(
         self,
-        raft: RaftClient,
+        raft: KafkaRaftClient,
         state: ControllerState,
         handler_of: Callable[[int], Handler],
         timer: Timer,
@@ -88,7 +88,7 @@ class QuorumController:
         self._last_append_ms = 0
         self._check_due_ms = 0
         self.is_active = False
-        self.counts = ControllerCounts()
+        self.counts = QuorumControllerMetrics()
 
     # ----------------------------------------------------------------------------------------------------- the raft log
 
@@ -129,7 +129,7 @@ class QuorumController:
 
     # --------------------------------------------------------------------------------------------------------- deciding
 
-    def submit(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> None:
+    def submit(self, api_key: int, request: Message, info: ControllerRequestContext, respond: Respond) -> None:
         """Decide a request; `respond` is called once, now or when its records are committed."""
         self._in_turn(lambda now_ms: self._decision(api_key, request, info._replace(now_ms=now_ms), respond), info.now_ms)
 
@@ -156,7 +156,7 @@ class QuorumController:
         if self._queue and not self._is_deciding:
             self._go_on(self._queue.popleft()(now_ms), now_ms)
 
-    def _decision(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> Iterator[None]:
+    def _decision(self, api_key: int, request: Message, info: ControllerRequestContext, respond: Respond) -> Iterator[None]:
         """Decide, append and apply, in slices."""
         api = API_KEYS[api_key]
 

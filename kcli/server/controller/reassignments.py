@@ -15,15 +15,15 @@ from __future__ import annotations
 from kcli.protocol import error_codes
 from kcli.protocol.apis import ALTER_PARTITION_REASSIGNMENTS, API_KEYS, LIST_PARTITION_REASSIGNMENTS
 from kcli.protocol.message import Message
-from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
-from kcli.server.controller.partition_control import find_partition
-from kcli.server.controller.topics import check_assignment
+from kcli.server.controller.partition_control_manager import find_partition
+from kcli.server.controller.replication_control_manager import check_assignment
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Partition, Topic
 
 
-def alter_partition_reassignments(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def alter_partition_reassignments(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide an AlterPartitionReassignments."""
     classes = API_KEYS[ALTER_PARTITION_REASSIGNMENTS].response.classes
     records: list[Message] = []
@@ -53,7 +53,7 @@ def alter_partition_reassignments(state: ControllerState, request: Message, info
         error_message=None,
         allow_replication_factor_change=request.allow_replication_factor_change,
     )
-    return Decision(records, response)
+    return ControllerResult(records, response)
 
 
 def _settled(partition: Partition) -> list[int]:

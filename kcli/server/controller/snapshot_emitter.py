@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from kcli.protocol.message import Message
 from kcli.server.log_lines import WarningLine
+from kcli.server.raft.kafka_raft_client import FlushCallback, KafkaRaftClient
 from kcli.server.raft.metadata_batches import MetadataBatch, SnapshotBatches
 from kcli.server.raft.metadata_log import SnapshotId
-from kcli.server.raft.raft_client import FlushCallback, RaftClient
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import image_records
 from kcli.state.metadata_image import MetadataImage
@@ -56,7 +56,7 @@ class SnapshotEmitter:
 
     def __init__(
         self,
-        raft: RaftClient,
+        raft: KafkaRaftClient,
         image: Callable[[], MetadataImage],
         times: SnapshotTimes,
         timer: Timer,

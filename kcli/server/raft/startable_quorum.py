@@ -10,10 +10,10 @@ another node, or this one's other directory     refused: the directory is not th
 
 from __future__ import annotations
 
-from kcli.server.raft.raft_client import RaftClient
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 
 
-def refusal(raft: RaftClient) -> str | None:
+def refusal(raft: KafkaRaftClient) -> str | None:
     """Return why this node can never lead, None where it is the only voter; `raft` is started."""
     if raft.quorum.is_only_voter:
         return None

@@ -15,7 +15,7 @@ from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
 from kcli.server.config.loading import load_config
-from kcli.server.controller.controller_core import ControllerCore
+from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.features import supported_features
 from kcli.server.controller.formatting import read_meta_properties
 from kcli.server.events import Connection, Effect, Flush, Flushed
@@ -45,7 +45,7 @@ class Broker:
 
 
 class ControllerNode:
-    """ControllerCore on a directory; `ask` sends a request and waits for its answer, `run` lets time go by."""
+    """ControllerServer on a directory; `ask` sends a request and waits for its answer, `run` lets time go by."""
 
     def __init__(self, directory: Path, *overrides: str, now_ms: int = START_MS, seed: int = 1, port: int = 19092) -> None:
         listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}"
@@ -62,7 +62,7 @@ class ControllerNode:
         self.lines: list[str] = []
         self.flush_count = 0
         self.flush_faults: dict[tuple[str, ...], OSError] = {}  # once, by the paths to be flushed
-        self.core = ControllerCore(
+        self.core = ControllerServer(
             self.config,
             meta.cluster_id,
             {str(directory): meta.directory_id},

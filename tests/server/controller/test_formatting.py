@@ -19,7 +19,7 @@ from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import FeatureError, initial_features, metadata_version_of
 from kcli.server.controller.format_settings import FormatOptions, plan_format
 from kcli.server.controller.formatting import METADATA_PARTITION, FormattingError, format_directories, java_date
-from kcli.server.controller.scram import ScramError, parse_scram
+from kcli.server.controller.scram_parser import ScramError, parse_scram
 from kcli.server.raft.metadata_log import read_snapshot_file
 from kcli.server.raft.voters import VoterError, parse_dynamic_voters
 from kcli.simulator.disk import SimulatedDisk

@@ -8,9 +8,9 @@ from pathlib import Path
 from kcli.log.disk import LogDisk, OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.server.controller.formatting import METADATA_PARTITION, format_directory, read_meta_properties
+from kcli.server.raft.kafka_raft_client import FlushCallback, KafkaRaftClient, RaftConfig
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId
-from kcli.server.raft.raft_client import FlushCallback, RaftClient, RaftConfig
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 
@@ -97,9 +97,9 @@ def raft_config(directory: Path, disk: LogDisk | None = None, **changes: object)
     return config._replace(**changes)  # type: ignore[arg-type]
 
 
-def started_raft(directory: Path, around: Surroundings, *listeners: Follower, **changes: object) -> RaftClient:
+def started_raft(directory: Path, around: Surroundings, *listeners: Follower, **changes: object) -> KafkaRaftClient:
     config = raft_config(directory, around.disk, **changes)
-    raft = RaftClient(config, around.disk, around.files, around.timer, around.flush, around.lines.append)
+    raft = KafkaRaftClient(config, around.disk, around.files, around.timer, around.flush, around.lines.append)
     raft.listeners += listeners
     raft.start(around.now_ms)
     return raft

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.metadata_batches import new_record
-from kcli.server.raft.raft_client import RaftClient
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import Fault
 from tests.server.raft.nodes import Follower, Surroundings, formatted, started_raft
@@ -25,11 +25,11 @@ def names(follower: Follower) -> list[str]:
     return [record.name for record in records if record.STRUCT.name == "TopicRecord"]
 
 
-def append_topic(raft: RaftClient, around: Surroundings, name: str) -> None:
+def append_topic(raft: KafkaRaftClient, around: Surroundings, name: str) -> None:
     raft.append([new_record("TopicRecord", name=name, topic_id=random.Random(name).randbytes(16))], around.now_ms)
 
 
-def started(disk: SimulatedDisk) -> tuple[RaftClient, Surroundings, Follower]:
+def started(disk: SimulatedDisk) -> tuple[KafkaRaftClient, Surroundings, Follower]:
     around, follower = Surroundings(disk=disk), Follower()
     raft = started_raft(DATA, around, follower)
     around.run()

@@ -25,7 +25,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, CONTROLLER_REGISTRATION, UNREGISTER_BROKER
 from kcli.protocol.catalog import message_type
 from kcli.protocol.message import Message
-from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState, Session
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
 from kcli.server.raft.metadata_batches import new_record
@@ -47,7 +47,7 @@ class BrokerStep(StrEnum):
     SHUTDOWN_NOW = "shutdown now"
 
 
-def register_broker(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def register_broker(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide a BrokerRegistration. Raises ApiError."""
     if request.cluster_id != state.cluster_id:
         text = f"this is cluster {state.cluster_id}, and the broker belongs to {request.cluster_id}"
@@ -74,7 +74,7 @@ def register_broker(state: ControllerState, request: Message, info: RequestInfo)
     registration = _registration_record(request, metadata_version, broker_epoch, None if is_new else existing)
     state.sessions.setdefault(broker_id, Session(info.now_ms))
     response = API_KEYS[BROKER_REGISTRATION].response.new(broker_epoch=broker_epoch)
-    return Decision(chain(records, (registration,)), response)
+    return ControllerResult(chain(records, (registration,)), response)
 
 
 def _registration_record(
@@ -141,7 +141,7 @@ def _check_features(state: ControllerState, broker_id: int, features: Iterable[M
 # ----------------------------------------------------------------------------------------------------------- heartbeats
 
 
-def heartbeat(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def heartbeat(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide a BrokerHeartbeat. Raises ApiError."""
     broker_id = request.broker_id
     broker = state.check_epoch(broker_id, request.broker_epoch)
@@ -165,7 +165,7 @@ def heartbeat(state: ControllerState, request: Message, info: RequestInfo) -> De
         is_fenced=following in (BrokerStep.FENCED, BrokerStep.SHUTDOWN_NOW),
         should_shut_down=following is BrokerStep.SHUTDOWN_NOW,
     )
-    return Decision(chain(records, directories), response)
+    return ControllerResult(chain(records, directories), response)
 
 
 def _step_of(broker: BrokerRegistration) -> BrokerStep:
@@ -323,7 +323,7 @@ def _change_record(broker: BrokerRegistration, version: int, **changes: object) 
 # ------------------------------------------------------------------------------------------------------------ the rest
 
 
-def unregister_broker(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def unregister_broker(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide an UnregisterBroker. Raises ApiError."""
     broker = state.image.brokers.get(request.broker_id)
     if broker is None:
@@ -335,10 +335,10 @@ def unregister_broker(state: ControllerState, request: Message, info: RequestInf
         removed=broker_id,
     )
     last = new_record("UnregisterBrokerRecord", broker_id=broker_id, broker_epoch=broker.broker_epoch)
-    return Decision(chain(changes, (last,)), API_KEYS[UNREGISTER_BROKER].response.new())
+    return ControllerResult(chain(changes, (last,)), API_KEYS[UNREGISTER_BROKER].response.new())
 
 
-def register_controller(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def register_controller(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide a ControllerRegistration. Raises ApiError."""
     if state.metadata_version < CONTROLLER_REGISTRATION_SINCE:
         raise ApiError(error_codes.UNSUPPORTED_VERSION, "the cluster's metadata.version does not have controllers register")
@@ -361,4 +361,4 @@ def register_controller(state: ControllerState, request: Message, info: RequestI
             for feature in request.features
         ],
     )
-    return Decision([record], API_KEYS[CONTROLLER_REGISTRATION].response.new())
+    return ControllerResult([record], API_KEYS[CONTROLLER_REGISTRATION].response.new())

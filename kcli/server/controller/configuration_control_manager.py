@@ -27,12 +27,12 @@ from kcli.server.config.alter_configs import (
     resource_of,
 )
 from kcli.server.config.request_errors import ConfigRequestError
-from kcli.server.controller.api_error import Decision, RequestInfo
+from kcli.server.controller.controller_result import ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
 from kcli.state.metadata_values import ConfigResource
 
 
-def incremental_alter_configs(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def incremental_alter_configs(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide an IncrementalAlterConfigs."""
 
     def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
@@ -44,7 +44,7 @@ def incremental_alter_configs(state: ControllerState, request: Message, info: Re
     return _alter(INCREMENTAL_ALTER_CONFIGS, request, alter)
 
 
-def alter_configs(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def alter_configs(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide an AlterConfigs, which replaces all of a resource's configurations."""
 
     def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
@@ -62,7 +62,7 @@ def _is_judged_here(state: ControllerState, resource: ConfigResource) -> bool:
     return not (resource.name.isdecimal() and int(resource.name) in state.image.brokers)
 
 
-def _alter(key: int, request: Message, alter: Callable[[ConfigResource, list[Message]], list[Message]]) -> Decision:
+def _alter(key: int, request: Message, alter: Callable[[ConfigResource, list[Message]], list[Message]]) -> ControllerResult:
     made = API_KEYS[key].response.classes["AlterConfigsResourceResponse"]
     named = [(one.resource_type, one.resource_name) for one in request.resources]
     counts = Counter(named)
@@ -77,4 +77,4 @@ def _alter(key: int, request: Message, alter: Callable[[ConfigResource, list[Mes
         except ConfigRequestError as error:
             code, text = error.code, str(error)
         responses.append(made(error_code=code, error_message=text, resource_type=name[0], resource_name=name[1]))
-    return Decision([] if request.validate_only else records, API_KEYS[key].response.new(responses=responses))
+    return ControllerResult([] if request.validate_only else records, API_KEYS[key].response.new(responses=responses))

@@ -44,7 +44,7 @@ class Election(StrEnum):
     UNCLEAN = "unclean"
 
 
-class PartitionChange:
+class PartitionChangeBuilder:
     """A partition as it is, and the `target_...` attributes as it is to be; `record` says what changes, or None for nothing.
 
     `may_lead(broker_id)` says who may; `default_directory(broker_id)` where a new replica goes.

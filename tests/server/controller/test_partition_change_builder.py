@@ -1,4 +1,4 @@
-"""Protects elections: who leads after a change, what becomes of the ISR and of who is eligible; PartitionChange's table."""
+"""Protects elections: who leads after a change, what becomes of the ISR and of who is eligible."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.server.controller.partition_change import Election, PartitionChange
+from kcli.server.controller.partition_change_builder import Election, PartitionChangeBuilder
 from kcli.state.metadata_values import Partition
 
 DIRECTORY = Uuid(b"\5" * 16)
@@ -33,8 +33,8 @@ def partition(**fields: Any) -> Partition:
 
 def change(
     found: Partition, alive: set[int], *, elr: bool = True, election: Election = Election.ONLINE, version: int = 30
-) -> PartitionChange:
-    return PartitionChange(
+) -> PartitionChangeBuilder:
+    return PartitionChangeBuilder(
         Uuid(b"\1" * 16),
         0,
         found,
@@ -47,7 +47,7 @@ def change(
     )
 
 
-def changed(made: PartitionChange) -> dict[str, Any]:
+def changed(made: PartitionChangeBuilder) -> dict[str, Any]:
     """What the record changes; nothing for no record."""
     record = made.record()
     if record is None:

@@ -23,7 +23,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
 from kcli.protocol.message import Message
 from kcli.server.config.alter_configs import elr_safety_records
-from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
@@ -42,7 +42,7 @@ _CHANGED_METADATA = frozenset((7, 8, 11, 13, 14, 15, 17, 23, 30))
 _RESULTS_UNTIL = 1
 
 
-def update_features(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def update_features(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide an UpdateFeatures. Raises ApiError where one of the updates cannot be."""
     api = API_KEYS[UPDATE_FEATURES]
     updates = {update.feature: update.max_version_level for update in request.feature_updates}
@@ -59,8 +59,8 @@ def update_features(state: ControllerState, request: Message, info: RequestInfo)
     results = [result(feature=name, error_message=None) for name in updates] if info.version <= _RESULTS_UNTIL else []
     response = api.response.new(error_message=None, results=results)
     if request.validate_only:
-        return Decision([], response)
-    return Decision(records, response, updates.get(KRAFT_VERSION))
+        return ControllerResult([], response)
+    return ControllerResult(records, response, updates.get(KRAFT_VERSION))
 
 
 def _refused(text: str) -> ApiError:

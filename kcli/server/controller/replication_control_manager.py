@@ -33,9 +33,9 @@ from kcli.protocol.apis import API_KEYS, CREATE_PARTITIONS, CREATE_TOPICS, DELET
 from kcli.protocol.message import Message
 from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.config.topic_config import check_topic_config
-from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
-from kcli.server.controller.placement import UsableBroker, place_replicas
+from kcli.server.controller.striped_replica_placer import UsableBroker, place_replicas
 from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, new_record
 from kcli.state.image_records import partition_record
 from kcli.state.metadata_values import Partition, Topic
@@ -50,7 +50,7 @@ _TOPIC_RESOURCE = 2
 _CONFIGS_SINCE = 5
 
 
-def create_topics(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def create_topics(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide a CreateTopics. Raises ApiError for a request that is refused as a whole."""
     _check_total(state, request)
     api = API_KEYS[CREATE_TOPICS]
@@ -73,7 +73,7 @@ def create_topics(state: ControllerState, request: Message, info: RequestInfo) -
     for name in dict.fromkeys(name for name in names if name in twice):
         code, text = error_codes.INVALID_REQUEST, "the request names this topic twice"
         results.append(api.response.classes["CreatableTopicResult"](name=name, error_code=code, error_message=text))
-    return Decision(() if request.validate_only else chain.from_iterable(records), api.response.new(topics=results))
+    return ControllerResult(() if request.validate_only else chain.from_iterable(records), api.response.new(topics=results))
 
 
 def _named_twice(names: Iterable[str]) -> set[str]:
@@ -280,7 +280,7 @@ def _result(name: str, topic_id: Uuid, assignments: list[list[int]], described: 
 # ----------------------------------------------------------------------------------------------------- CreatePartitions
 
 
-def create_partitions(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def create_partitions(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide a CreatePartitions. Raises ApiError for a request that is refused as a whole."""
     api = API_KEYS[CREATE_PARTITIONS]
     result = api.response.classes["CreatePartitionsTopicResult"]
@@ -301,7 +301,7 @@ def create_partitions(state: ControllerState, request: Message, info: RequestInf
         except ApiError as error:
             results[topic.name] = result(name=topic.name, error_code=error.code, error_message=error.message)
     response = api.response.new(results=list(results.values()))
-    return Decision(() if request.validate_only else chain.from_iterable(records), response)
+    return ControllerResult(() if request.validate_only else chain.from_iterable(records), response)
 
 
 def _create_partitions(state: ControllerState, request: Message, already: int) -> tuple[int, Iterator[Message]]:
@@ -334,7 +334,7 @@ def _create_partitions(state: ControllerState, request: Message, already: int) -
 # --------------------------------------------------------------------------------------------------------- DeleteTopics
 
 
-def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def delete_topics(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide a DeleteTopics, whose topics come by name or by id. Raises ApiError where deleting is disabled."""
     if state.setting("delete.topic.enable") != "true":
         code = error_codes.TOPIC_DELETION_DISABLED if info.version >= 3 else error_codes.INVALID_REQUEST
@@ -357,7 +357,7 @@ def delete_topics(state: ControllerState, request: Message, info: RequestInfo) -
             results.append(made(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE))
         except ApiError as error:
             results.append(made(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message))
-    return Decision(records, API_KEYS[DELETE_TOPICS].response.new(responses=results))
+    return ControllerResult(records, API_KEYS[DELETE_TOPICS].response.new(responses=results))
 
 
 def _topic_to_delete(

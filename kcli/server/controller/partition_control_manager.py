@@ -20,10 +20,10 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import ALTER_PARTITION, API_KEYS, ASSIGN_REPLICAS_TO_DIRS, ELECT_LEADERS
 from kcli.protocol.message import Message
-from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
-from kcli.server.controller.broker_registrations import leader_and_isr_records
+from kcli.server.controller.cluster_control_manager import leader_and_isr_records
+from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
-from kcli.server.controller.partition_change import RECOVERING, Election
+from kcli.server.controller.partition_change_builder import RECOVERING, Election
 from kcli.state.image_records import DIRECTORIES_SINCE, number_of
 from kcli.state.metadata_values import LEADER_RECOVERY_STATES, NO_LEADER, NO_LEADER_CHANGE, Partition, Topic
 
@@ -32,7 +32,7 @@ _ANY_EPOCH = -1
 _PREFERRED, _UNCLEAN = 0, 1
 
 
-def alter_partition(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def alter_partition(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide an AlterPartition. Raises ApiError for a stale broker."""
     state.check_epoch(request.broker_id, request.broker_epoch)
     api = API_KEYS[ALTER_PARTITION]
@@ -49,7 +49,7 @@ def alter_partition(state: ControllerState, request: Message, info: RequestInfo)
                 result = made(partition_index=asked.partition_index, error_code=error.code)
             results.append(result)
         topics.append(api.response.classes["TopicData"](topic_id=topic_data.topic_id, partitions=results))
-    return Decision(records, api.response.new(topics=topics))
+    return ControllerResult(records, api.response.new(topics=topics))
 
 
 def _alter_one(
@@ -132,7 +132,7 @@ def _check_isr(state: ControllerState, partition: Partition, asked: Message, isr
 # --------------------------------------------------------------------------------------------------------- ElectLeaders
 
 
-def elect_leaders(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def elect_leaders(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide an ElectLeaders. Raises ApiError for an election type that is none."""
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         raise ApiError(error_codes.INVALID_REQUEST, f"{request.election_type} is no election type: 0 is preferred, 1 unclean")
@@ -157,7 +157,7 @@ def elect_leaders(state: ControllerState, request: Message, info: RequestInfo) -
                         classes["PartitionResult"](partition_id=index, error_code=error.code, error_message=error.message)
                     )
         results.append(classes["ReplicaElectionResult"](topic=name, partition_result=answers))
-    return Decision(records, API_KEYS[ELECT_LEADERS].response.new(replica_election_results=results))
+    return ControllerResult(records, API_KEYS[ELECT_LEADERS].response.new(replica_election_results=results))
 
 
 def _elect_one(state: ControllerState, name: str, index: int, *, is_unclean: bool) -> Message:
@@ -184,7 +184,7 @@ def find_partition(state: ControllerState, name: str, index: int) -> Topic:
 # ------------------------------------------------------------------------------------------------- AssignReplicasToDirs
 
 
-def assign_replicas_to_dirs(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def assign_replicas_to_dirs(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide an AssignReplicasToDirs. Raises ApiError for a stale broker, or where directories are not told yet."""
     if state.metadata_version < DIRECTORIES_SINCE:
         raise ApiError(error_codes.UNSUPPORTED_VERSION, "the cluster's metadata.version does not tell directories")
@@ -215,7 +215,7 @@ def assign_replicas_to_dirs(state: ControllerState, request: Message, info: Requ
         directories.append(classes["DirectoryData"](id=directory.id, topics=topics))
     if offline:
         records += leader_and_isr_records(state, lambda partition: id(partition) in offline, removed=broker_id)
-    return Decision(records, API_KEYS[ASSIGN_REPLICAS_TO_DIRS].response.new(directories=directories))
+    return ControllerResult(records, API_KEYS[ASSIGN_REPLICAS_TO_DIRS].response.new(directories=directories))
 
 
 def _assignment_fault(topic: Topic | None, index: int, broker_id: int) -> int:

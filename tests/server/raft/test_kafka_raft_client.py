@@ -11,9 +11,9 @@ import pytest
 
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
 from kcli.server.raft.metadata_batches import new_record
 from kcli.server.raft.metadata_log import MetadataLogError
-from kcli.server.raft.raft_client import NotLeaderError, RaftClient
 from kcli.server.raft.startable_quorum import refusal
 from kcli.state.metadata_values import Voter
 from tests.server.raft.nodes import Follower, Surroundings, formatted, raft_config, started_raft
@@ -236,6 +236,6 @@ def test_a_log_without_the_snapshot_below_it_is_refused(tmp_path: Path) -> None:
     (metadata / "00000000000000000005.log").write_bytes(b"")
     around = Surroundings()
     config = raft_config(directory)
-    raft = RaftClient(config, around.disk, around.files, around.timer, around.flush, around.lines.append)
+    raft = KafkaRaftClient(config, around.disk, around.files, around.timer, around.flush, around.lines.append)
     with pytest.raises(MetadataLogError, match="no snapshot of what lies below"):
         raft.start(around.now_ms)

@@ -44,7 +44,7 @@ from kcli.server.raft.metadata_batches import (
 )
 from kcli.server.raft.metadata_log import MetadataLog, MetadataLogConfig, SnapshotId
 from kcli.server.raft.quorum_state import QuorumState, QuorumStateStore, Role
-from kcli.server.raft.voter_history import BEFORE_THE_LOG, VoterHistory
+from kcli.server.raft.voter_set import BEFORE_THE_LOG, VoterHistory
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import Voter
 
@@ -93,7 +93,7 @@ def _kraft_version_records(level: int, voters: Iterable[Voter]) -> list[tuple[in
     return [(KRAFT_VERSION, version), (KRAFT_VOTERS, voters_message(voters))]
 
 
-class RaftClient:
+class KafkaRaftClient:
     """One replica. `flush(paths, callback(error, now_ms))` makes files durable; `tell` writes a line of the node's log.
 
     `on_storage_failure(error, now_ms)` is called once when the metadata log cannot be written any more.

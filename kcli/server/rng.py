@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Dice(Protocol):
+class Random(Protocol):
     """Chance, as the core may ask for it."""
 
     def randint(self, a: int, b: int) -> int:

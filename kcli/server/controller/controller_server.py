@@ -54,22 +54,22 @@ from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.activation import activation_records
-from kcli.server.controller.api_error import RequestInfo
+from kcli.server.controller.controller_result import ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.controller.formatting import METADATA_PARTITION
 from kcli.server.controller.quorum_controller import ControllerTimes, Handler, QuorumController
 from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTimes
-from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import FailureLine
 from kcli.server.metrics.answer_errors import AnswerErrors
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient, RaftConfig
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import MetadataLogConfig, MetadataLogError, SnapshotId
-from kcli.server.raft.raft_client import RaftClient, RaftConfig
 from kcli.server.raft.startable_quorum import refusal
+from kcli.server.rng import Random
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_values import ControllerRegistration, Endpoint, Voter
@@ -78,21 +78,21 @@ Respond = Callable[[bytes | None], None]
 
 # API -> (module of this room, function); loaded when first asked for.
 HANDLERS = {
-    BROKER_REGISTRATION: ("broker_registrations", "register_broker"),
-    BROKER_HEARTBEAT: ("broker_registrations", "heartbeat"),
-    UNREGISTER_BROKER: ("broker_registrations", "unregister_broker"),
-    CONTROLLER_REGISTRATION: ("broker_registrations", "register_controller"),
-    CREATE_TOPICS: ("topics", "create_topics"),
-    CREATE_PARTITIONS: ("topics", "create_partitions"),
-    DELETE_TOPICS: ("topics", "delete_topics"),
-    ALLOCATE_PRODUCER_IDS: ("producer_ids", "allocate_producer_ids"),
-    ALTER_PARTITION: ("partition_control", "alter_partition"),
-    ELECT_LEADERS: ("partition_control", "elect_leaders"),
-    ASSIGN_REPLICAS_TO_DIRS: ("partition_control", "assign_replicas_to_dirs"),
+    BROKER_REGISTRATION: ("cluster_control_manager", "register_broker"),
+    BROKER_HEARTBEAT: ("cluster_control_manager", "heartbeat"),
+    UNREGISTER_BROKER: ("cluster_control_manager", "unregister_broker"),
+    CONTROLLER_REGISTRATION: ("cluster_control_manager", "register_controller"),
+    CREATE_TOPICS: ("replication_control_manager", "create_topics"),
+    CREATE_PARTITIONS: ("replication_control_manager", "create_partitions"),
+    DELETE_TOPICS: ("replication_control_manager", "delete_topics"),
+    ALLOCATE_PRODUCER_IDS: ("producer_id_control_manager", "allocate_producer_ids"),
+    ALTER_PARTITION: ("partition_control_manager", "alter_partition"),
+    ELECT_LEADERS: ("partition_control_manager", "elect_leaders"),
+    ASSIGN_REPLICAS_TO_DIRS: ("partition_control_manager", "assign_replicas_to_dirs"),
     ALTER_PARTITION_REASSIGNMENTS: ("reassignments", "alter_partition_reassignments"),
-    UPDATE_FEATURES: ("feature_updates", "update_features"),
-    ALTER_CONFIGS: ("config_control", "alter_configs"),
-    INCREMENTAL_ALTER_CONFIGS: ("config_control", "incremental_alter_configs"),
+    UPDATE_FEATURES: ("feature_control_manager", "update_features"),
+    ALTER_CONFIGS: ("configuration_control_manager", "alter_configs"),
+    INCREMENTAL_ALTER_CONFIGS: ("configuration_control_manager", "incremental_alter_configs"),
 }
 
 
@@ -140,7 +140,7 @@ class _Follower:
         """The node asks `leader_id` when it needs it."""
 
 
-class ControllerCore:
+class ControllerServer:
     """The controller of one node. `directory_ids` are those of all log directories, by path."""
 
     def __init__(
@@ -150,7 +150,7 @@ class ControllerCore:
         directory_ids: Mapping[str, Uuid | None],
         disk: LogDisk,
         files: FileCache,
-        rng: Dice,
+        rng: Random,
         timer: Timer,
         flushes: Flushes,
         tell: Callable[[str], None],
@@ -164,7 +164,7 @@ class ControllerCore:
         self._tell = tell
         self.cluster_id = cluster_id
         self.errors = AnswerErrors()
-        self.raft = RaftClient(raft_config(config, directory_ids, bound), disk, files, timer, flushes.flush, tell)
+        self.raft = KafkaRaftClient(raft_config(config, directory_ids, bound), disk, files, timer, flushes.flush, tell)
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, tell), lambda: self.raft.next_offset)
         times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
         self.controller = QuorumController(self.raft, self.state, load_handler, timer, times, self._activate, tell)
@@ -191,7 +191,7 @@ class ControllerCore:
         self.raft.listeners.insert(0, _Follower(listener))
 
     def start(self, now_ms: int) -> None:
-        """Open the metadata log and lead the quorum. Raises as RaftClient.start does, and MetadataLogError if it cannot."""
+        """Open the metadata log and lead the quorum. Raises as KafkaRaftClient.start does."""
         self.raft.start(now_ms)
         reason = refusal(self.raft)
         if reason is not None:
@@ -237,7 +237,7 @@ class ControllerCore:
         elif key == DESCRIBE_CONFIGS:
             self._describe_configs(request, answer, respond, now_ms)
         else:
-            self.controller.submit(key, request, RequestInfo(version, connection.principal, now_ms), answer)
+            self.controller.submit(key, request, ControllerRequestContext(version, connection.principal, now_ms), answer)
 
     def _describe(self, key: int, request: Message, connection: Connection, now_ms: int) -> Message:
         """What can be answered from what is known, without a record."""

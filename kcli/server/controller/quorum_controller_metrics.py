@@ -13,7 +13,7 @@ from kcli.protocol.message import Message
 from kcli.state.metadata_image import MetadataImage
 
 
-class ControllerCounts:
+class QuorumControllerMetrics:
     """Plain integers since the start of the process."""
 
     __slots__ = ("elections_from_eligible", "metadata_errors", "new_leaders", "timed_out_heartbeats", "unclean_elections")

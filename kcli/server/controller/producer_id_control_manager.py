@@ -6,14 +6,14 @@ from kcli.format.primitives import INT64_MAX
 from kcli.protocol import error_codes
 from kcli.protocol.apis import ALLOCATE_PRODUCER_IDS, API_KEYS
 from kcli.protocol.message import Message
-from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
+from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.raft.metadata_batches import new_record
 
 BLOCK_SIZE = 1000
 
 
-def allocate_producer_ids(state: ControllerState, request: Message, info: RequestInfo) -> Decision:
+def allocate_producer_ids(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
     """Decide an AllocateProducerIds. Raises ApiError for a stale broker, or when no ids are left."""
     state.check_epoch(request.broker_id, request.broker_epoch)
     first = max(state.image.next_producer_id, 0)
@@ -26,4 +26,4 @@ def allocate_producer_ids(state: ControllerState, request: Message, info: Reques
         next_producer_id=first + BLOCK_SIZE,
     )
     response = API_KEYS[ALLOCATE_PRODUCER_IDS].response.new(producer_id_start=first, producer_id_len=BLOCK_SIZE)
-    return Decision([record], response)
+    return ControllerResult([record], response)

@@ -17,7 +17,7 @@ class ApiError(Exception):
         self.message = message
 
 
-class RequestInfo(NamedTuple):
+class ControllerRequestContext(NamedTuple):
     """What a handler knows of a request besides its message."""
 
     version: int
@@ -25,7 +25,7 @@ class RequestInfo(NamedTuple):
     now_ms: int
 
 
-class Decision(NamedTuple):
+class ControllerResult(NamedTuple):
     """The records that a request asks for, and its response, which leaves when they are committed and applied.
 
     Where they may be many they are an iterator, which makes each when it is drawn: the controller draws them in slices. The

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from kcli.server.controller.api_error import ApiError
-from kcli.server.controller.placement import UsableBroker, place_replicas
+from kcli.server.controller.controller_result import ApiError
+from kcli.server.controller.striped_replica_placer import UsableBroker, place_replicas
 
 
 def brokers(count: int, racks: int = 1, fenced: tuple[int, ...] = ()) -> list[UsableBroker]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.server.controller.controller_counts import ControllerCounts
+from kcli.server.controller.quorum_controller_metrics import QuorumControllerMetrics
 from kcli.server.raft.commit_times import CommitTimes
 from kcli.server.raft.metadata_batches import new_record
 from kcli.state.metadata_image import MetadataImage
@@ -18,7 +18,7 @@ TOPIC = Uuid(bytes(15) + b"\7")
 )
 def test_an_election_counts_as_what_it_was(leader: int, unclean: int, eligible: int) -> None:
     """Broker 1 leads, 2 is in sync, 3 eligible, 4 neither; -1 is no leader."""
-    image, counts = MetadataImage(), ControllerCounts()
+    image, counts = MetadataImage(), QuorumControllerMetrics()
     image.apply(new_record("TopicRecord", name="orders", topic_id=TOPIC))
     partition = {"topic_id": TOPIC, "partition_id": 0}
     values = {"replicas": [1, 2, 3, 4], "isr": [1, 2], "leader": 1, "eligible_leader_replicas": [3]}
