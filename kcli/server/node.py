@@ -3,7 +3,7 @@
     core              takes                                                    gives
     ----------------  -------------------------------------------------------  ------------------------------------------
     ControllerServer    requests on the controller's listeners and on the        the metadata log, once it is committed
-                      node's own connections; Flushed                          (`add_listener`)
+                      node's own connections; Flushed                          (`register`)
     Broker            clients' requests; the answers of the controller         what clients see
 
 Broker and controller know each other only by requests and by the metadata log, in one process as in two. Both live on one
@@ -20,9 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from kcli.protocol.apis import ENVELOPE
-from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.errors import MessageError
-from kcli.protocol.message import Message
 from kcli.server.broker.broker import Broker
 from kcli.server.envelope import close_envelope, open_envelope
 from kcli.server.events import (
@@ -39,22 +37,11 @@ from kcli.server.events import (
     SendResponse,
 )
 from kcli.server.flushes import Flushes
+from kcli.server.raft.kafka_raft_client import RaftListener
 from kcli.server.timing_wheel import Timer
 
 # How a controller answers a request: with a whole frame, its size included; None closes the connection.
 Respond = Callable[[bytes | None], None]
-
-
-class MetadataListener(Protocol):
-    """Who learns what is committed to the metadata log."""
-
-    def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
-        """Records up to `last_offset` are committed; those of a snapshot come so as well, before the log's."""
-        ...
-
-    def handle_control(self, records: Sequence[ControlRecord]) -> None:
-        """Control records are committed: who leads the quorum, who votes in it."""
-        ...
 
 
 class ControllerPort(Protocol):
@@ -69,8 +56,8 @@ class ControllerPort(Protocol):
         """Open the metadata log and begin to take part in the quorum."""
         ...
 
-    def add_listener(self, listener: MetadataListener) -> None:
-        """Have what is committed, from the start on, told to a listener."""
+    def register(self, listener: RaftListener) -> None:
+        """Have a listener follow the metadata log from the start on."""
         ...
 
     def receive(self, connection: Connection, frame: memoryview, respond: Respond, now_ms: int) -> None:

@@ -225,15 +225,14 @@ def build_node(
             log_manager.take_offline(path, identity.unreadable[path])
     except StorageError as error:
         raise NodeError(str(error)) from error
-    controller = ControllerServer(
-        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell, bound
-    )
 
     def end(error: OSError, now_ms: int) -> None:
         """Without its metadata log a node can decide nothing any more: it ends, at its next step."""
         timer.schedule(now_ms, partial(_raise, error))
 
-    controller.raft.on_storage_failure = end
+    controller = ControllerServer(
+        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, tell, end, bound
+    )
     broker = None
     if config.is_broker:
         broker = Broker(

@@ -28,7 +28,7 @@ copies it), and `revert` restores the values that records replaced while `undo` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, SNAPSHOT_HEADER, ControlRecord
@@ -70,10 +70,6 @@ _CONTROLLED_SHUTDOWN_CHANGES = {1: True, 0: None}
 # What stands in an undo entry for a key that the map did not have, and as the name of what is not one of the image's maps.
 _ABSENT = object()
 _ATTRIBUTE, _PARTITIONS, _PENDING_RECORD = "", "partitions", "pending record"
-_MAPS = (
-    *("topics", "topic_ids", "brokers", "controllers", "configs", "features", "client_quotas"),
-    *("acls", "scram_credentials", "delegation_tokens"),
-)
 
 
 class MetadataImage:
@@ -81,6 +77,12 @@ class MetadataImage:
 
     Topics are in `topics` by id and in `topic_ids` by name; the keys of all other maps are named in their types.
     """
+
+    # The attributes that are maps, which a frozen copy gets copies of.
+    _maps: ClassVar[tuple[str, ...]] = (
+        *("topics", "topic_ids", "brokers", "controllers", "configs", "features", "client_quotas"),
+        *("acls", "scram_credentials", "delegation_tokens"),
+    )
 
     def __init__(self) -> None:
         self.topics: dict[Uuid, Topic] = {}
@@ -111,7 +113,7 @@ class MetadataImage:
         """Return a copy that later changes of this image do not affect."""
         copy = type(self)()
         copy.__dict__.update(self.__dict__)
-        for name in _MAPS:
+        for name in self._maps:
             setattr(copy, name, dict(getattr(self, name)))
         if self.pending_records is not None:
             copy.pending_records = list(self.pending_records)

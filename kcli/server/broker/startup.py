@@ -17,15 +17,14 @@ A broker that is not ready NOT_READY_MS after its start logs what it waits for, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.control_records import ControlRecord
-from kcli.protocol.message import Message
 from kcli.server.broker.lifecycle import BrokerLifecycle
 from kcli.server.broker.metadata_publisher import MetadataPublisher
 from kcli.server.log_lines import WarningLine
+from kcli.server.raft.metadata_batches import MetadataBatch
+from kcli.server.raft.metadata_log import SnapshotId
 
 # How often the metadata is looked at until it is caught up with.
 CATCH_UP_CHECK_MS = 5
@@ -33,7 +32,7 @@ NOT_READY_MS = 10_000
 
 
 class BrokerStartup:
-    """The steps of one broker; a MetadataListener."""
+    """The steps of one broker; a RaftListener."""
 
     def __init__(self, broker: Any, node: Any) -> None:
         self._broker = broker
@@ -51,7 +50,7 @@ class BrokerStartup:
 
     def begin(self, now_ms: int) -> None:
         """Follow the metadata."""
-        self._node.controller.add_listener(self)
+        self._node.controller.register(self)
         self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
         self._begin_ms = now_ms
         self._broker.timer.schedule(now_ms + NOT_READY_MS, self._report_not_ready)
@@ -75,19 +74,22 @@ class BrokerStartup:
             return "the partitions that the metadata names are being made"
         return str(self._broker.lifecycle.awaited())
 
-    def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
-        """Apply what is committed."""
-        self.publisher.apply(records, last_offset, now_ms)
+    def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
+        """Do nothing: a node without peers loads a snapshot only at its start, when the image is empty."""
+
+    def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
+        """Apply a committed batch."""
+        for record in batch.control_records:
+            self._broker.image.apply_control(record)
+        self.publisher.apply(batch.records, batch.last_offset, now_ms)
         if not self._has_caught_up:
             self._broker.timer.schedule(now_ms, self._catch_up)
         if self._is_published:
             self._broker.lifecycle.metadata_changed(now_ms)
             self._broker.take_log_flushes(now_ms)
 
-    def handle_control(self, records: Sequence[ControlRecord]) -> None:
-        """Learn who leads the quorum, and who votes."""
-        for record in records:
-            self._broker.image.apply_control(record)
+    def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
+        """Do nothing: the leader is asked for when a request is sent to it."""
 
     def _catch_up(self, now_ms: int) -> None:
         """Go on when the metadata is caught up with; looked at after each commit, and now and then."""

@@ -145,7 +145,7 @@ def heartbeat(state: ControllerState, request: Message, info: ControllerRequestC
     """Decide a BrokerHeartbeat. Raises ApiError."""
     broker_id = request.broker_id
     broker = state.check_epoch(broker_id, request.broker_epoch)
-    registration_offset = state.registration_offsets.get(broker_id, broker.broker_epoch)
+    registration_offset = state.image.registration_offsets.get(broker_id, broker.broker_epoch)
     session = state.sessions.setdefault(broker_id, Session(info.now_ms))
     current = _step_of(broker)
     following = _next_step(state, broker, session, current, request, registration_offset)

@@ -27,7 +27,8 @@ from kcli.server.controller.features import (
 )
 from kcli.server.controller.formatting import FormatPlan, FormattingError
 from kcli.server.controller.scram_parser import ScramError, parse_scram
-from kcli.server.raft.voters import VoterAddress, VoterError, parse_dynamic_voters
+from kcli.server.raft.voter_set import VoterError, parse_dynamic_voters
+from kcli.state.metadata_values import Voter
 
 
 class FormatOptions(NamedTuple):
@@ -64,7 +65,6 @@ def plan_format(config: ServerConfig, options: FormatOptions, random_bytes: Call
         metadata_directory=config.metadata_log_dir,
         features=features,
         voters=voters,
-        controller_listener=config.controller_listener_names[0],
         more_records=records,
         ignore_formatted=options.ignore_formatted,
     )
@@ -81,10 +81,9 @@ def _asked_features(texts: Sequence[str]) -> dict[str, int]:
     return asked
 
 
-def _initial_voters(
-    config: ServerConfig, options: FormatOptions, random_bytes: Callable[[int], bytes]
-) -> list[VoterAddress] | None:
+def _initial_voters(config: ServerConfig, options: FormatOptions, random_bytes: Callable[[int], bytes]) -> list[Voter] | None:
     """The voters that a dynamic quorum begins with; None where this directory tells none."""
+    listener_name = config.controller_listener_names[0].upper()
     choices = (options.is_standalone, options.has_no_initial_controllers, options.initial_controllers is not None)
     if config.quorum_voters and any(choices):
         raise FormattingError(
@@ -92,7 +91,7 @@ def _initial_voters(
             "--no-initial-controllers out, or the key"
         )
     if options.initial_controllers is not None:
-        return parse_dynamic_voters(options.initial_controllers)
+        return parse_dynamic_voters(options.initial_controllers, listener_name)
     if options.is_standalone:
         if not config.is_controller:
             raise FormattingError("--standalone is for a controller; process.roles does not name that role")
@@ -100,7 +99,8 @@ def _initial_voters(
             names = ", ".join(config.controller_listener_names)
             raise FormattingError(f"listeners has none of controller.listener.names ({names}), where the voter would be")
         listener = config.advertised_controller_listeners[0]
-        return [VoterAddress(config.node_id, listener.host or "localhost", listener.port, random_uuid(random_bytes))]
+        address = (listener.host or "localhost", listener.port)
+        return [Voter(config.node_id, random_uuid(random_bytes), {listener_name: address})]
     if config.is_controller and not config.quorum_voters and not options.has_no_initial_controllers:
         raise FormattingError(
             "this controller has no controller.quorum.voters, so say who votes: --standalone, --initial-controllers "

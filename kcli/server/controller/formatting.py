@@ -26,8 +26,8 @@ from kcli.format.primitives import FormatError
 from kcli.log.disk import Disk
 from kcli.protocol.message import Message
 from kcli.server.controller.features import KRAFT_VERSION, initial_features
-from kcli.server.raft.metadata_batches import SnapshotBatches, bootstrap_records, voter_of_self
-from kcli.server.raft.voters import VoterAddress
+from kcli.server.raft.metadata_batches import SnapshotBatches, bootstrap_records
+from kcli.state.metadata_values import Voter
 
 _DAYS = ("Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed")  # from 1970-01-01 on
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -51,8 +51,7 @@ class FormatPlan(NamedTuple):
     directories: tuple[str, ...]
     metadata_directory: str
     features: dict[str, int]
-    voters: Sequence[VoterAddress] | None = None
-    controller_listener: str = "CONTROLLER"
+    voters: Sequence[Voter] | None = None
     more_records: Sequence[Message] = ()
     ignore_formatted: bool = False
 
@@ -100,7 +99,7 @@ def format_directory(
 
     `directories` are further, empty log directories. Raises FormattingError and OSError as format_directories does.
     """
-    voter = VoterAddress(node_id, controller_host, controller_port, random_uuid(random_bytes))
+    voter = Voter(node_id, random_uuid(random_bytes), {controller_listener.upper(): (controller_host, controller_port)})
     plan = FormatPlan(
         cluster_id=cluster_id if cluster_id is not None else str(random_uuid(random_bytes)),
         node_id=node_id,
@@ -108,7 +107,6 @@ def format_directory(
         metadata_directory=directory,
         features=initial_features({}, None, is_dynamic_quorum=True),
         voters=[voter],
-        controller_listener=controller_listener,
     )
     return format_directories(disk, plan, random_bytes, now_ms)[directory]
 
@@ -156,7 +154,7 @@ def _format_one(
     disk.write_file(f"{path}/{FileKind.BOOTSTRAP_CHECKPOINT}", _bootstrap_checkpoint(records, now_ms))
     directory_id = None
     if is_metadata and plan.voters is not None:
-        directory_id = next((voter.directory_id for voter in plan.voters if voter.node_id == plan.node_id), None)
+        directory_id = next((voter.directory_id for voter in plan.voters if voter.voter_id == plan.node_id), None)
         metadata = f"{path}/{METADATA_PARTITION}"
         disk.make_directory(metadata)
         disk.write_file(f"{metadata}/{metadata_snapshot_name(0, 0)}", _first_snapshot(plan, now_ms))
@@ -172,12 +170,8 @@ def _bootstrap_checkpoint(records: Sequence[Message], now_ms: int) -> bytes:
 
 def _first_snapshot(plan: FormatPlan, now_ms: int) -> bytes:
     """The snapshot at offset 0 that tells who votes."""
-    voters = [
-        voter_of_self(voter.node_id, voter.directory_id, plan.controller_listener, voter.host, voter.port)
-        for voter in plan.voters or ()
-    ]
     snapshot = SnapshotBatches(leader_epoch=0, now_ms=now_ms)
-    return snapshot.header(now_ms, plan.features[KRAFT_VERSION], voters) + snapshot.footer()
+    return snapshot.header(now_ms, plan.features[KRAFT_VERSION], plan.voters or ()) + snapshot.footer()
 
 
 def java_date(now_ms: int) -> str:

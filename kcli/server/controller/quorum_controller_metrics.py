@@ -1,10 +1,10 @@
-"""What a controller counts while it leads, for its metrics: elections by their kind, heartbeats missed, faults.
+"""What an active controller counts for its metrics: elections by their kind, expired sessions, records that do not fit.
 
 the new leader was      counts as
 ----------------------  --------------------------------------------------------------------------
 in the ISR              nothing
-eligible (KIP-966)      election_from_eligible
-none of both            unclean: records may be lost
+in the ELR (KIP-966)    election_from_eligible
+in neither              unclean: records may be lost
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kcli.state.metadata_image import MetadataImage
 
 
 class QuorumControllerMetrics:
-    """Plain integers since the start of the process."""
+    """Counters since the start of the process."""
 
     __slots__ = ("elections_from_eligible", "metadata_errors", "new_leaders", "timed_out_heartbeats", "unclean_elections")
 
@@ -26,7 +26,7 @@ class QuorumControllerMetrics:
         self.unclean_elections = 0
 
     def count_election(self, image: MetadataImage, record: Message) -> None:
-        """Look at a record that is about to be applied to `image`."""
+        """Count the election, if a record that is about to be applied to `image` makes one."""
         if record.STRUCT.name != "PartitionChangeRecord" or record.leader < 0:
             return
         topic = image.topics.get(record.topic_id)

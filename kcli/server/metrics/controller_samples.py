@@ -62,7 +62,7 @@ def _sample_topics(controller: ControllerServer, tell: Tell) -> None:
 
 
 def _sample_decisions(controller: ControllerServer, tell: Tell, now_ms: int) -> None:
-    raft, counts = controller.raft, controller.controller.counts
+    raft, counts = controller.raft, controller.controller.metrics
     tell("kafka_controller_kafkacontroller_activecontrollercount", raft.is_leader)
     tell("kafka_controller_kafkacontroller_newactivecontrollerscount", counts.new_leaders)
     tell("kafka_controller_kafkacontroller_timedoutbrokerheartbeatcount", counts.timed_out_heartbeats)

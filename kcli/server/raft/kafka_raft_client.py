@@ -1,23 +1,23 @@
-"""KRaft: one replica of the metadata quorum. It elects, appends, commits, and tells its listeners what is committed.
+"""KRaft: one replica of the metadata log. It takes part in elections, appends, commits, and delivers what is committed.
 
     step                what happens
     ------------------  ----------------------------------------------------------------------------------------------
-    start               the log is recovered; voters and kraft.version are read from its control records, election and
-                        vote from quorum-state. The only voter stands and wins at once, in the next epoch
-    a new epoch leads   quorum-state is written; LeaderChange is appended (of a dynamic quorum's first epoch with
-                        KRaftVersion and Voters, and with Voters again where this node's endpoints have changed)
-    append              records get their offsets, are written to the log, and a flush is asked for
-    upgrade             a static quorum becomes a dynamic one: KRaftVersion and Voters are appended, and this node goes by them
-                        at once; quorum-state has its new form from the next epoch on
-    flushed             the high watermark moves to the end of what was flushed: with one voter that is a majority
-    commit              listeners get the snapshot's batches, then the log's, in order, each once, in slices; when they have
-                        all of the epochs before, they hear who leads
-    snapshot            written in slices from records that are handed in, flushed, renamed; then old ones may go
+    start               the log is recovered; voters and kraft.version are read from its control records, epoch and vote
+                        from quorum-state. The only voter becomes a candidate and wins at once, in the next epoch
+    a new epoch leads   quorum-state is written; LeaderChange is appended (in the first epoch of a dynamic quorum with
+                        KRaftVersion and Voters, and with Voters again if the endpoints of this node have changed)
+    append              records get their offsets, are written to the log, and a flush is requested
+    upgrade             a static quorum becomes a dynamic one: KRaftVersion and Voters are appended and valid at once;
+                        quorum-state has its new version from the next epoch on
+    flushed             the high watermark moves to the end of what was flushed: one voter is a majority of one
+    commit              listeners get the batches of the snapshot, then those of the log, in order, each once, in time
+                        slices; when they have all earlier epochs, they are notified of the leader
+    snapshot            kcli.server.raft.snapshot_writer
 
-With more voters the same steps wait for peers: a candidate for votes, the high watermark for followers' fetches. Their
-requests (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot) are not served yet, so such a quorum stays without
-a leader here, and the controller refuses to start (kcli.server.raft.startable_quorum). A disk that fails a flush ends
-the leadership: what was written may be gone.
+With more voters the same steps wait for other nodes: a candidate for votes, the high watermark for fetches of followers. Their
+requests (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot) are not served yet, so such a quorum has no leader here,
+and the controller refuses to start (kcli.server.raft.startable_quorum). A failed flush ends the leadership, because what was
+written may be lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from kcli.log.file_cache import FileCache
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
 from kcli.server.log_lines import FailureLine
-from kcli.server.raft.commit_times import CommitTimes
 from kcli.server.raft.metadata_batches import (
     MetadataBatch,
     control_message,
@@ -40,24 +39,23 @@ from kcli.server.raft.metadata_batches import (
     encode_data_batch,
     encode_metadata_record,
     leader_change_message,
-    voters_message,
 )
 from kcli.server.raft.metadata_log import MetadataLog, MetadataLogConfig, SnapshotId
 from kcli.server.raft.quorum_state import QuorumState, QuorumStateStore, Role
-from kcli.server.raft.voter_set import BEFORE_THE_LOG, VoterHistory
+from kcli.server.raft.voter_set import BEFORE_THE_LOG, VoterSetHistory, voters_message
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import Voter
 
-# How many records are handed to the listeners in one go, about 5 ms of work.
+# The number of records that are delivered to the listeners in one time slice, about 5 ms of work.
 SLICE_RECORDS = 250
 
-_NOT_LEADING = "this node does not lead the metadata quorum"
+_NOT_LEADING = "this node is not the leader of the metadata quorum"
 
 FlushCallback = Callable[[OSError | None, int], None]
 
 
 class RaftConfig(NamedTuple):
-    """A replica of the quorum. `endpoints` are its controller listeners; `static_voters` is empty in a dynamic quorum."""
+    """The settings of a replica. `endpoints` are its controller listeners; `static_voters` is empty in a dynamic quorum."""
 
     node_id: int
     directory_id: Uuid
@@ -68,35 +66,63 @@ class RaftConfig(NamedTuple):
 
 
 class RaftListener(Protocol):
-    """Who follows the metadata log: a broker, or the controller."""
+    """A user of the metadata log: a broker, the controller, the generator of snapshots."""
 
     def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
-        """Forget everything: a snapshot begins. Its batches come next, each by `on_commit`."""
+        """Drop all state, because a snapshot replaces it.
+
+        Its batches are delivered next, each by `on_commit` with the offset before the snapshot's end; the last one has the
+        control record SnapshotFooter. At the start this precedes everything else. A node that falls behind the leader's log
+        gets a snapshot while it runs; a leader never does.
+        """
         ...
 
     def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
-        """A batch is committed."""
+        """Process a committed batch."""
         ...
 
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
-        """Somebody leads (or -1: nobody is known to), and all that was committed before its epoch has been handed over."""
+        """Learn the leader (-1 for none). What was committed before its epoch is delivered already."""
         ...
 
 
 class NotLeaderError(Exception):
-    """Only the leader appends."""
+    """An append on a node that is not the leader."""
+
+
+class CommitTimes:
+    """Average and maximum of the times in ms between the append of a batch and its delivery, since they were last taken."""
+
+    __slots__ = ("_batches", "_max_ms", "_sum_ms")
+
+    def __init__(self) -> None:
+        self._batches = self._sum_ms = self._max_ms = 0
+
+    def add(self, ms: int) -> None:
+        """Add the time of one batch."""
+        self._batches += 1
+        self._sum_ms += ms
+        self._max_ms = max(self._max_ms, ms)
+
+    def take(self) -> tuple[float, float] | None:
+        """Return the average and the maximum and reset them; None if nothing was committed."""
+        if not self._batches:
+            return None
+        found = self._sum_ms / self._batches, float(self._max_ms)
+        self._batches = self._sum_ms = self._max_ms = 0
+        return found
 
 
 def _kraft_version_records(level: int, voters: Iterable[Voter]) -> list[tuple[int, Message]]:
-    """The control records that tell a kraft.version above 0 and its voters."""
+    """Return the control records that state a kraft.version above 0 and its voters."""
     version = control_message("KRaftVersionRecord", kraft_version=level)
     return [(KRAFT_VERSION, version), (KRAFT_VOTERS, voters_message(voters))]
 
 
 class KafkaRaftClient:
-    """One replica. `flush(paths, callback(error, now_ms))` makes files durable; `tell` writes a line of the node's log.
+    """One replica. `flush(paths, callback(error, now_ms))` makes files durable; `report` writes a line to the node's log.
 
-    `on_storage_failure(error, now_ms)` is called once when the metadata log cannot be written any more.
+    `on_storage_failure(error, now_ms)` is called once if the metadata log cannot be written any more.
     """
 
     def __init__(
@@ -106,7 +132,8 @@ class KafkaRaftClient:
         files: FileCache,
         timer: Timer,
         flush: Callable[[tuple[str, ...], FlushCallback], object],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
+        on_storage_failure: Callable[[OSError, int], None],
     ) -> None:
         self.config = config
         self._disk = disk
@@ -114,39 +141,43 @@ class KafkaRaftClient:
         self._timer = timer
         self.wall = timer.wall
         self._flush = flush
-        self._tell = tell
-        self.listeners: list[RaftListener] = []
-        self.on_storage_failure: Callable[[OSError, int], None] = lambda error, now_ms: None
+        self._report = report
+        self._on_storage_failure = on_storage_failure
+        self._listeners: list[RaftListener] = []
         self.high_watermark = 0
         self.epoch_start_offset = 0
         self._delivered_offset = 0
         self._appended: deque[MetadataBatch] = deque()
         self._reader: Iterator[MetadataBatch] | None = None
         self._snapshot_reader: Iterator[MetadataBatch] | None = None
-        self._is_flushing = True  # until the first flush is asked for, all that is appended waits for it
-        self._told_epoch = -1
+        self._is_flushing = True  # until the first flush is requested, which takes all that is appended before it
+        self._reported_epoch = -1
         self._is_slice_scheduled = False
         self._has_failed = False
-        # What metrics tell of: when the last batch that the listeners have was appended, and how long commits took.
+        # For metrics: the timestamp of the last batch that was delivered, and the times of commits.
         self.delivered_timestamp_ms = -1
         self.commit_times = CommitTimes()
+
+    def register(self, listener: RaftListener) -> None:
+        """Add a listener, behind those that are registered, before `start`."""
+        self._listeners.append(listener)
 
     # ------------------------------------------------------------------------------------------------------- starting
 
     def start(self, now_ms: int) -> None:
-        """Open the log, take up where this node stopped, and lead where it is the only voter.
+        """Open the log and quorum-state, and become the leader if this node is the only voter.
 
-        Raises MetadataLogError for what cannot be read, OSError as the disk does.
+        Raises MetadataLogError for files that cannot be read, OSError as the disk does.
         """
         config = self.config
-        self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, self.wall.at(now_ms), self._tell)
-        self.history = VoterHistory(config.static_voters)
+        self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, self.wall.at(now_ms), self._report)
+        self.history = VoterSetHistory(config.static_voters)
         self._read_control_records()
         self._store = QuorumStateStore(self._disk, config.directory)
         stored_state = self._store.read()
         if stored_state is not None and stored_state.current_voters:
             self.history.recorded_voter_ids = stored_state.current_voters
-        self.history.take_recorded_voter(Voter(config.node_id, ZERO_UUID, dict(config.endpoints)))
+        self.history.use_recorded_voter(Voter(config.node_id, ZERO_UUID, dict(config.endpoints)))
         own = self.history.voters.get(config.node_id)
         is_voter = own is not None and (self.history.kraft_version == 0 or own.directory_id == config.directory_id)
         is_only_voter = is_voter and len(self.history.voters) == 1
@@ -154,23 +185,27 @@ class KafkaRaftClient:
         self.quorum.restore(stored_state, self.log.last_epoch)
         latest = self.log.latest_snapshot
         if latest is not None:
-            self._delivered_offset = latest.end_offset
-            self._snapshot_reader = self.log.read_snapshot(latest)
-            for listener in self.listeners:
-                listener.on_snapshot(latest, now_ms)
+            self._load_snapshot(latest, now_ms)
         if is_only_voter:
             if self.quorum.role is not Role.CANDIDATE:
                 self.quorum.become_candidate()
             self._become_leader(now_ms)
             self.deliver(now_ms)
-            # What listeners append at once, as a new cluster's first records, goes with the first flush.
+            # The records that listeners append at once, such as the first ones of a cluster, are part of the first flush.
             stored = self.quorum.stored(self.history.kraft_version, tuple(self.history.voters))
             paths = self._store.write(stored)
             self._is_flushing = False
             self._begin_flush(paths, self._publish_quorum_state)
 
+    def _load_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
+        """Have the listeners begin with a snapshot, which `deliver` then delivers."""
+        self._delivered_offset = snapshot.end_offset
+        self._snapshot_reader = self.log.read_snapshot(snapshot)
+        for listener in self._listeners:
+            listener.on_snapshot(snapshot, now_ms)
+
     def _read_control_records(self) -> None:
-        """Learn the voters from the latest snapshot and from the log."""
+        """Read the voters from the latest snapshot and from the log."""
         latest = self.log.latest_snapshot
         start_offset = 0
         if latest is not None:
@@ -186,7 +221,7 @@ class KafkaRaftClient:
 
     @property
     def leader_id(self) -> int:
-        """The node that leads, -1 where none is known."""
+        """The leader of the quorum, -1 if none is known."""
         return self.quorum.leader_id
 
     @property
@@ -196,13 +231,8 @@ class KafkaRaftClient:
 
     @property
     def is_leader(self) -> bool:
-        """True where this node leads."""
+        """True if this node is the leader."""
         return self.quorum.role is Role.LEADER
-
-    @property
-    def is_quiet(self) -> bool:
-        """True where everything in the log is committed and handed over."""
-        return self._delivered_offset == self.log.end_offset
 
     def _become_leader(self, now_ms: int) -> None:
         self.quorum.become_leader()
@@ -214,7 +244,7 @@ class KafkaRaftClient:
         self._flush(paths, lambda error, now_ms: self.storage_failed(error, now_ms) if error is not None else None)
 
     def _start_of_epoch(self) -> list[tuple[int, Message]]:
-        """The control records that a new leader begins its epoch with."""
+        """Return the control records that a new leader begins its epoch with."""
         voters = self.history.voters
         records = [(LEADER_CHANGE, leader_change_message(self.config.node_id, voters, [self.config.node_id]))]
         if self.history.kraft_version > 0:
@@ -228,9 +258,9 @@ class KafkaRaftClient:
         return records
 
     def upgrade_kraft_version(self, level: int, now_ms: int) -> list[ControlRecord]:
-        """Go up to a kraft.version -> the control records that were appended for it, none where the quorum has it already.
+        """Upgrade to a kraft.version; return the control records that were appended, none if the quorum has the level already.
 
-        They are committed as records are, see `append`, which raises the same errors.
+        They are committed as other records are. Raises NotLeaderError, and OSError as `append` does.
         """
         if level <= self.history.kraft_version:
             return []
@@ -257,10 +287,10 @@ class KafkaRaftClient:
         return named
 
     def append(self, records: Sequence[Message], now_ms: int, values: Sequence[bytes] | None = None) -> int:
-        """Append metadata records, all in one batch -> the offset of the last; `values` are they encoded, where that is done.
+        """Append metadata records as one batch and return the offset of the last; `values` are the records encoded.
 
-        They are committed when a later `on_commit` brings them. Raises NotLeaderError, EncodeError, AppendError, and
-        OSError as the disk does: then nothing of them counts, and the leadership is over.
+        They are committed when `on_commit` delivers them. Raises NotLeaderError, EncodeError and AppendError; OSError as the
+        disk does, which ends the leadership: the records are not committed.
         """
         if not self.is_leader or self._has_failed:
             raise NotLeaderError(_NOT_LEADING)
@@ -287,7 +317,7 @@ class KafkaRaftClient:
     # ------------------------------------------------------------------------------------------------------ committing
 
     def _begin_flush(self, more_paths: tuple[str, ...] = (), then: Callable[[], None] | None = None) -> None:
-        """Flush the log up to its present end, unless that is under way: then what came later goes next."""
+        """Flush the log up to its present end. During a flush nothing is done: the next one follows it."""
         if self._is_flushing:
             return
         self._is_flushing = True
@@ -308,14 +338,14 @@ class KafkaRaftClient:
         self.log.log.mark_flushed(end_offset)
         if self.log.end_offset > end_offset:
             self._begin_flush()
-        # With one voter what is on its disk is on a majority of them.
+        # The disk of the only voter is a majority.
         if self.is_leader and self.quorum.is_only_voter and end_offset > self.high_watermark:
             self.high_watermark = end_offset
             self.log.log.update_high_watermark(end_offset)
             self.deliver(now_ms)
 
     def storage_failed(self, error: OSError, now_ms: int) -> None:
-        """The disk refused the metadata log, or what belongs to it: this node stops leading. The first time counts."""
+        """Stop leading after a disk error on the metadata log or a file next to it. Only the first call has an effect."""
         if self._has_failed:
             return
         self._has_failed = True
@@ -323,24 +353,24 @@ class KafkaRaftClient:
             self.quorum.become_resigned()
         path, reason = self.config.directory, error.strerror or error
         text = f"{path}: the metadata log cannot be written: {reason}; this node stops leading"
-        self._tell(FailureLine(text, path=path, error=reason))
-        for listener in self.listeners:
+        self._report(FailureLine(text, path=path, error=reason))
+        for listener in self._listeners:
             listener.on_leader_change(self.leader_id, self.epoch, now_ms)
-        self.on_storage_failure(error, now_ms)
+        self._on_storage_failure(error, now_ms)
 
     def deliver(self, now_ms: int) -> None:
-        """Hand what is committed to the listeners, as much as fits into a slice; the rest follows by itself."""
+        """Deliver committed batches to the listeners for one time slice; the rest is scheduled."""
         left = SLICE_RECORDS
         while True:
             batch = self._next_snapshot_batch()
             if batch is None:
-                self._tell_leader(now_ms)
+                self._report_leader(now_ms)
                 if self._delivered_offset >= self.high_watermark:
                     return
                 batch = self._next_batch(now_ms)
                 self._delivered_offset = batch.last_offset + 1
                 self.delivered_timestamp_ms = batch.timestamp_ms
-            for listener in self.listeners:
+            for listener in self._listeners:
                 listener.on_commit(batch, now_ms)
             left -= len(batch.records) + 1
             if left <= 0:
@@ -360,12 +390,12 @@ class KafkaRaftClient:
         if batch is None:
             self._snapshot_reader = None
             return None
-        # All that a snapshot holds counts as written at the offset before its end.
+        # Everything in a snapshot has the offset before its end.
         last_offset = self._delivered_offset - 1
         return batch._replace(base_offset=last_offset, last_offset=last_offset)
 
     def _next_batch(self, now_ms: int) -> MetadataBatch:
-        """The batch at the offset where the listeners are; it is in memory where this node appended it."""
+        """Return the batch that is delivered next; those that this node appended are in memory."""
         if self._appended and self._appended[0].base_offset == self._delivered_offset:
             self._reader = None
             batch = self._appended.popleft()
@@ -376,14 +406,14 @@ class KafkaRaftClient:
             self._reader = self.log.read(self._delivered_offset, limit_offset)
         return next(self._reader)
 
-    def _tell_leader(self, now_ms: int) -> None:
-        if self._told_epoch < self.epoch and self._delivered_offset >= self.epoch_start_offset:
-            self._told_epoch = self.epoch
-            for listener in self.listeners:
+    def _report_leader(self, now_ms: int) -> None:
+        if self._reported_epoch < self.epoch and self._delivered_offset >= self.epoch_start_offset:
+            self._reported_epoch = self.epoch
+            for listener in self._listeners:
                 listener.on_leader_change(self.leader_id, self.epoch, now_ms)
 
     def close(self) -> None:
-        """Stop: close the log as a clean stop does."""
+        """Close the log, as a clean stop does."""
         if self.is_leader:
             self.quorum.become_resigned()
         self.log.close()

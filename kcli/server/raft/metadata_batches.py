@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import Buffer, CorruptRecordError
 from kcli.format.record_batch import (
     CODEC_MASK,
@@ -40,6 +39,7 @@ from kcli.protocol.control_records import (
 )
 from kcli.protocol.internal_records import CLUSTER_METADATA, encode_framed
 from kcli.protocol.message import Message
+from kcli.server.raft.voter_set import voters_message
 from kcli.state.metadata_values import Voter
 
 # How many bytes of records go into one batch of a snapshot, and how many records into one append of the log: Kafka's limits.
@@ -47,7 +47,6 @@ MAX_SNAPSHOT_BATCH_BYTES = 8 * 1024 * 1024
 MAX_RECORDS_PER_APPEND = 10_000
 # What a batch of the metadata log may inflate to; Kafka writes them uncompressed and of at most 8 MiB.
 MAX_METADATA_BATCH_BYTES = 64 * 1024 * 1024
-_LATEST_KRAFT_VERSION = 1
 
 
 class MetadataBatch(NamedTuple):
@@ -103,27 +102,6 @@ def _batch(records: bytes, count: int, base_offset: int, leader_epoch: int, now_
 def control_message(name: str, /, **fields: object) -> Message:
     """One of KRaft's control messages ("LeaderChangeMessage"). Raises KeyError for a name that is none."""
     return message_type("control_records", name).new(**fields)
-
-
-def voters_message(voters: Iterable[Voter]) -> Message:
-    """The VotersRecord of a set of voters."""
-    classes = message_type("control_records", "VotersRecord").classes
-    return control_message(
-        "VotersRecord",
-        voters=[
-            classes["Voter"](
-                voter_id=voter.voter_id,
-                voter_directory_id=voter.directory_id,
-                endpoints=[
-                    classes["Endpoint"](name=name, host=host, port=port) for name, (host, port) in voter.endpoints.items()
-                ],
-                kraft_version_feature=classes["KRaftVersionFeature"](
-                    min_supported_version=0, max_supported_version=_LATEST_KRAFT_VERSION
-                ),
-            )
-            for voter in voters
-        ],
-    )
 
 
 def leader_change_message(leader_id: int, voters: Iterable[int], granting: Iterable[int]) -> Message:
@@ -237,8 +215,3 @@ def bootstrap_records(features: dict[str, int]) -> list[Message]:
         for name in names
         if features[name] > 0 and name != "kraft.version"
     ]
-
-
-def voter_of_self(node_id: int, directory_id: Uuid, listener: str, host: str, port: int) -> Voter:
-    """A voter with one endpoint."""
-    return Voter(node_id, directory_id, {listener.upper(): (host, port)})

@@ -21,7 +21,7 @@ from kcli.server.controller.format_settings import FormatOptions, plan_format
 from kcli.server.controller.formatting import METADATA_PARTITION, FormattingError, format_directories, java_date
 from kcli.server.controller.scram_parser import ScramError, parse_scram
 from kcli.server.raft.metadata_log import read_snapshot_file
-from kcli.server.raft.voters import VoterError, parse_dynamic_voters
+from kcli.server.raft.voter_set import VoterError, parse_dynamic_voters
 from kcli.simulator.disk import SimulatedDisk
 from tests.server.raft.nodes import START_MS, formatted
 
@@ -160,7 +160,7 @@ def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
             "SCRAM credentials",
         ),
         ({}, FormatOptions(is_standalone=True, release="3.4"), "kraft.version=1 needs metadata.version"),
-        ({}, FormatOptions(initial_controllers="1@host:9093"), "is no voter"),
+        ({}, FormatOptions(initial_controllers="1@host:9093"), "is not a voter"),
     ],
 )
 def test_what_does_not_go_together_is_refused(properties: dict[str, str], options: FormatOptions, sentence: str) -> None:
@@ -189,14 +189,14 @@ def test_releases_and_features() -> None:
 
 def test_voters_are_read_as_kafka_reads_them() -> None:
     """IPv6 in brackets; what is none is quoted in the refusal."""
-    voters = parse_dynamic_voters(f"0@example.com:8082:{DIRECTORY_ID}, 2@[::1]:9094:{DIRECTORY_ID[::-1][:21]}A")
+    voters = parse_dynamic_voters(f"0@example.com:8082:{DIRECTORY_ID}, 2@[::1]:9094:{DIRECTORY_ID[::-1][:21]}A", "C")
     assert str(voters[0].directory_id) == DIRECTORY_ID
-    assert voters[1][:3] == (2, "::1", 9094)
+    assert (voters[1].voter_id, voters[1].endpoints) == (2, {"C": ("::1", 9094)})
     for text in ("", "a@b:1:" + DIRECTORY_ID, "1@:1:" + DIRECTORY_ID, "1@b:70000:" + DIRECTORY_ID, "1@b:1:short"):
         with pytest.raises(VoterError):
-            parse_dynamic_voters(text)
+            parse_dynamic_voters(text, "C")
     with pytest.raises(VoterError, match="two voters"):
-        parse_dynamic_voters(f"1@a:1:{DIRECTORY_ID},2@b:2:{DIRECTORY_ID}")
+        parse_dynamic_voters(f"1@a:1:{DIRECTORY_ID},2@b:2:{DIRECTORY_ID}", "C")
 
 
 def test_a_scram_credential_holds_the_keys_of_rfc_5802() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.server.controller.quorum_controller_metrics import QuorumControllerMetrics
-from kcli.server.raft.commit_times import CommitTimes
+from kcli.server.raft.kafka_raft_client import CommitTimes
 from kcli.server.raft.metadata_batches import new_record
 from kcli.state.metadata_image import MetadataImage
 

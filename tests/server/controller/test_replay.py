@@ -29,7 +29,11 @@ STEPS = 40
 
 
 def state_of(image: MetadataImage) -> dict[str, Any]:
-    return {name: value for name, value in vars(image).items() if name not in ("_own_topics", "snapshot_timestamp_ms")}
+    return {
+        name: value
+        for name, value in vars(image).items()
+        if name not in ("_own_topics", "snapshot_timestamp_ms", "registration_offsets")
+    }
 
 
 def apply(image: MetadataImage, batch: MetadataBatch) -> None:

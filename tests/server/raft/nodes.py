@@ -30,6 +30,7 @@ class Surroundings:
         self.flushes: list[tuple[tuple[str, ...], FlushCallback]] = []
         self.flush_count = 0
         self.lines: list[str] = []
+        self.storage_failures: list[OSError] = []
 
     def flush(self, paths: tuple[str, ...], callback: FlushCallback) -> None:
         self.flushes.append((paths, callback))
@@ -99,7 +100,20 @@ def raft_config(directory: Path, disk: LogDisk | None = None, **changes: object)
 
 def started_raft(directory: Path, around: Surroundings, *listeners: Follower, **changes: object) -> KafkaRaftClient:
     config = raft_config(directory, around.disk, **changes)
-    raft = KafkaRaftClient(config, around.disk, around.files, around.timer, around.flush, around.lines.append)
-    raft.listeners += listeners
+    raft = raft_client(config, around)
+    for listener in listeners:
+        raft.register(listener)
     raft.start(around.now_ms)
     return raft
+
+
+def raft_client(config: RaftConfig, around: Surroundings) -> KafkaRaftClient:
+    return KafkaRaftClient(
+        config,
+        around.disk,
+        around.files,
+        around.timer,
+        around.flush,
+        around.lines.append,
+        lambda error, now_ms: around.storage_failures.append(error),
+    )

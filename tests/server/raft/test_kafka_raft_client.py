@@ -11,12 +11,12 @@ import pytest
 
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE
-from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
+from kcli.server.raft.kafka_raft_client import NotLeaderError
 from kcli.server.raft.metadata_batches import new_record
 from kcli.server.raft.metadata_log import MetadataLogError
 from kcli.server.raft.startable_quorum import refusal
 from kcli.state.metadata_values import Voter
-from tests.server.raft.nodes import Follower, Surroundings, formatted, raft_config, started_raft
+from tests.server.raft.nodes import Follower, Surroundings, formatted, raft_client, raft_config, started_raft
 
 
 def no_op() -> list[object]:
@@ -71,12 +71,10 @@ def test_a_failing_flush_ends_the_leadership(tmp_path: Path) -> None:
     around, follower = Surroundings(), Follower()
     raft = started_raft(formatted(tmp_path / "data"), around, follower)
     around.run()
-    failures: list[OSError] = []
-    raft.on_storage_failure = lambda error, now_ms: failures.append(error)
     seen = len(follower.batches)
     raft.append(no_op(), around.now_ms)
     around.finish_flush(OSError(5, "Input/output error"))
-    assert (len(follower.batches), raft.is_leader, len(failures)) == (seen, False, 1)
+    assert (len(follower.batches), raft.is_leader, len(around.storage_failures)) == (seen, False, 1)
     assert follower.leaders[-1] == (-1, raft.epoch)
     assert "cannot be written" in around.lines[-1]
     with pytest.raises(NotLeaderError):
@@ -235,7 +233,6 @@ def test_a_log_without_the_snapshot_below_it_is_refused(tmp_path: Path) -> None:
     (metadata / "00000000000000000000-0000000000.checkpoint").unlink()
     (metadata / "00000000000000000005.log").write_bytes(b"")
     around = Surroundings()
-    config = raft_config(directory)
-    raft = KafkaRaftClient(config, around.disk, around.files, around.timer, around.flush, around.lines.append)
+    raft = raft_client(raft_config(directory), around)
     with pytest.raises(MetadataLogError, match="no snapshot of what lies below"):
         raft.start(around.now_ms)
