@@ -45,7 +45,7 @@ class SpeculativeState(Generic[_State, _Record]):
         self.state = state
         self._apply = apply
         self._undo: list[Any] = []  # of all records that are not committed
-        self._uncommitted: deque[tuple[int, int]] = deque()  # (offset, number of its undo entries)
+        self._uncommitted: deque[int] = deque()  # offset and number of undo entries of each record
 
     def append(self, record: _Record, offset: int) -> None:
         """Apply a record that this leader appended. Raises what the state raises, which is then as before."""
@@ -60,13 +60,14 @@ class SpeculativeState(Generic[_State, _Record]):
             del undo[before:]
             raise
         self.state.undo = None
-        self._uncommitted.append((offset, len(undo) - before))
+        self._uncommitted += (offset, len(undo) - before)
 
     def commit(self, last_offset: int) -> None:
         """Take the records up to this offset as committed."""
         uncommitted, count = self._uncommitted, 0
-        while uncommitted and uncommitted[0][0] <= last_offset:
-            count += uncommitted.popleft()[1]
+        while uncommitted and uncommitted[0] <= last_offset:
+            uncommitted.popleft()
+            count += uncommitted.popleft()
         del self._undo[:count]
 
     def roll_back(self) -> None:
