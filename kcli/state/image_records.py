@@ -47,7 +47,7 @@ _LOWEST_METADATA_VERSION = 7
 _UNKNOWN = re.compile(r"UNKNOWN\((-?\d+)\)")
 
 
-def register_broker_version(metadata_version: int) -> int:
+def _register_broker_version(metadata_version: int) -> int:
     """The version of RegisterBrokerRecord under a level of metadata.version."""
     steps = ((CORDONED_LOG_DIRS_SINCE, 4), (DIRECTORIES_SINCE, 3), (_MIGRATING_BROKERS_SINCE, 2))
     return next((version for since, version in steps if metadata_version >= since), 1)
@@ -119,7 +119,7 @@ def _feature_structs(record: str, struct: str, features: Mapping[str, VersionRan
 
 def broker_record(broker: BrokerRegistration, metadata_version: int) -> Message:
     """The RegisterBrokerRecord of a broker; what the metadata.version cannot carry is left out."""
-    version = register_broker_version(metadata_version)
+    version = _register_broker_version(metadata_version)
     record = _new(
         "RegisterBrokerRecord",
         schema_version=version,

@@ -32,34 +32,38 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.state.metadata_values import ConfigResource
 
 
-def incremental_alter_configs(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
-    """Decide an IncrementalAlterConfigs."""
+class ConfigurationControlManager:
+    """Changes of configurations."""
 
-    def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
-        operations = [Operation(config.name, config.config_operation, config.value) for config in configs]
-        if _is_judged_here(state, resource):
-            preprocess(resource, operations, state.image, state.dynamic)
-        return decide(resource, operations, state.image, state.dynamic.current)
+    def __init__(self, state: ControllerState) -> None:
+        self._state = state
 
-    return _alter(INCREMENTAL_ALTER_CONFIGS, request, alter)
+    def incremental_alter_configs(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
+        """Decide an IncrementalAlterConfigs."""
 
+        def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
+            operations = [Operation(config.name, config.config_operation, config.value) for config in configs]
+            if self._is_judged_here(resource):
+                preprocess(resource, operations, self._state.image, self._state.dynamic)
+            return decide(resource, operations, self._state.image, self._state.dynamic.current)
 
-def alter_configs(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
-    """Decide an AlterConfigs, which replaces all of a resource's configurations."""
+        return _alter(INCREMENTAL_ALTER_CONFIGS, request, alter)
 
-    def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
-        values = {config.name: config.value for config in configs}
-        if _is_judged_here(state, resource):
-            preprocess_replacement(resource, values, state.dynamic)
-        return decide_replacement(resource, values, state.image, state.dynamic.current)
+    def alter_configs(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
+        """Decide an AlterConfigs, which replaces all of a resource's configurations."""
 
-    return _alter(ALTER_CONFIGS, request, alter)
+        def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
+            values = {config.name: config.value for config in configs}
+            if self._is_judged_here(resource):
+                preprocess_replacement(resource, values, self._state.dynamic)
+            return decide_replacement(resource, values, self._state.image, self._state.dynamic.current)
 
+        return _alter(ALTER_CONFIGS, request, alter)
 
-def _is_judged_here(state: ControllerState, resource: ConfigResource) -> bool:
-    if resource.type != "BROKER" or resource.name in ("", str(state.node_id)):
-        return True
-    return not (resource.name.isdecimal() and int(resource.name) in state.image.brokers)
+    def _is_judged_here(self, resource: ConfigResource) -> bool:
+        if resource.type != "BROKER" or resource.name in ("", str(self._state.node_id)):
+            return True
+        return not (resource.name.isdecimal() and int(resource.name) in self._state.image.brokers)
 
 
 def _alter(key: int, request: Message, alter: Callable[[ConfigResource, list[Message]], list[Message]]) -> ControllerResult:

@@ -6,7 +6,7 @@
     DescribeQuorum, ListPartition-
     Reassignments
     DescribeConfigs                      this module, from this node's configuration and the image, in time slices
-    all in _HANDLERS                     the quorum controller, once their records are committed
+    all in DECIDED                       the quorum controller, once their records are committed
     any other                            not served: MessageError, which closes the connection
 
 ApiVersions and DescribeCluster on a controller's listener differ from a broker's: the finalized features have the offset of the
@@ -15,42 +15,26 @@ high watermark as their epoch, and the nodes are the registered controllers; bro
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from functools import cache
 from itertools import islice
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
-    ALLOCATE_PRODUCER_IDS,
-    ALTER_CONFIGS,
-    ALTER_PARTITION,
-    ALTER_PARTITION_REASSIGNMENTS,
     API_KEYS,
     API_VERSIONS,
-    ASSIGN_REPLICAS_TO_DIRS,
-    BROKER_HEARTBEAT,
-    BROKER_REGISTRATION,
-    CONTROLLER_REGISTRATION,
-    CREATE_PARTITIONS,
-    CREATE_TOPICS,
-    DELETE_TOPICS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
-    ELECT_LEADERS,
-    INCREMENTAL_ALTER_CONFIGS,
     LIST_PARTITION_REASSIGNMENTS,
-    UNREGISTER_BROKER,
-    UPDATE_FEATURES,
 )
 from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
+from kcli.server.controller.control_managers import DECIDED
 from kcli.server.controller.controller_result import ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import KRAFT_VERSION, supported_features
-from kcli.server.controller.quorum_controller import Handler, QuorumController
+from kcli.server.controller.quorum_controller import QuorumController
 from kcli.server.events import Connection
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import FailureLine
@@ -61,39 +45,13 @@ from kcli.state.metadata_image import MetadataImage
 
 Respond = Callable[[bytes | None], None]
 
-# API -> (module of this package, function). A module is imported with the first request for it: all of them take 18 ms.
-_HANDLERS = {
-    BROKER_REGISTRATION: ("cluster_control_manager", "register_broker"),
-    BROKER_HEARTBEAT: ("cluster_control_manager", "heartbeat"),
-    UNREGISTER_BROKER: ("cluster_control_manager", "unregister_broker"),
-    CONTROLLER_REGISTRATION: ("cluster_control_manager", "register_controller"),
-    CREATE_TOPICS: ("replication_control_manager", "create_topics"),
-    CREATE_PARTITIONS: ("replication_control_manager", "create_partitions"),
-    DELETE_TOPICS: ("replication_control_manager", "delete_topics"),
-    ALLOCATE_PRODUCER_IDS: ("producer_id_control_manager", "allocate_producer_ids"),
-    ALTER_PARTITION: ("partition_control_manager", "alter_partition"),
-    ELECT_LEADERS: ("partition_control_manager", "elect_leaders"),
-    ASSIGN_REPLICAS_TO_DIRS: ("partition_control_manager", "assign_replicas_to_dirs"),
-    ALTER_PARTITION_REASSIGNMENTS: ("reassignments", "alter_partition_reassignments"),
-    UPDATE_FEATURES: ("feature_control_manager", "update_features"),
-    ALTER_CONFIGS: ("configuration_control_manager", "alter_configs"),
-    INCREMENTAL_ALTER_CONFIGS: ("configuration_control_manager", "incremental_alter_configs"),
-}
-_DESCRIBING = (API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS)
-SERVED = frozenset((*_DESCRIBING, *_HANDLERS))
+_DESCRIBED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS))
+SERVED = _DESCRIBED | DECIDED
 # The number of configurations that are described in one time slice, about 3 ms of work.
 SLICE_CONFIGS = 100
 _CONTROLLER_ENDPOINTS = 2  # the endpoint type of a DescribeCluster request
 _FEATURES_SINCE = 3
 _FEATURES_FROM_ZERO_SINCE = 4
-
-
-@cache
-def load_handler(key: int) -> Handler:
-    """Return the handler of an API. Raises KeyError if it has none."""
-    module, function = _HANDLERS[key]
-    handler: Handler = getattr(importlib.import_module(f"kcli.server.controller.{module}"), function)
-    return handler
 
 
 class ControllerApis:
@@ -142,7 +100,7 @@ class ControllerApis:
 
             answer(describe_quorum(request, self._raft, now_ms))
         elif key == LIST_PARTITION_REASSIGNMENTS:
-            from kcli.server.controller.reassignments import list_partition_reassignments
+            from kcli.server.controller.partition_control_manager import list_partition_reassignments
 
             answer(list_partition_reassignments(request, self._state.image))
         elif key == DESCRIBE_CLUSTER:

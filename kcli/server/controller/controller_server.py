@@ -22,7 +22,8 @@ from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.activation import activation_records
-from kcli.server.controller.controller_apis import ControllerApis, Respond, load_handler
+from kcli.server.controller.control_managers import ControlManagers
+from kcli.server.controller.controller_apis import ControllerApis, Respond
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.controller.formatting import METADATA_PARTITION
@@ -68,7 +69,9 @@ class ControllerServer:
         self.raft = KafkaRaftClient(raft_settings, disk, files, timer, flushes.flush, report, on_storage_failure)
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, report), lambda: self.raft.next_offset)
         times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
-        self.controller = QuorumController(self.raft, self.state, load_handler, timer, times, self._first_records, report)
+        self.controller = QuorumController(
+            self.raft, self.state, ControlManagers(self.state), timer, times, self._first_records, report
+        )
         snapshot_times = SnapshotTimes(
             config.get_int("metadata.log.max.record.bytes.between.snapshots"),
             config.get_int("metadata.log.max.snapshot.interval.ms"),

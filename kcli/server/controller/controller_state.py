@@ -13,7 +13,7 @@ not in the log: a new leader gives every broker that is not fenced a whole sessi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
@@ -32,6 +32,7 @@ from kcli.state.metadata_values import (
     DIRECTORY_LOST,
     DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
+    NO_LEADER,
     BrokerRegistration,
     ConfigResource,
     Partition,
@@ -272,3 +273,49 @@ class ControllerState:
             default_directory=self.default_directory,
             election=election,
         )
+
+    def leader_and_isr_records(
+        self,
+        touched: Callable[[Partition], bool],
+        *,
+        removed: int = NO_LEADER,
+        added: int = NO_LEADER,
+        unclean: int = NO_LEADER,
+    ) -> Iterator[Message]:
+        """Yield the changes of the partitions for which `touched` is true, about 20 us each.
+
+        Broker `removed` leaves the ISR, `added` may lead although it is not active yet, `unclean` has lost unflushed records.
+        """
+
+        def may_lead(broker_id: int) -> bool:
+            return broker_id not in (removed, unclean) and (broker_id == added or self.is_active(broker_id))
+
+        for topic, index, partition in self.partitions():
+            if touched(partition):
+                change = self.change(topic, index, may_lead=may_lead)
+                change.target_isr = [replica for replica in partition.isr if replica not in (removed, unclean)]
+                change.unclean_replicas = () if unclean == NO_LEADER else (unclean,)
+                record = change.record()
+                if record is not None:
+                    yield record
+
+    def check_assignment(self, index: int, replicas: Sequence[int], expected: int | None, *, is_new: bool = True) -> None:
+        """Check the replicas assigned to a partition; `expected` is their number in other partitions. Raises ApiError.
+
+        A new partition needs an active broker as its leader. A reassignment to brokers that are all fenced is accepted and
+        carried out when they are back, as in Kafka (ReplicationControlManager.changePartitionReassignment).
+        """
+        fault = None
+        unknown = [broker_id for broker_id in replicas if broker_id not in self.image.brokers]
+        if not replicas:
+            fault = "has no replicas"
+        elif len(set(replicas)) != len(replicas):
+            fault = "is assigned to a broker twice"
+        elif unknown:
+            fault = f"is assigned to broker {unknown[0]}, which is not registered"
+        elif expected is not None and len(replicas) != expected:
+            fault = f"has {len(replicas)} replica(s), but other partitions of the topic have {expected}"
+        elif is_new and not any(map(self.is_active, replicas)):
+            fault = "is assigned only to brokers that are fenced or shutting down"
+        if fault is not None:
+            raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, f"partition {index} {fault}")

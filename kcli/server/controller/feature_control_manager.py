@@ -42,67 +42,71 @@ _CHANGED_METADATA = frozenset((7, 8, 11, 13, 14, 15, 17, 23, 30))
 _RESULTS_UNTIL = 1
 
 
-def update_features(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
-    """Decide an UpdateFeatures. Raises ApiError where one of the updates cannot be."""
-    api = API_KEYS[UPDATE_FEATURES]
-    updates = {update.feature: update.max_version_level for update in request.feature_updates}
-    proposed = {METADATA_VERSION: state.metadata_version, **state.image.features, **updates}
-    records: list[Message] = []
-    for update in request.feature_updates:
-        upgrade_type = update.upgrade_type
-        if info.version == 0:
-            upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
-        records += _update(state, update.feature, update.max_version_level, upgrade_type, proposed)
-    if ELIGIBLE_LEADER_REPLICAS_VERSION in updates and updates[ELIGIBLE_LEADER_REPLICAS_VERSION] > 0:
-        records += elr_safety_records(state.image, state.dynamic.current)
-    result = api.response.classes["UpdatableFeatureResult"]
-    results = [result(feature=name, error_message=None) for name in updates] if info.version <= _RESULTS_UNTIL else []
-    response = api.response.new(error_message=None, results=results)
-    if request.validate_only:
-        return ControllerResult([], response)
-    return ControllerResult(records, response, updates.get(KRAFT_VERSION))
+class FeatureControlManager:
+    """Changes of the cluster's features."""
+
+    def __init__(self, state: ControllerState) -> None:
+        self._state = state
+
+    def update_features(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
+        """Decide an UpdateFeatures. Raises ApiError where one of the updates cannot be."""
+        api = API_KEYS[UPDATE_FEATURES]
+        updates = {update.feature: update.max_version_level for update in request.feature_updates}
+        proposed = {METADATA_VERSION: self._state.metadata_version, **self._state.image.features, **updates}
+        records: list[Message] = []
+        for update in request.feature_updates:
+            upgrade_type = update.upgrade_type
+            if info.version == 0:
+                upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+            records += self._update(update.feature, update.max_version_level, upgrade_type, proposed)
+        if ELIGIBLE_LEADER_REPLICAS_VERSION in updates and updates[ELIGIBLE_LEADER_REPLICAS_VERSION] > 0:
+            records += elr_safety_records(self._state.image, self._state.dynamic.current)
+        result = api.response.classes["UpdatableFeatureResult"]
+        results = [result(feature=name, error_message=None) for name in updates] if info.version <= _RESULTS_UNTIL else []
+        response = api.response.new(error_message=None, results=results)
+        if request.validate_only:
+            return ControllerResult([], response)
+        return ControllerResult(records, response, updates.get(KRAFT_VERSION))
+
+    def _update(self, name: str, level: int, upgrade_type: int, proposed: Mapping[str, int]) -> list[Message]:
+        """One feature's records. Raises ApiError."""
+        current = self._state.image.kraft_version if name == KRAFT_VERSION else self._state.image.features.get(name, 0)
+        if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+            raise _refused(f"{name}: {upgrade_type} is no way to update: 1 is upgrade, 2 safe and 3 unsafe downgrade")
+        try:
+            check_level(name, level)
+            check_dependencies(name, level, proposed[METADATA_VERSION])
+            if name == METADATA_VERSION:
+                for other, other_level in proposed.items():
+                    check_dependencies(other, other_level, level)
+        except FeatureError as error:
+            raise _refused(str(error)) from None
+        self._check_nodes(name, level)
+        if level < current and upgrade_type == UPGRADE:
+            raise _refused(f"{name} is {current}; to go down to {level} a downgrade must be asked for")
+        if level > current and upgrade_type != UPGRADE:
+            raise _refused(f"{name} is {current}; {level} is no downgrade")
+        if name == KRAFT_VERSION:
+            if level < current:
+                raise _refused(f"{name} is {current} and cannot go down: the voters that the log names would be lost")
+            return []
+        if name == METADATA_VERSION and level < current:
+            lost = [changed for changed in range(level + 1, current + 1) if changed in _CHANGED_METADATA]
+            if lost:
+                names = f"{metadata_version_name(current)} to {metadata_version_name(level)}"
+                raise _refused(f"from metadata.version {names} metadata may be lost, so it is not done")
+        return [new_record("FeatureLevelRecord", name=name, feature_level=level)]
+
+    def _check_nodes(self, name: str, level: int) -> None:
+        """Every node that is registered must support the level."""
+        nodes = [(f"broker {node.broker_id}", node.features) for node in self._state.image.brokers.values()]
+        nodes += [(f"controller {node.controller_id}", node.features) for node in self._state.image.controllers.values()]
+        for who, features in nodes:
+            supported = features.get(name)
+            lowest, highest = (0, 0) if supported is None else supported
+            if level and not lowest <= level <= highest:
+                raise _refused(f"{name}={level} is not supported by {who}, which has the levels {lowest} to {highest}")
 
 
 def _refused(text: str) -> ApiError:
     return ApiError(error_codes.INVALID_UPDATE_VERSION, text)
-
-
-def _update(state: ControllerState, name: str, level: int, upgrade_type: int, proposed: Mapping[str, int]) -> list[Message]:
-    """One feature's records. Raises ApiError."""
-    current = state.image.kraft_version if name == KRAFT_VERSION else state.image.features.get(name, 0)
-    if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise _refused(f"{name}: {upgrade_type} is no way to update: 1 is upgrade, 2 safe and 3 unsafe downgrade")
-    try:
-        check_level(name, level)
-        check_dependencies(name, level, proposed[METADATA_VERSION])
-        if name == METADATA_VERSION:
-            for other, other_level in proposed.items():
-                check_dependencies(other, other_level, level)
-    except FeatureError as error:
-        raise _refused(str(error)) from None
-    _check_nodes(state, name, level)
-    if level < current and upgrade_type == UPGRADE:
-        raise _refused(f"{name} is {current}; to go down to {level} a downgrade must be asked for")
-    if level > current and upgrade_type != UPGRADE:
-        raise _refused(f"{name} is {current}; {level} is no downgrade")
-    if name == KRAFT_VERSION:
-        if level < current:
-            raise _refused(f"{name} is {current} and cannot go down: the voters that the log names would be lost")
-        return []
-    if name == METADATA_VERSION and level < current:
-        lost = [changed for changed in range(level + 1, current + 1) if changed in _CHANGED_METADATA]
-        if lost:
-            names = f"{metadata_version_name(current)} to {metadata_version_name(level)}"
-            raise _refused(f"from metadata.version {names} metadata may be lost, so it is not done")
-    return [new_record("FeatureLevelRecord", name=name, feature_level=level)]
-
-
-def _check_nodes(state: ControllerState, name: str, level: int) -> None:
-    """Every node that is registered must support the level."""
-    nodes = [(f"broker {node.broker_id}", node.features) for node in state.image.brokers.values()]
-    nodes += [(f"controller {node.controller_id}", node.features) for node in state.image.controllers.values()]
-    for who, features in nodes:
-        supported = features.get(name)
-        lowest, highest = (0, 0) if supported is None else supported
-        if level and not lowest <= level <= highest:
-            raise _refused(f"{name}={level} is not supported by {who}, which has the levels {lowest} to {highest}")

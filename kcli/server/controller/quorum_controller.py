@@ -32,8 +32,8 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
 from kcli.protocol.message import Message
 from kcli.server.controller.activation import check_features
-from kcli.server.controller.cluster_control_manager import expired_brokers, fence_records
-from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
+from kcli.server.controller.control_managers import ControlManagers
+from kcli.server.controller.controller_result import ApiError, ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
 from kcli.server.controller.quorum_controller_metrics import QuorumControllerMetrics
@@ -54,7 +54,6 @@ _MAY_BE_SPLIT = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BRO
 # The number of records that are made and encoded in one time slice, about 3 ms of work.
 SLICE_RECORDS = 100
 _DONE = object()
-Handler = Callable[[ControllerState, Message, ControllerRequestContext], ControllerResult]
 Respond = Callable[[Message], None]
 
 
@@ -71,7 +70,7 @@ class QuorumController:
         self,
         raft: KafkaRaftClient,
         state: ControllerState,
-        handler_of: Callable[[int], Handler],
+        managers: ControlManagers,
         timer: Timer,
         times: ControllerTimes,
         first_records: Callable[[], Iterable[list[Message]]],
@@ -79,7 +78,7 @@ class QuorumController:
     ) -> None:
         self._raft = raft
         self.state = state
-        self._handler_of = handler_of
+        self._managers = managers
         self._timer = timer
         self._times = times
         self._first_records = first_records
@@ -183,7 +182,7 @@ class QuorumController:
             refuse(error_codes.NOT_CONTROLLER, "this node is not the active controller")
             return
         try:
-            result = self._handler_of(api_key)(self.state, request, context)
+            result = self._managers.handler_of(api_key)(request, context)
             if result.kraft_version:
                 self._upgrade(result.kraft_version, context.now_ms)
             may_be_split = api_key in _MAY_BE_SPLIT
@@ -294,11 +293,12 @@ class QuorumController:
         # broker be fenced in the middle of a decision.
         is_idle = not self._is_deciding and not self._queue
         if now_ms - self._check_due_ms < self._check_interval_ms and is_idle:
-            for broker in expired_brokers(self.state, now_ms):
+            for broker in self._managers.cluster.expired_brokers(now_ms):
                 self.metrics.timed_out_heartbeats += 1
                 text = f"broker {broker.broker_id} sent no heartbeat for {self.state.session_timeout_ms} ms and is fenced"
                 self._report(WarningLine(text, broker=broker.broker_id))
-                self._enqueue(partial(self._append_unasked, fence_records(self.state, broker)), now_ms)
+                records = self._managers.cluster.fence_records(broker)
+                self._enqueue(partial(self._append_unasked, records), now_ms)
         self._schedule_session_check(now_ms)
 
     def _schedule_session_check(self, now_ms: int) -> None:

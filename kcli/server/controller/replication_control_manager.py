@@ -50,210 +50,280 @@ _TOPIC_RESOURCE = 2
 _CONFIGS_SINCE = 5
 
 
-def create_topics(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
-    """Decide a CreateTopics. Raises ApiError for a request that is refused as a whole."""
-    _check_total(state, request)
-    api = API_KEYS[CREATE_TOPICS]
-    names = [topic.name for topic in request.topics]
-    twice = _named_twice(names)
-    colliding = _colliding_names(state, names)
-    records: list[Iterable[Message]] = []
-    results = []
-    for topic in request.topics:
-        if topic.name in twice:
-            continue
-        try:
-            made, result = _create_topic(state, topic, colliding, info.version)
-            records.append(made)
-        except ApiError as error:
-            result = api.response.classes["CreatableTopicResult"](
-                name=topic.name, error_code=error.code, error_message=error.message
+class ReplicationControlManager:
+    """Creation, growth and deletion of topics; for existing partitions see PartitionControlManager."""
+
+    def __init__(self, state: ControllerState) -> None:
+        self._state = state
+
+    def create_topics(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
+        """Decide a CreateTopics. Raises ApiError for a request that is refused as a whole."""
+        self._check_total(request)
+        api = API_KEYS[CREATE_TOPICS]
+        names = [topic.name for topic in request.topics]
+        twice = _named_twice(names)
+        colliding = self._colliding_names(names)
+        records: list[Iterable[Message]] = []
+        results = []
+        for topic in request.topics:
+            if topic.name in twice:
+                continue
+            try:
+                made, result = self._create_topic(topic, colliding, info.version)
+                records.append(made)
+            except ApiError as error:
+                result = api.response.classes["CreatableTopicResult"](
+                    name=topic.name, error_code=error.code, error_message=error.message
+                )
+            results.append(result)
+        for name in dict.fromkeys(name for name in names if name in twice):
+            code, text = error_codes.INVALID_REQUEST, "the request names this topic twice"
+            results.append(api.response.classes["CreatableTopicResult"](name=name, error_code=code, error_message=text))
+        return ControllerResult(() if request.validate_only else chain.from_iterable(records), api.response.new(topics=results))
+
+    def _check_total(self, request: Message) -> None:
+        total = 0
+        for topic in request.topics:
+            default = int(self._state.setting("num.partitions"))
+            total += len(topic.assignments) or (default if topic.num_partitions == _DEFAULT else max(topic.num_partitions, 0))
+        if total > MAX_RECORDS_PER_USER_OP:
+            text = (
+                f"the request makes {total} partitions; {MAX_RECORDS_PER_USER_OP} can be made at once, so make them by several"
             )
-        results.append(result)
-    for name in dict.fromkeys(name for name in names if name in twice):
-        code, text = error_codes.INVALID_REQUEST, "the request names this topic twice"
-        results.append(api.response.classes["CreatableTopicResult"](name=name, error_code=code, error_message=text))
-    return ControllerResult(() if request.validate_only else chain.from_iterable(records), api.response.new(topics=results))
+            raise ApiError(error_codes.POLICY_VIOLATION, text)
+
+    def _colliding_names(self, names: Sequence[str]) -> dict[str, str]:
+        """For each name that collides with a topic that there is, that topic."""
+        if not any("." in name or "_" in name for name in names):
+            return {}
+        found = {}
+        written = {metric_name(name): name for name in names}
+        for existing in self._state.image.topic_ids:
+            name = written.get(metric_name(existing))
+            if name is not None and name != existing and colliding_topic(name, (existing,)):
+                found[name] = existing
+        return found
+
+    def _create_topic(self, topic: Message, colliding: dict[str, str], version: int) -> tuple[Iterator[Message], Message]:
+        """One new topic -> (its records, made when they are drawn, and its result). Raises ApiError."""
+        if topic.name == METADATA_TOPIC:
+            raise ApiError(error_codes.INVALID_REQUEST, f"{METADATA_TOPIC} is the quorum's own and cannot be made")
+        fault = topic_name_fault(topic.name)
+        if fault is None and topic.name in colliding:
+            fault = f"the topic name {topic.name!r} collides with {colliding[topic.name]!r}: metrics write '.' as '_'"
+        if fault is not None:
+            raise ApiError(error_codes.INVALID_TOPIC_EXCEPTION, fault)
+        if topic.name in self._state.image.topic_ids:
+            raise ApiError(error_codes.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
+        configs = self._new_configs(topic)
+        assignments = self._manual(topic) if topic.assignments else self._placed(topic)
+        self._check_active(assignments)
+        made = Topic(topic.name, random_uuid(self._state.rng.randbytes))
+        described = self._described(configs) if version >= _CONFIGS_SINCE else []
+        result = _result(topic.name, made.topic_id, assignments, described)
+        return chain(_topic_records(made, configs), self._partition_records(made, 0, assignments)), result
+
+    def _partition_records(self, topic: Topic, first_index: int, assignments: list[list[int]]) -> Iterator[Message]:
+        """The records of new partitions, whose replicas were checked: some 12 us each."""
+        for index, replicas in enumerate(assignments, first_index):
+            yield partition_record(topic, index, self._new_partition(replicas), self._state.metadata_version)
+
+    def _new_configs(self, topic: Message) -> dict[str, str]:
+        """The configs that a new topic states. Raises ApiError."""
+        configs = {}
+        for config in topic.configs:
+            if config.value is None:
+                raise ApiError(error_codes.INVALID_CONFIG, f"{config.name} of topic {topic.name!r} has no value; leave it out")
+            configs[config.name] = config.value
+        try:
+            check_topic_config(self._state.dynamic, configs)
+        except ConfigRequestError as error:
+            raise ApiError(error.code, str(error)) from None
+        return configs
+
+    def _manual(self, topic: Message) -> list[list[int]]:
+        """The replicas of each partition by the request's own assignment. Raises ApiError."""
+        if topic.replication_factor != _DEFAULT or topic.num_partitions != _DEFAULT:
+            text = "a request that assigns replicas itself has -1 for both the partitions and the replication factor"
+            raise ApiError(error_codes.INVALID_REQUEST, text)
+        assignments: dict[int, list[int]] = {}
+        for assignment in topic.assignments:
+            index = assignment.partition_index
+            if index in assignments:
+                raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, f"partition {index} is assigned twice")
+            expected = len(next(iter(assignments.values()))) if assignments else None
+            self._state.check_assignment(index, assignment.broker_ids, expected)
+            assignments[index] = list(assignment.broker_ids)
+        missing = next((index for index in range(len(assignments)) if index not in assignments), None)
+        if missing is not None:
+            text = f"partition {missing} is not assigned; partitions count from 0 without a gap"
+            raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
+        return [assignments[index] for index in range(len(assignments))]
+
+    def _placed(self, topic: Message) -> list[list[int]]:
+        """The replicas of each partition as the controller places them. Raises ApiError."""
+        if topic.replication_factor < _DEFAULT or topic.replication_factor == 0:
+            text = f"the replication factor is {topic.replication_factor}; it is 1 or more, or -1 for the default"
+            raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
+        if topic.num_partitions < _DEFAULT or topic.num_partitions == 0:
+            text = f"the number of partitions is {topic.num_partitions}; it is 1 or more, or -1 for the default"
+            raise ApiError(error_codes.INVALID_PARTITIONS, text)
+        partitions, replication_factor = topic.num_partitions, topic.replication_factor
+        if partitions == _DEFAULT:
+            partitions = int(self._state.setting("num.partitions"))
+        if replication_factor == _DEFAULT:
+            replication_factor = int(self._state.setting("default.replication.factor"))
+        return place_replicas(self.usable_brokers(), partitions, replication_factor, self._state.rng)
+
+    def usable_brokers(self) -> list[UsableBroker]:
+        """The brokers that new replicas may go to."""
+        return [
+            UsableBroker(broker.broker_id, broker.rack or "", broker.is_fenced)
+            for broker in sorted(self._state.image.brokers.values(), key=lambda broker: broker.broker_id)
+            if not broker.is_in_controlled_shutdown
+            and not (broker.log_dirs and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ()))
+        ]
+
+    def _check_active(self, assignments: Iterable[Sequence[int]]) -> None:
+        """Raises ApiError for a partition that has no active replica to begin with."""
+        active = set(filter(self._state.is_active, self._state.image.brokers))
+        if any(map(active.isdisjoint, assignments)):
+            text = "all brokers that a partition would lie on are fenced or shutting down; try again when one is back"
+            raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
+
+    def _new_partition(self, replicas: list[int]) -> Partition:
+        """A partition as it begins: in sync are all replicas that are active."""
+        isr = [broker_id for broker_id in replicas if self._state.is_active(broker_id)]
+        return Partition(
+            replicas=replicas,
+            isr=isr,
+            removing_replicas=[],
+            adding_replicas=[],
+            leader=isr[0],
+            leader_recovery_state="RECOVERED",
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=[self._state.default_directory(broker_id) for broker_id in replicas],
+            eligible_leader_replicas=[],
+            last_known_elr=[],
+        )
+
+    def _described(self, configs: dict[str, str]) -> list[ConfigEntry]:
+        """The effective configurations of a topic that is being made."""
+        from kcli.server.config.describe_configs import describe_created_topic
+
+        return describe_created_topic(configs, self._state.dynamic)
+
+    # ----------------------------------------------------------------------------------------------------- CreatePartitions
+
+    def create_partitions(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
+        """Decide a CreatePartitions. Raises ApiError for a request that is refused as a whole."""
+        api = API_KEYS[CREATE_PARTITIONS]
+        result = api.response.classes["CreatePartitionsTopicResult"]
+        twice = _named_twice(topic.name for topic in request.topics)
+        records: list[Iterable[Message]] = []
+        results: dict[str, Message] = {}
+        total = 0
+        for topic in request.topics:
+            if topic.name in twice:
+                text = "the request names this topic twice"
+                results[topic.name] = result(name=topic.name, error_code=error_codes.INVALID_REQUEST, error_message=text)
+                continue
+            try:
+                additional, made = self._create_partitions(topic, total)
+                total += additional
+                records.append(made)
+                results[topic.name] = result(name=topic.name, error_code=error_codes.NONE)
+            except ApiError as error:
+                results[topic.name] = result(name=topic.name, error_code=error.code, error_message=error.message)
+        response = api.response.new(results=list(results.values()))
+        return ControllerResult(() if request.validate_only else chain.from_iterable(records), response)
+
+    def _create_partitions(self, request: Message, already: int) -> tuple[int, Iterator[Message]]:
+        """By how many partitions a topic grows, and their records. Raises ApiError."""
+        topic = self._state.image.topic(request.name)
+        if topic is None:
+            raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name!r}")
+        present = len(topic.partitions)
+        if request.count <= present:
+            text = f"topic {request.name!r} has {present} partition(s); {request.count} would not be more"
+            raise ApiError(error_codes.INVALID_PARTITIONS, text)
+        additional = request.count - present
+        if already + additional > MAX_RECORDS_PER_USER_OP:
+            text = f"{already + additional} partitions are asked for; {MAX_RECORDS_PER_USER_OP} can be made at once"
+            raise ApiError(error_codes.POLICY_VIOLATION, text)
+        replication_factor = len(next(iter(topic.partitions.values())).replicas)
+        if request.assignments is None:
+            assignments = place_replicas(self.usable_brokers(), additional, replication_factor, self._state.rng)
+        else:
+            if len(request.assignments) != additional:
+                text = f"{additional} partition(s) are to be added and {len(request.assignments)} assignment(s) are given"
+                raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
+            assignments = [list(assignment.broker_ids) for assignment in request.assignments]
+            for index, replicas in enumerate(assignments, present):
+                self._state.check_assignment(index, replicas, replication_factor)
+        self._check_active(assignments)
+        return additional, self._partition_records(topic, present, assignments)
+
+    # --------------------------------------------------------------------------------------------------------- DeleteTopics
+
+    def delete_topics(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
+        """Decide a DeleteTopics, whose topics come by name or by id. Raises ApiError where deleting is disabled."""
+        if self._state.setting("delete.topic.enable") != "true":
+            code = error_codes.TOPIC_DELETION_DISABLED if info.version >= 3 else error_codes.INVALID_REQUEST
+            raise ApiError(code, "topics cannot be deleted here: delete.topic.enable is false")
+        wanted: list[tuple[str | None, Uuid]] = [(topic.name, topic.topic_id) for topic in request.topics]
+        if info.version < 6:
+            wanted = [(name, ZERO_UUID) for name in request.topic_names]
+        counts = Counter(wanted)
+        records: list[Message] = []
+        results: list[Message] = []
+        made = API_KEYS[DELETE_TOPICS].response.classes["DeletableTopicResult"]
+        answered: set[tuple[str | None, Uuid]] = set()
+        for name, topic_id in wanted:
+            if (name, topic_id) in answered:
+                continue
+            answered.add((name, topic_id))
+            try:
+                topic = self._topic_to_delete(counts, name, topic_id)
+                records.append(new_record("RemoveTopicRecord", topic_id=topic.topic_id))
+                results.append(made(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE))
+            except ApiError as error:
+                results.append(made(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message))
+        return ControllerResult(records, API_KEYS[DELETE_TOPICS].response.new(responses=results))
+
+    def _topic_to_delete(self, counts: Counter[tuple[str | None, Uuid]], name: str | None, topic_id: Uuid) -> Topic:
+        """The topic that is meant; `counts` is how often the request names each. Raises ApiError."""
+        code, fault = error_codes.INVALID_REQUEST, None
+        if name is not None and topic_id != ZERO_UUID:
+            fault = "a topic is named either by its name or by its id, not by both"
+        elif name is None and topic_id == ZERO_UUID:
+            fault = "a topic has neither a name nor an id"
+        elif counts[name, topic_id] > 1:
+            fault = "the request names this topic twice"
+        if fault is not None:
+            raise ApiError(code, fault)
+        if name is None:
+            found = self._state.image.topics.get(topic_id)
+            if found is None:
+                raise ApiError(error_codes.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+            return found
+        found = self._state.image.topic(name)
+        if found is None:
+            raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        if (None, found.topic_id) in counts:
+            raise ApiError(code, f"topic {name!r} is named by its id, too")
+        return found
 
 
 def _named_twice(names: Iterable[str]) -> set[str]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-def _check_total(state: ControllerState, request: Message) -> None:
-    total = 0
-    for topic in request.topics:
-        default = int(state.setting("num.partitions"))
-        total += len(topic.assignments) or (default if topic.num_partitions == _DEFAULT else max(topic.num_partitions, 0))
-    if total > MAX_RECORDS_PER_USER_OP:
-        text = f"the request makes {total} partitions; {MAX_RECORDS_PER_USER_OP} can be made at once, so make them by several"
-        raise ApiError(error_codes.POLICY_VIOLATION, text)
-
-
-def _colliding_names(state: ControllerState, names: Sequence[str]) -> dict[str, str]:
-    """For each name that collides with a topic that there is, that topic."""
-    if not any("." in name or "_" in name for name in names):
-        return {}
-    found = {}
-    written = {metric_name(name): name for name in names}
-    for existing in state.image.topic_ids:
-        name = written.get(metric_name(existing))
-        if name is not None and name != existing and colliding_topic(name, (existing,)):
-            found[name] = existing
-    return found
-
-
-def _create_topic(
-    state: ControllerState, topic: Message, colliding: dict[str, str], version: int
-) -> tuple[Iterator[Message], Message]:
-    """One new topic -> (its records, made when they are drawn, and its result). Raises ApiError."""
-    if topic.name == METADATA_TOPIC:
-        raise ApiError(error_codes.INVALID_REQUEST, f"{METADATA_TOPIC} is the quorum's own and cannot be made")
-    fault = topic_name_fault(topic.name)
-    if fault is None and topic.name in colliding:
-        fault = f"the topic name {topic.name!r} collides with {colliding[topic.name]!r}: metrics write '.' as '_'"
-    if fault is not None:
-        raise ApiError(error_codes.INVALID_TOPIC_EXCEPTION, fault)
-    if topic.name in state.image.topic_ids:
-        raise ApiError(error_codes.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
-    configs = _new_configs(state, topic)
-    assignments = _manual(state, topic) if topic.assignments else _placed(state, topic)
-    _check_active(state, assignments)
-    made = Topic(topic.name, random_uuid(state.rng.randbytes))
-    described = _described(state, configs) if version >= _CONFIGS_SINCE else []
-    result = _result(topic.name, made.topic_id, assignments, described)
-    return chain(_topic_records(made, configs), _partition_records(state, made, 0, assignments)), result
-
-
 def _topic_records(made: Topic, configs: dict[str, str]) -> Iterator[Message]:
     yield new_record("TopicRecord", name=made.name, topic_id=made.topic_id)
     for key, value in configs.items():
         yield new_record("ConfigRecord", resource_type=_TOPIC_RESOURCE, resource_name=made.name, name=key, value=value)
-
-
-def _partition_records(
-    state: ControllerState, topic: Topic, first_index: int, assignments: list[list[int]]
-) -> Iterator[Message]:
-    """The records of new partitions, whose replicas were checked: some 12 us each."""
-    for index, replicas in enumerate(assignments, first_index):
-        yield partition_record(topic, index, _new_partition(state, replicas), state.metadata_version)
-
-
-def _new_configs(state: ControllerState, topic: Message) -> dict[str, str]:
-    """The configs that a new topic states. Raises ApiError."""
-    configs = {}
-    for config in topic.configs:
-        if config.value is None:
-            raise ApiError(error_codes.INVALID_CONFIG, f"{config.name} of topic {topic.name!r} has no value; leave it out")
-        configs[config.name] = config.value
-    try:
-        check_topic_config(state.dynamic, configs)
-    except ConfigRequestError as error:
-        raise ApiError(error.code, str(error)) from None
-    return configs
-
-
-def _manual(state: ControllerState, topic: Message) -> list[list[int]]:
-    """The replicas of each partition by the request's own assignment. Raises ApiError."""
-    if topic.replication_factor != _DEFAULT or topic.num_partitions != _DEFAULT:
-        text = "a request that assigns replicas itself has -1 for both the partitions and the replication factor"
-        raise ApiError(error_codes.INVALID_REQUEST, text)
-    assignments: dict[int, list[int]] = {}
-    for assignment in topic.assignments:
-        index = assignment.partition_index
-        if index in assignments:
-            raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, f"partition {index} is assigned twice")
-        expected = len(next(iter(assignments.values()))) if assignments else None
-        check_assignment(state, index, assignment.broker_ids, expected)
-        assignments[index] = list(assignment.broker_ids)
-    missing = next((index for index in range(len(assignments)) if index not in assignments), None)
-    if missing is not None:
-        text = f"partition {missing} is not assigned; partitions count from 0 without a gap"
-        raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
-    return [assignments[index] for index in range(len(assignments))]
-
-
-def check_assignment(
-    state: ControllerState, index: int, replicas: Sequence[int], expected: int | None, *, is_new: bool = True
-) -> None:
-    """Check one partition's assigned replicas; `expected` is how many others have. Raises ApiError.
-
-    A new partition needs a broker that is active, to lead it. One that moves may go to brokers that are all fenced, and moves
-    when they are back, as in Kafka (ReplicationControlManager.changePartitionReassignment).
-    """
-    fault = None
-    unknown = [broker_id for broker_id in replicas if broker_id not in state.image.brokers]
-    if not replicas:
-        fault = "has no replicas"
-    elif len(set(replicas)) != len(replicas):
-        fault = "has the same broker twice"
-    elif unknown:
-        fault = f"is assigned to broker {unknown[0]}, which is not registered"
-    elif expected is not None and len(replicas) != expected:
-        fault = f"has {len(replicas)} replica(s) and the partitions before it have {expected}"
-    elif is_new and not any(map(state.is_active, replicas)):
-        fault = "is assigned to brokers that are all fenced or shutting down"
-    if fault is not None:
-        raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, f"partition {index} {fault}")
-
-
-def _placed(state: ControllerState, topic: Message) -> list[list[int]]:
-    """The replicas of each partition as the controller places them. Raises ApiError."""
-    if topic.replication_factor < _DEFAULT or topic.replication_factor == 0:
-        text = f"the replication factor is {topic.replication_factor}; it is 1 or more, or -1 for the default"
-        raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
-    if topic.num_partitions < _DEFAULT or topic.num_partitions == 0:
-        text = f"the number of partitions is {topic.num_partitions}; it is 1 or more, or -1 for the default"
-        raise ApiError(error_codes.INVALID_PARTITIONS, text)
-    partitions, replication_factor = topic.num_partitions, topic.replication_factor
-    if partitions == _DEFAULT:
-        partitions = int(state.setting("num.partitions"))
-    if replication_factor == _DEFAULT:
-        replication_factor = int(state.setting("default.replication.factor"))
-    return place_replicas(usable_brokers(state), partitions, replication_factor, state.rng)
-
-
-def usable_brokers(state: ControllerState) -> list[UsableBroker]:
-    """The brokers that new replicas may go to."""
-    return [
-        UsableBroker(broker.broker_id, broker.rack or "", broker.is_fenced)
-        for broker in sorted(state.image.brokers.values(), key=lambda broker: broker.broker_id)
-        if not broker.is_in_controlled_shutdown
-        and not (broker.log_dirs and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ()))
-    ]
-
-
-def _check_active(state: ControllerState, assignments: Iterable[Sequence[int]]) -> None:
-    """Raises ApiError for a partition that has no active replica to begin with."""
-    active = set(filter(state.is_active, state.image.brokers))
-    if any(map(active.isdisjoint, assignments)):
-        text = "all brokers that a partition would lie on are fenced or shutting down; try again when one is back"
-        raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
-
-
-def _new_partition(state: ControllerState, replicas: list[int]) -> Partition:
-    """A partition as it begins: in sync are all replicas that are active."""
-    isr = [broker_id for broker_id in replicas if state.is_active(broker_id)]
-    return Partition(
-        replicas=replicas,
-        isr=isr,
-        removing_replicas=[],
-        adding_replicas=[],
-        leader=isr[0],
-        leader_recovery_state="RECOVERED",
-        leader_epoch=0,
-        partition_epoch=0,
-        directories=[state.default_directory(broker_id) for broker_id in replicas],
-        eligible_leader_replicas=[],
-        last_known_elr=[],
-    )
-
-
-def _described(state: ControllerState, configs: dict[str, str]) -> list[ConfigEntry]:
-    """The effective configurations of a topic that is being made."""
-    from kcli.server.config.describe_configs import describe_created_topic
-
-    return describe_created_topic(configs, state.dynamic)
 
 
 def _result(name: str, topic_id: Uuid, assignments: list[list[int]], described: list[ConfigEntry]) -> Message:
@@ -275,112 +345,3 @@ def _result(name: str, topic_id: Uuid, assignments: list[list[int]], described: 
             for entry in described
         ],
     )
-
-
-# ----------------------------------------------------------------------------------------------------- CreatePartitions
-
-
-def create_partitions(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
-    """Decide a CreatePartitions. Raises ApiError for a request that is refused as a whole."""
-    api = API_KEYS[CREATE_PARTITIONS]
-    result = api.response.classes["CreatePartitionsTopicResult"]
-    twice = _named_twice(topic.name for topic in request.topics)
-    records: list[Iterable[Message]] = []
-    results: dict[str, Message] = {}
-    total = 0
-    for topic in request.topics:
-        if topic.name in twice:
-            text = "the request names this topic twice"
-            results[topic.name] = result(name=topic.name, error_code=error_codes.INVALID_REQUEST, error_message=text)
-            continue
-        try:
-            additional, made = _create_partitions(state, topic, total)
-            total += additional
-            records.append(made)
-            results[topic.name] = result(name=topic.name, error_code=error_codes.NONE)
-        except ApiError as error:
-            results[topic.name] = result(name=topic.name, error_code=error.code, error_message=error.message)
-    response = api.response.new(results=list(results.values()))
-    return ControllerResult(() if request.validate_only else chain.from_iterable(records), response)
-
-
-def _create_partitions(state: ControllerState, request: Message, already: int) -> tuple[int, Iterator[Message]]:
-    """By how many partitions a topic grows, and their records. Raises ApiError."""
-    topic = state.image.topic(request.name)
-    if topic is None:
-        raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name!r}")
-    present = len(topic.partitions)
-    if request.count <= present:
-        text = f"topic {request.name!r} has {present} partition(s); {request.count} would not be more"
-        raise ApiError(error_codes.INVALID_PARTITIONS, text)
-    additional = request.count - present
-    if already + additional > MAX_RECORDS_PER_USER_OP:
-        text = f"{already + additional} partitions are asked for; {MAX_RECORDS_PER_USER_OP} can be made at once"
-        raise ApiError(error_codes.POLICY_VIOLATION, text)
-    replication_factor = len(next(iter(topic.partitions.values())).replicas)
-    if request.assignments is None:
-        assignments = place_replicas(usable_brokers(state), additional, replication_factor, state.rng)
-    else:
-        if len(request.assignments) != additional:
-            text = f"{additional} partition(s) are to be added and {len(request.assignments)} assignment(s) are given"
-            raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
-        assignments = [list(assignment.broker_ids) for assignment in request.assignments]
-        for index, replicas in enumerate(assignments, present):
-            check_assignment(state, index, replicas, replication_factor)
-    _check_active(state, assignments)
-    return additional, _partition_records(state, topic, present, assignments)
-
-
-# --------------------------------------------------------------------------------------------------------- DeleteTopics
-
-
-def delete_topics(state: ControllerState, request: Message, info: ControllerRequestContext) -> ControllerResult:
-    """Decide a DeleteTopics, whose topics come by name or by id. Raises ApiError where deleting is disabled."""
-    if state.setting("delete.topic.enable") != "true":
-        code = error_codes.TOPIC_DELETION_DISABLED if info.version >= 3 else error_codes.INVALID_REQUEST
-        raise ApiError(code, "topics cannot be deleted here: delete.topic.enable is false")
-    wanted: list[tuple[str | None, Uuid]] = [(topic.name, topic.topic_id) for topic in request.topics]
-    if info.version < 6:
-        wanted = [(name, ZERO_UUID) for name in request.topic_names]
-    counts = Counter(wanted)
-    records: list[Message] = []
-    results: list[Message] = []
-    made = API_KEYS[DELETE_TOPICS].response.classes["DeletableTopicResult"]
-    answered: set[tuple[str | None, Uuid]] = set()
-    for name, topic_id in wanted:
-        if (name, topic_id) in answered:
-            continue
-        answered.add((name, topic_id))
-        try:
-            topic = _topic_to_delete(state, counts, name, topic_id)
-            records.append(new_record("RemoveTopicRecord", topic_id=topic.topic_id))
-            results.append(made(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE))
-        except ApiError as error:
-            results.append(made(name=name, topic_id=topic_id, error_code=error.code, error_message=error.message))
-    return ControllerResult(records, API_KEYS[DELETE_TOPICS].response.new(responses=results))
-
-
-def _topic_to_delete(
-    state: ControllerState, counts: Counter[tuple[str | None, Uuid]], name: str | None, topic_id: Uuid
-) -> Topic:
-    """The topic that is meant; `counts` is how often the request names each. Raises ApiError."""
-    code, fault = error_codes.INVALID_REQUEST, None
-    if name is not None and topic_id != ZERO_UUID:
-        fault = "a topic is named either by its name or by its id, not by both"
-    elif name is None and topic_id == ZERO_UUID:
-        fault = "a topic has neither a name nor an id"
-    elif counts[name, topic_id] > 1:
-        fault = "the request names this topic twice"
-    if fault is not None:
-        raise ApiError(code, fault)
-    if name is None:
-        found = state.image.topics.get(topic_id)
-        if found is None:
-            raise ApiError(error_codes.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
-        return found
-    found = state.image.topic(name)
-    if found is None:
-        raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-    if (None, found.topic_id) in counts:
-        raise ApiError(code, f"topic {name!r} is named by its id, too")
-    return found
