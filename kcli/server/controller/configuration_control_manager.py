@@ -1,13 +1,13 @@
-"""Configurations at the controller: IncrementalAlterConfigs and AlterConfigs, resource by resource (KIP-226, KIP-339).
+"""IncrementalAlterConfigs and AlterConfigs, resource by resource (KIP-226, KIP-339).
 
-What a request means for one resource is decided in kcli.server.config.alter_configs; here requests are taken apart. A resource
-that is named twice is refused, and so is each that is not valid; the others of the request are altered all the same.
+The changes of one resource are decided in kcli.server.config.alter_configs. A resource that is listed twice or has an invalid
+change is refused; the other resources of the request are altered.
 
-    resource                                     looked at as by the broker that it is for
+    resource                                     preprocessed here (list operations, sensitive values)
     -------------------------------------------  ---------------------------------------------------------------------
     TOPIC, GROUP, CLIENT_METRICS, BROKER ""      yes
     BROKER, this node                            yes
-    BROKER, another that is registered           no: that one did, before it handed the request on
+    BROKER, another that is registered           no: that broker does it before it forwards the request
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ class ConfigurationControlManager:
 
         def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
             operations = [Operation(config.name, config.config_operation, config.value) for config in configs]
-            if self._is_judged_here(resource):
+            if self._is_preprocessed_here(resource):
                 preprocess(resource, operations, self._state.image, self._state.dynamic)
             return decide(resource, operations, self._state.image, self._state.dynamic.current)
 
         return _alter(INCREMENTAL_ALTER_CONFIGS, request, alter)
 
     def alter_configs(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
-        """Decide an AlterConfigs, which replaces all of a resource's configurations."""
+        """Decide an AlterConfigs, which replaces all configurations of a resource."""
 
         def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
             values = {config.name: config.value for config in configs}
-            if self._is_judged_here(resource):
+            if self._is_preprocessed_here(resource):
                 preprocess_replacement(resource, values, self._state.dynamic)
             return decide_replacement(resource, values, self._state.image, self._state.dynamic.current)
 
         return _alter(ALTER_CONFIGS, request, alter)
 
-    def _is_judged_here(self, resource: ConfigResource) -> bool:
+    def _is_preprocessed_here(self, resource: ConfigResource) -> bool:
         if resource.type != "BROKER" or resource.name in ("", str(self._state.node_id)):
             return True
         return not (resource.name.isdecimal() and int(resource.name) in self._state.image.brokers)

@@ -1,4 +1,4 @@
-"""What a handler of the controller answers with: a refusal, or records to append and the response that follows them."""
+"""The results of the controller's handlers: an ApiError, or records to append and the response to send after their commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kcli.protocol.message import Message
 
 
 class ApiError(Exception):
-    """A request, or a part of one, that is refused: Kafka's error code and a sentence for whoever asked."""
+    """A request, or a part of one, that is refused: Kafka's error code, and a sentence for the client."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class ApiError(Exception):
 
 
 class ControllerRequestContext(NamedTuple):
-    """What a handler knows of a request besides its message."""
+    """The context of a request: version, principal, and the time in ms."""
 
     version: int
     principal: str
@@ -26,11 +26,11 @@ class ControllerRequestContext(NamedTuple):
 
 
 class ControllerResult(NamedTuple):
-    """The records that a request asks for, and its response, which leaves when they are committed and applied.
+    """The records of a decision, and its response, which is sent when they are committed.
 
-    Where they may be many they are an iterator, which makes each when it is drawn: the controller draws them in slices. The
-    state is the same until all are drawn, or, of a decision in parts, until those of its part are. With a `kraft_version` the
-    quorum goes up to that first, before the records.
+    Many records are an iterator that makes each one when the controller asks for it, in time slices. Until all of them are made
+    (all of one batch, if they may be split) the state does not change. `kraft_version` is a level to which the quorum is
+    upgraded before the records are appended.
     """
 
     records: Iterable[Message]

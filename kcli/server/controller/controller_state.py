@@ -295,7 +295,7 @@ class ControllerState:
                 change = self.change(topic, index, may_lead=may_lead)
                 change.target_isr = [replica for replica in partition.isr if replica not in (removed, unclean)]
                 change.unclean_replicas = () if unclean == NO_LEADER else (unclean,)
-                record = change.record()
+                record = change.build()
                 if record is not None:
                     yield record
 

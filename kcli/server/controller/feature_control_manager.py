@@ -1,18 +1,18 @@
-"""UpdateFeatures: the cluster's features go up, and down where nothing is lost (KIP-584, KIP-1022).
+"""UpdateFeatures: upgrades of the cluster's features, and downgrades that lose no metadata (KIP-584, KIP-1022).
 
     refused, all of the request, with INVALID_UPDATE_VERSION
     -------------------------------------------------------------------------------------------------------------------
     a feature or level that this node or a registered broker or controller does not support
-    a lower level without a downgrade being asked for, a higher one where a downgrade is
-    a lower metadata.version across one that changed what the metadata is (an unsafe downgrade is not supported either)
-    a level that needs another feature's
-    a lower kraft.version, of whatever kind of downgrade: who votes would be lost
+    a lower level with upgrade type UPGRADE, a higher one with a downgrade type
+    a lower metadata.version if one in between changed the metadata (an unsafe downgrade is not supported either)
+    a level that needs a higher level of another feature
+    a lower kraft.version, with either downgrade type: the voters would be lost
 
-kraft.version is no record of the metadata: the raft client goes up to it before the other levels are written, and the static
-quorum is a dynamic one from then on (KIP-853).
+kraft.version is not a metadata record: the raft client upgrades it before the other levels are written, and the static quorum
+becomes a dynamic one (KIP-853).
 
-With eligible leader replicas min.insync.replicas becomes one setting of all brokers: it gets a record, and those of single
-brokers go, since the ISR must not depend on who leads.
+With eligible leader replicas, min.insync.replicas becomes one setting of all brokers: it gets a record, and the settings of
+single brokers are removed, because the ISR must not depend on the leader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kcli.server.controller.features import (
 from kcli.server.raft.metadata_batches import new_record
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-# The levels of metadata.version that changed what the metadata is: to go below one of them would lose some of it.
+# The levels of metadata.version that changed the metadata: a downgrade below one of them would lose some of it.
 _CHANGED_METADATA = frozenset((7, 8, 11, 13, 14, 15, 17, 23, 30))
 _RESULTS_UNTIL = 1
 
@@ -49,7 +49,7 @@ class FeatureControlManager:
         self._state = state
 
     def update_features(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
-        """Decide an UpdateFeatures. Raises ApiError where one of the updates cannot be."""
+        """Decide an UpdateFeatures. Raises ApiError if one of the updates is refused."""
         api = API_KEYS[UPDATE_FEATURES]
         updates = {update.feature: update.max_version_level for update in request.feature_updates}
         proposed = {METADATA_VERSION: self._state.metadata_version, **self._state.image.features, **updates}
@@ -69,10 +69,12 @@ class FeatureControlManager:
         return ControllerResult(records, response, updates.get(KRAFT_VERSION))
 
     def _update(self, name: str, level: int, upgrade_type: int, proposed: Mapping[str, int]) -> list[Message]:
-        """One feature's records. Raises ApiError."""
+        """Return one feature's records. Raises ApiError."""
         current = self._state.image.kraft_version if name == KRAFT_VERSION else self._state.image.features.get(name, 0)
         if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-            raise _refused(f"{name}: {upgrade_type} is no way to update: 1 is upgrade, 2 safe and 3 unsafe downgrade")
+            raise _refused(
+                f"{name}: {upgrade_type} is not an upgrade type: 1 is upgrade, 2 is safe downgrade and 3 is unsafe downgrade"
+            )
         try:
             check_level(name, level)
             check_dependencies(name, level, proposed[METADATA_VERSION])
@@ -83,29 +85,29 @@ class FeatureControlManager:
             raise _refused(str(error)) from None
         self._check_nodes(name, level)
         if level < current and upgrade_type == UPGRADE:
-            raise _refused(f"{name} is {current}; to go down to {level} a downgrade must be asked for")
+            raise _refused(f"{name} is {current}; {level} is lower and needs a downgrade type")
         if level > current and upgrade_type != UPGRADE:
-            raise _refused(f"{name} is {current}; {level} is no downgrade")
+            raise _refused(f"{name} is {current}; {level} is not a downgrade")
         if name == KRAFT_VERSION:
             if level < current:
-                raise _refused(f"{name} is {current} and cannot go down: the voters that the log names would be lost")
+                raise _refused(f"{name} is {current} and cannot be downgraded: the voters in the metadata log would be lost")
             return []
         if name == METADATA_VERSION and level < current:
             lost = [changed for changed in range(level + 1, current + 1) if changed in _CHANGED_METADATA]
             if lost:
                 names = f"{metadata_version_name(current)} to {metadata_version_name(level)}"
-                raise _refused(f"from metadata.version {names} metadata may be lost, so it is not done")
+                raise _refused(f"a downgrade of metadata.version from {names} may lose metadata, which is not supported")
         return [new_record("FeatureLevelRecord", name=name, feature_level=level)]
 
     def _check_nodes(self, name: str, level: int) -> None:
-        """Every node that is registered must support the level."""
-        nodes = [(f"broker {node.broker_id}", node.features) for node in self._state.image.brokers.values()]
+        """Check that every registered node supports the level. Raises ApiError."""
+        nodes = [(f"broker {broker.broker_id}", broker.features) for broker in self._state.image.brokers.values()]
         nodes += [(f"controller {node.controller_id}", node.features) for node in self._state.image.controllers.values()]
-        for who, features in nodes:
+        for node, features in nodes:
             supported = features.get(name)
             lowest, highest = (0, 0) if supported is None else supported
             if level and not lowest <= level <= highest:
-                raise _refused(f"{name}={level} is not supported by {who}, which has the levels {lowest} to {highest}")
+                raise _refused(f"{name}={level} is not supported by {node}, which supports the levels {lowest} to {highest}")
 
 
 def _refused(text: str) -> ApiError:

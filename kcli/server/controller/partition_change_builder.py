@@ -1,16 +1,16 @@
-"""One partition's change: who is to replicate it and be in sync -> who leads, and the record that says so (KIP-966, KIP-455).
+"""Builds the record of one partition's change: from the new replicas and ISR, it elects the leader (KIP-966, KIP-455).
 
     election    the leader is
     ----------  -------------------------------------------------------------------------------------------------------
-    ONLINE      the one there is, if it may stay; else the first replica in sync that may lead; with an empty ISR the first
-                of the eligible ones (ELR); else the last known leader, if it is back alone
-    PREFERRED   the first replica, where it is in sync and may lead; else as ONLINE, the last known leader included, as in
+    ONLINE      the present one, if it is still valid; else the first replica in sync that may lead; with an empty ISR the
+                first of the eligible leader replicas (ELR); else the last known leader, if it is the only one
+    PREFERRED   the first replica, if it is in sync and may lead; else as ONLINE, including the last known leader, as in
                 Kafka (PartitionChangeBuilder.electPreferredLeader of 4.3)
-    UNCLEAN     as ONLINE; where nobody is left, any replica that may lead: its log may lack records, it starts RECOVERING
+    UNCLEAN     as ONLINE; else any replica that may lead: its log may lack records, and it starts as RECOVERING
 
-With eligible leader replicas, who leaves an ISR that is below min.insync.replicas stays eligible, unless it stopped uncleanly;
-the ISR may become empty. Without them the last one stays in the ISR and the partition has no leader (-1).
-A reassignment is complete when all that stay are in sync: then those to be removed go.
+With eligible leader replicas, a broker that leaves an ISR below min.insync.replicas stays eligible, unless it stopped
+uncleanly; the ISR may become empty. Without them, the last member stays in the ISR and the partition has no leader (-1).
+A reassignment is complete when all remaining replicas are in sync: then those to be removed are removed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from kcli.state.metadata_values import (
 )
 
 RECOVERING = 1
-# The metadata.version from which a smaller ISR alone gives no new leader epoch, and from which directories are told.
+# The metadata.version from which a smaller ISR alone gives no new leader epoch, and from which records have directories.
 _NO_EPOCH_ON_SHRINK_SINCE = 12
 _DIRECTORIES_SINCE = 17
 
 
 class Election(StrEnum):
-    """How far an election may go."""
+    """The kind of an election."""
 
     ONLINE = "online"
     PREFERRED = "preferred"
@@ -45,9 +45,9 @@ class Election(StrEnum):
 
 
 class PartitionChangeBuilder:
-    """A partition as it is, and the `target_...` attributes as it is to be; `record` says what changes, or None for nothing.
+    """A partition, with the `target_...` attributes as its new state; `build` returns the record that makes the change.
 
-    `may_lead(broker_id)` says who may; `default_directory(broker_id)` where a new replica goes.
+    `may_lead(broker_id)` returns whether a broker may lead, `default_directory(broker_id)` the directory of a new replica.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class PartitionChangeBuilder:
         self.unclean_replicas: Iterable[int] = ()
         self._target_elr = list(partition.eligible_leader_replicas)
 
-    def record(self) -> Message | None:
-        """The PartitionChangeRecord, or None where nothing changes."""
+    def build(self) -> Message | None:
+        """Return the PartitionChangeRecord, or None if nothing changes."""
         partition = self._partition
         record = new_record(
             "PartitionChangeRecord",
@@ -93,7 +93,7 @@ class PartitionChangeBuilder:
         self._complete_reassignment()
         self._populate_elr()
         self._elect(record)
-        # Who stops replicating must hear of it by a new epoch.
+        # A broker that is no longer a replica must see a new leader epoch.
         if record.leader == NO_LEADER_CHANGE and not set(partition.replicas) <= set(self.target_replicas):
             record.leader = partition.leader
         self._set_elr(record)
@@ -107,7 +107,7 @@ class PartitionChangeBuilder:
         self._set_assignment(record)
         if self.target_recovery_state != number_of(LEADER_RECOVERY_STATES, partition.leader_recovery_state):
             record.leader_recovery_state = self.target_recovery_state
-        return record if _says_anything(record) else None
+        return record if _has_change(record) else None
 
     def _complete_reassignment(self) -> None:
         if not self.target_removing and not self.target_adding:
@@ -116,7 +116,7 @@ class PartitionChangeBuilder:
         isr = [replica for replica in self.target_isr if replica not in self.target_removing]
         added_in_sync = all(replica in isr for replica in self.target_adding)
         if len(self.target_adding) < len(self.target_removing):
-            # Fewer replicas than before: all of them must be in sync, or completing would shrink the ISR for nothing.
+            # There will be fewer replicas: all of them must be in sync, or the completion would shrink the ISR.
             added_in_sync = added_in_sync and all(replica in isr for replica in replicas)
         if replicas and isr and added_in_sync:
             self.target_replicas, self.target_isr = replicas, isr
@@ -137,7 +137,7 @@ class PartitionChangeBuilder:
         return is_in_sync and self._may_lead(replica)
 
     def _candidates(self) -> list[int]:
-        """Who may lead without losing records, the best first."""
+        """Return the brokers that may lead without a loss of records, in the order of preference."""
         order = [self._partition.leader, *self.target_replicas]
         if self._election is Election.PREFERRED:
             order.insert(0, self.target_replicas[0])
@@ -201,8 +201,8 @@ class PartitionChangeBuilder:
             record.adding_replicas = self.target_adding
 
 
-def _says_anything(record: Message) -> bool:
-    """False for a PartitionChangeRecord that changes nothing."""
+def _has_change(record: Message) -> bool:
+    """Return whether a PartitionChangeRecord changes anything."""
     lists = (record.isr, record.replicas, record.removing_replicas, record.adding_replicas, record.directories)
     return (
         record.leader != NO_LEADER_CHANGE

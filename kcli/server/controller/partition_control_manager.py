@@ -93,7 +93,7 @@ class PartitionControlManager:
         change = self._state.change(topic, index)
         change.target_isr = [member for member, _ in isr]
         change.target_recovery_state = asked.leader_recovery_state
-        record = change.record()
+        record = change.build()
         made = API_KEYS[ALTER_PARTITION].response.classes["PartitionData"]
         leader, leader_epoch, partition_epoch, in_sync = (
             partition.leader,
@@ -178,7 +178,7 @@ class PartitionControlManager:
         is_right = partition.leader != NO_LEADER if is_unclean else partition.leader == partition.replicas[0]
         if is_right:
             raise ApiError(error_codes.ELECTION_NOT_NEEDED, f"{name}-{index} needs no election")
-        record = self._state.change(topic, index, election=Election.UNCLEAN if is_unclean else Election.PREFERRED).record()
+        record = self._state.change(topic, index, election=Election.UNCLEAN if is_unclean else Election.PREFERRED).build()
         if record is None:
             code = error_codes.ELIGIBLE_LEADERS_NOT_AVAILABLE if is_unclean else error_codes.PREFERRED_LEADER_NOT_AVAILABLE
             raise ApiError(code, f"no broker is available that could lead {name}-{index}")
@@ -217,7 +217,7 @@ class PartitionControlManager:
                     if code == error_codes.NONE and topic is not None:
                         change = self._state.change(topic, index)
                         change.target_directories[broker_id] = directory.id
-                        record = change.record()
+                        record = change.build()
                         records += [] if record is None else [record]
                         if is_offline:
                             offline[id(topic.partitions[index])] = topic.partitions[index]
@@ -278,7 +278,7 @@ class PartitionControlManager:
         change.target_replicas = [*target, *removing]
         change.target_removing = removing
         change.target_adding = adding
-        return change.record()
+        return change.build()
 
     def _cancel(self, topic: Topic, index: int) -> Message | None:
         partition = topic.partitions[index]
@@ -289,7 +289,7 @@ class PartitionControlManager:
         if not isr:
             if not self._state.is_unclean_allowed(topic):
                 text = (
-                    f"the reassignment of {topic.name}-{index} cannot be cancelled: none of the replicas {replicas} is in sync, "
+                    f"the reassignment of {topic.name}-{index} cannot be cancelled: none of {replicas} is in sync, "
                     "and unclean elections are disabled"
                 )
                 raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
@@ -297,7 +297,7 @@ class PartitionControlManager:
         change = self._state.change(topic, index)
         change.target_replicas, change.target_isr = replicas, isr
         change.target_removing, change.target_adding = [], []
-        return change.record()
+        return change.build()
 
 
 def _check_epochs(broker_id: int, partition: Partition, asked: Message) -> None:

@@ -1,4 +1,4 @@
-"""AllocateProducerIds: blocks of producer ids for brokers, each id given out once (KIP-730)."""
+"""AllocateProducerIds: blocks of producer ids for brokers; no id is allocated twice (KIP-730)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ProducerIdControlManager:
         self._state = state
 
     def allocate_producer_ids(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
-        """Decide an AllocateProducerIds. Raises ApiError for a stale broker, or when no ids are left."""
+        """Decide an AllocateProducerIds. Raises ApiError for a stale broker, or if no ids are left."""
         self._state.check_epoch(request.broker_id, request.broker_epoch)
         first = max(self._state.image.next_producer_id, 0)
         if first > INT64_MAX - BLOCK_SIZE:
-            raise ApiError(error_codes.UNKNOWN_SERVER_ERROR, "all producer ids that 64 bits have are given out")
+            raise ApiError(error_codes.UNKNOWN_SERVER_ERROR, "all producer ids are allocated")
         record = new_record(
             "ProducerIdsRecord",
             broker_id=request.broker_id,

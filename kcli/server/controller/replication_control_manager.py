@@ -1,21 +1,21 @@
-"""Topics are made, grown and removed: CreateTopics, CreatePartitions, DeleteTopics (KIP-4, KIP-195, KIP-516, KIP-525).
+"""Topics: CreateTopics, CreatePartitions, DeleteTopics (KIP-4, KIP-195, KIP-516, KIP-525).
 
     refused                                                        with
     -------------------------------------------------------------  -------------------------------------------------
-    a topic named twice in one request; __cluster_metadata         INVALID_REQUEST
-    a name that topics cannot have, or that collides               INVALID_TOPIC_EXCEPTION
-    a name that there is                                           TOPIC_ALREADY_EXISTS
-    partitions or replication factor beside an assignment          INVALID_REQUEST
-    0 partitions, or below -1; fewer than there are                INVALID_PARTITIONS
+    a topic named twice in a request; __cluster_metadata           INVALID_REQUEST
+    an invalid name, or one that collides with another             INVALID_TOPIC_EXCEPTION
+    the name of an existing topic                                  TOPIC_ALREADY_EXISTS
+    partitions or replication factor with an assignment            INVALID_REQUEST
+    0 partitions, or below -1; not more than the topic has         INVALID_PARTITIONS
     a replication factor of 0 or below -1, or too large            INVALID_REPLICATION_FACTOR
     an assignment with gaps, unknown, repeated or inactive         INVALID_REPLICA_ASSIGNMENT
-    configs that a topic cannot have                               INVALID_CONFIG
+    invalid configs of a topic                                     INVALID_CONFIG
     more than MAX_RECORDS_PER_USER_OP partitions at once           POLICY_VIOLATION, the whole request
-    a topic that there is not, by name / by id                     UNKNOWN_TOPIC_OR_PARTITION / UNKNOWN_TOPIC_ID
-    deleting where delete.topic.enable=false                       TOPIC_DELETION_DISABLED (INVALID_REQUEST below v3)
+    a topic that does not exist, by name / by id                   UNKNOWN_TOPIC_OR_PARTITION / UNKNOWN_TOPIC_ID
+    deleting with delete.topic.enable=false                        TOPIC_DELETION_DISABLED (INVALID_REQUEST below v3)
 
--1 partitions or replicas are the defaults (num.partitions, default.replication.factor). Each topic of a request is judged by
-itself; `validate_only` gives the same answers and no records. The records of one topic stand in the order Topic, Config,
+-1 partitions or replicas stand for the defaults (num.partitions, default.replication.factor). Each topic of a request is
+decided separately; `validate_only` has the same response and no records. The records of a topic are in the order Topic, Config,
 Partition.
 """
 
@@ -35,7 +35,7 @@ from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.config.topic_config import check_topic_config
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
-from kcli.server.controller.striped_replica_placer import UsableBroker, place_replicas
+from kcli.server.controller.striped_replica_placer import StripedReplicaPlacer, UsableBroker
 from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, new_record
 from kcli.state.image_records import partition_record
 from kcli.state.metadata_values import Partition, Topic
@@ -55,6 +55,7 @@ class ReplicationControlManager:
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state
+        self._placer = StripedReplicaPlacer(state.rng)
 
     def create_topics(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
         """Decide a CreateTopics. Raises ApiError for a request that is refused as a whole."""
@@ -87,9 +88,7 @@ class ReplicationControlManager:
             default = int(self._state.setting("num.partitions"))
             total += len(topic.assignments) or (default if topic.num_partitions == _DEFAULT else max(topic.num_partitions, 0))
         if total > MAX_RECORDS_PER_USER_OP:
-            text = (
-                f"the request makes {total} partitions; {MAX_RECORDS_PER_USER_OP} can be made at once, so make them by several"
-            )
+            text = f"the request creates {total} partitions; at most {MAX_RECORDS_PER_USER_OP} can be created by one request"
             raise ApiError(error_codes.POLICY_VIOLATION, text)
 
     def _colliding_names(self, names: Sequence[str]) -> dict[str, str]:
@@ -105,16 +104,19 @@ class ReplicationControlManager:
         return found
 
     def _create_topic(self, topic: Message, colliding: dict[str, str], version: int) -> tuple[Iterator[Message], Message]:
-        """One new topic -> (its records, made when they are drawn, and its result). Raises ApiError."""
+        """Return the records of a new topic, which are made one by one, and its result. Raises ApiError."""
         if topic.name == METADATA_TOPIC:
-            raise ApiError(error_codes.INVALID_REQUEST, f"{METADATA_TOPIC} is the quorum's own and cannot be made")
+            raise ApiError(
+                error_codes.INVALID_REQUEST,
+                f"{METADATA_TOPIC} is an internal topic of the metadata quorum and cannot be created",
+            )
         fault = topic_name_fault(topic.name)
         if fault is None and topic.name in colliding:
-            fault = f"the topic name {topic.name!r} collides with {colliding[topic.name]!r}: metrics write '.' as '_'"
+            fault = f"topic name {topic.name!r} collides with {colliding[topic.name]!r}: metrics replace '.' by '_'"
         if fault is not None:
             raise ApiError(error_codes.INVALID_TOPIC_EXCEPTION, fault)
         if topic.name in self._state.image.topic_ids:
-            raise ApiError(error_codes.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
+            raise ApiError(error_codes.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
         configs = self._new_configs(topic)
         assignments = self._manual(topic) if topic.assignments else self._placed(topic)
         self._check_active(assignments)
@@ -124,16 +126,16 @@ class ReplicationControlManager:
         return chain(_topic_records(made, configs), self._partition_records(made, 0, assignments)), result
 
     def _partition_records(self, topic: Topic, first_index: int, assignments: list[list[int]]) -> Iterator[Message]:
-        """The records of new partitions, whose replicas were checked: some 12 us each."""
+        """Yield the records of new partitions, whose replicas were checked: about 12 us each."""
         for index, replicas in enumerate(assignments, first_index):
             yield partition_record(topic, index, self._new_partition(replicas), self._state.metadata_version)
 
     def _new_configs(self, topic: Message) -> dict[str, str]:
-        """The configs that a new topic states. Raises ApiError."""
+        """Return the configs of a new topic. Raises ApiError."""
         configs = {}
         for config in topic.configs:
             if config.value is None:
-                raise ApiError(error_codes.INVALID_CONFIG, f"{config.name} of topic {topic.name!r} has no value; leave it out")
+                raise ApiError(error_codes.INVALID_CONFIG, f"{config.name} of topic {topic.name!r} has no value")
             configs[config.name] = config.value
         try:
             check_topic_config(self._state.dynamic, configs)
@@ -142,9 +144,9 @@ class ReplicationControlManager:
         return configs
 
     def _manual(self, topic: Message) -> list[list[int]]:
-        """The replicas of each partition by the request's own assignment. Raises ApiError."""
+        """Return the replicas of each partition by the request's assignment. Raises ApiError."""
         if topic.replication_factor != _DEFAULT or topic.num_partitions != _DEFAULT:
-            text = "a request that assigns replicas itself has -1 for both the partitions and the replication factor"
+            text = "with a replica assignment, the number of partitions and the replication factor must be -1"
             raise ApiError(error_codes.INVALID_REQUEST, text)
         assignments: dict[int, list[int]] = {}
         for assignment in topic.assignments:
@@ -156,27 +158,27 @@ class ReplicationControlManager:
             assignments[index] = list(assignment.broker_ids)
         missing = next((index for index in range(len(assignments)) if index not in assignments), None)
         if missing is not None:
-            text = f"partition {missing} is not assigned; partitions count from 0 without a gap"
+            text = f"partition {missing} is not assigned; partitions are numbered from 0 without a gap"
             raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
         return [assignments[index] for index in range(len(assignments))]
 
     def _placed(self, topic: Message) -> list[list[int]]:
-        """The replicas of each partition as the controller places them. Raises ApiError."""
+        """Return the replicas of each partition as the replica placer chooses them. Raises ApiError."""
         if topic.replication_factor < _DEFAULT or topic.replication_factor == 0:
-            text = f"the replication factor is {topic.replication_factor}; it is 1 or more, or -1 for the default"
+            text = f"the replication factor is {topic.replication_factor}; it must be at least 1, or -1 for the default"
             raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
         if topic.num_partitions < _DEFAULT or topic.num_partitions == 0:
-            text = f"the number of partitions is {topic.num_partitions}; it is 1 or more, or -1 for the default"
+            text = f"the number of partitions is {topic.num_partitions}; it must be at least 1, or -1 for the default"
             raise ApiError(error_codes.INVALID_PARTITIONS, text)
         partitions, replication_factor = topic.num_partitions, topic.replication_factor
         if partitions == _DEFAULT:
             partitions = int(self._state.setting("num.partitions"))
         if replication_factor == _DEFAULT:
             replication_factor = int(self._state.setting("default.replication.factor"))
-        return place_replicas(self.usable_brokers(), partitions, replication_factor, self._state.rng)
+        return self._placer.place(self._usable_brokers(), partitions, replication_factor)
 
-    def usable_brokers(self) -> list[UsableBroker]:
-        """The brokers that new replicas may go to."""
+    def _usable_brokers(self) -> list[UsableBroker]:
+        """Return the brokers that can get new replicas."""
         return [
             UsableBroker(broker.broker_id, broker.rack or "", broker.is_fenced)
             for broker in sorted(self._state.image.brokers.values(), key=lambda broker: broker.broker_id)
@@ -185,14 +187,14 @@ class ReplicationControlManager:
         ]
 
     def _check_active(self, assignments: Iterable[Sequence[int]]) -> None:
-        """Raises ApiError for a partition that has no active replica to begin with."""
+        """Check that each partition has an active replica. Raises ApiError."""
         active = set(filter(self._state.is_active, self._state.image.brokers))
         if any(map(active.isdisjoint, assignments)):
-            text = "all brokers that a partition would lie on are fenced or shutting down; try again when one is back"
+            text = "all brokers of a partition are fenced or shutting down; try again when one of them is back"
             raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
 
     def _new_partition(self, replicas: list[int]) -> Partition:
-        """A partition as it begins: in sync are all replicas that are active."""
+        """Return a new partition: the active replicas are in sync."""
         isr = [broker_id for broker_id in replicas if self._state.is_active(broker_id)]
         return Partition(
             replicas=replicas,
@@ -209,7 +211,7 @@ class ReplicationControlManager:
         )
 
     def _described(self, configs: dict[str, str]) -> list[ConfigEntry]:
-        """The effective configurations of a topic that is being made."""
+        """Return the effective configurations of a topic that is being created."""
         from kcli.server.config.describe_configs import describe_created_topic
 
         return describe_created_topic(configs, self._state.dynamic)
@@ -240,24 +242,24 @@ class ReplicationControlManager:
         return ControllerResult(() if request.validate_only else chain.from_iterable(records), response)
 
     def _create_partitions(self, request: Message, already: int) -> tuple[int, Iterator[Message]]:
-        """By how many partitions a topic grows, and their records. Raises ApiError."""
+        """Return the number of partitions to add, and their records. Raises ApiError."""
         topic = self._state.image.topic(request.name)
         if topic is None:
-            raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name!r}")
+            raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {request.name!r} does not exist")
         present = len(topic.partitions)
         if request.count <= present:
-            text = f"topic {request.name!r} has {present} partition(s); {request.count} would not be more"
+            text = f"topic {request.name!r} already has {present} partition(s), and {request.count} are requested"
             raise ApiError(error_codes.INVALID_PARTITIONS, text)
         additional = request.count - present
         if already + additional > MAX_RECORDS_PER_USER_OP:
-            text = f"{already + additional} partitions are asked for; {MAX_RECORDS_PER_USER_OP} can be made at once"
+            text = f"{already + additional} partitions are requested; at most {MAX_RECORDS_PER_USER_OP} can be added at once"
             raise ApiError(error_codes.POLICY_VIOLATION, text)
         replication_factor = len(next(iter(topic.partitions.values())).replicas)
         if request.assignments is None:
-            assignments = place_replicas(self.usable_brokers(), additional, replication_factor, self._state.rng)
+            assignments = self._placer.place(self._usable_brokers(), additional, replication_factor)
         else:
             if len(request.assignments) != additional:
-                text = f"{additional} partition(s) are to be added and {len(request.assignments)} assignment(s) are given"
+                text = f"{additional} partition(s) are to be added, but {len(request.assignments)} assignment(s) are given"
                 raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
             assignments = [list(assignment.broker_ids) for assignment in request.assignments]
             for index, replicas in enumerate(assignments, present):
@@ -271,7 +273,7 @@ class ReplicationControlManager:
         """Decide a DeleteTopics, whose topics come by name or by id. Raises ApiError where deleting is disabled."""
         if self._state.setting("delete.topic.enable") != "true":
             code = error_codes.TOPIC_DELETION_DISABLED if info.version >= 3 else error_codes.INVALID_REQUEST
-            raise ApiError(code, "topics cannot be deleted here: delete.topic.enable is false")
+            raise ApiError(code, "topic deletion is disabled: delete.topic.enable is false")
         wanted: list[tuple[str | None, Uuid]] = [(topic.name, topic.topic_id) for topic in request.topics]
         if info.version < 6:
             wanted = [(name, ZERO_UUID) for name in request.topic_names]
@@ -293,10 +295,10 @@ class ReplicationControlManager:
         return ControllerResult(records, API_KEYS[DELETE_TOPICS].response.new(responses=results))
 
     def _topic_to_delete(self, counts: Counter[tuple[str | None, Uuid]], name: str | None, topic_id: Uuid) -> Topic:
-        """The topic that is meant; `counts` is how often the request names each. Raises ApiError."""
+        """Return the topic of an entry; `counts` is how often the request has each entry. Raises ApiError."""
         code, fault = error_codes.INVALID_REQUEST, None
         if name is not None and topic_id != ZERO_UUID:
-            fault = "a topic is named either by its name or by its id, not by both"
+            fault = "a topic must be identified by its name or by its id, not by both"
         elif name is None and topic_id == ZERO_UUID:
             fault = "a topic has neither a name nor an id"
         elif counts[name, topic_id] > 1:
@@ -306,13 +308,13 @@ class ReplicationControlManager:
         if name is None:
             found = self._state.image.topics.get(topic_id)
             if found is None:
-                raise ApiError(error_codes.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+                raise ApiError(error_codes.UNKNOWN_TOPIC_ID, f"topic id {topic_id} does not exist")
             return found
         found = self._state.image.topic(name)
         if found is None:
-            raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         if (None, found.topic_id) in counts:
-            raise ApiError(code, f"topic {name!r} is named by its id, too")
+            raise ApiError(code, f"the request has topic {name!r} also by its id")
         return found
 
 

@@ -1,12 +1,12 @@
-"""Where new replicas go: spread over brokers and racks, as Kafka's StripedReplicaPlacer spreads them.
+"""Chooses the brokers of new replicas, as Kafka's StripedReplicaPlacer does.
 
 rule
 ----------------------------------------------------------------------------------------------------------------
-the first replica, which is to lead, goes round the racks, so that each leads its share
-the other replicas of a partition go to other racks as long as there are any, then to other brokers
-within a rack brokers take turns; fenced ones come when all others have had theirs, and never first
-where it begins is a matter of dice, so that small topics do not all begin with the same broker
-brokers in controlled shutdown take nothing
+the first replica, the preferred leader, alternates between the racks, so that each has its share of leaders
+the other replicas of a partition are on other racks as long as there are any, then on other brokers
+within a rack brokers alternate; fenced ones follow all others and are never the first replica
+the first broker is random, so that small topics do not all begin with the same broker
+brokers in controlled shutdown get no replicas
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kcli.server.rng import Random
 
 
 class UsableBroker(NamedTuple):
-    """A broker that may get replicas."""
+    """A broker that can get replicas."""
 
     broker_id: int
     rack: str
     is_fenced: bool
 
 
-class _Turns:
-    """Brokers that take turns: with each partition the one behind the last first one comes first."""
+class _BrokerList:
+    """Shuffled brokers of a rack; for each partition the list begins one position later."""
 
     def __init__(self, brokers: Sequence[int], rng: Random) -> None:
         self._brokers = list(brokers)
@@ -43,7 +43,7 @@ class _Turns:
         return len(self._brokers)
 
     def next(self, partition: int) -> int | None:
-        """Whose turn it is in a partition, or None where all have had theirs."""
+        """Return the next broker for a partition, or None after all of them."""
         if partition != self._partition:
             self._partition, self._given = partition, 0
             self._first += 1
@@ -55,48 +55,58 @@ class _Turns:
 
 class _Rack:
     def __init__(self, brokers: Sequence[UsableBroker], rng: Random) -> None:
-        self.unfenced = _Turns([broker.broker_id for broker in brokers if not broker.is_fenced], rng)
-        self.fenced = _Turns([broker.broker_id for broker in brokers if broker.is_fenced], rng)
+        self.unfenced = _BrokerList([broker.broker_id for broker in brokers if not broker.is_fenced], rng)
+        self.fenced = _BrokerList([broker.broker_id for broker in brokers if broker.is_fenced], rng)
 
-    def take(self, partition: int, *, also_fenced: bool) -> int | None:
+    def next(self, partition: int, *, also_fenced: bool) -> int | None:
         broker_id = self.unfenced.next(partition)
         if broker_id is None and also_fenced:
             return self.fenced.next(partition)
         return broker_id
 
 
-def place_replicas(brokers: Sequence[UsableBroker], partitions: int, replication_factor: int, rng: Random) -> list[list[int]]:
-    """The replicas of so many new partitions. Raises ApiError where there are too few brokers."""
-    code = error_codes.INVALID_REPLICATION_FACTOR
-    if replication_factor < 1:
-        raise ApiError(code, f"the replication factor is {replication_factor}; it is 1 or more")
-    if replication_factor > len(brokers):
-        raise ApiError(code, f"the replication factor is {replication_factor}, and {len(brokers)} broker(s) can take replicas")
-    names = sorted({broker.rack for broker in brokers})
-    racks = [_Rack([broker for broker in brokers if broker.rack == name], rng) for name in names]
-    leading = [rack for rack in racks if len(rack.unfenced)]
-    if not leading:
-        raise ApiError(code, f"the replication factor is {replication_factor}, and all brokers are fenced or shutting down")
-    start = rng.randint(0, len(leading) - 1)
-    return [_place_one(racks, leading, start, index, replication_factor) for index in range(partitions)]
+class StripedReplicaPlacer:
+    """Places the replicas of new partitions on brokers and racks."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+
+    def place(self, brokers: Sequence[UsableBroker], partitions: int, replication_factor: int) -> list[list[int]]:
+        """Return the replicas of each new partition. Raises ApiError if there are too few brokers."""
+        fault, rng = None, self._rng
+        names = sorted({broker.rack for broker in brokers})
+        if replication_factor < 1:
+            fault = "it must be at least 1"
+        elif replication_factor > len(brokers):
+            fault = f"only {len(brokers)} broker(s) can get replicas"
+        elif all(broker.is_fenced for broker in brokers):
+            fault = "all brokers are fenced or shutting down"
+        if fault is not None:
+            text = f"the replication factor is {replication_factor}, but {fault}"
+            raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
+        racks = [_Rack([broker for broker in brokers if broker.rack == name], rng) for name in names]
+        leading = [rack for rack in racks if len(rack.unfenced)]
+        start = rng.randint(0, len(leading) - 1)
+        return [
+            _place_one(racks, leading[(start + index) % len(leading)], index, replication_factor) for index in range(partitions)
+        ]
 
 
-def _place_one(racks: list[_Rack], leading: list[_Rack], start: int, partition: int, replication_factor: int) -> list[int]:
+def _place_one(racks: list[_Rack], first: _Rack, partition: int, replication_factor: int) -> list[int]:
     replicas: list[int] = []
-    first = leading[(start + partition) % len(leading)]
-    leader = first.take(partition, also_fenced=False)
+    leader = first.next(partition, also_fenced=False)
     if leader is not None:
         replicas.append(leader)
     at = racks.index(first) + 1
-    # Racks take turns; each round prefers brokers that are not fenced, and fills up with those that are.
+    # The racks alternate: at first with brokers that are not fenced, then with all.
     for also_fenced in (False, True):
-        idle = 0
-        while len(replicas) < replication_factor and idle < len(racks):
-            broker_id = racks[at % len(racks)].take(partition, also_fenced=also_fenced)
+        exhausted = 0
+        while len(replicas) < replication_factor and exhausted < len(racks):
+            broker_id = racks[at % len(racks)].next(partition, also_fenced=also_fenced)
             at += 1
             if broker_id is None:
-                idle += 1
+                exhausted += 1
             else:
-                idle = 0
+                exhausted = 0
                 replicas.append(broker_id)
     return replicas

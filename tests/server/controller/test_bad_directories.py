@@ -32,9 +32,9 @@ def write(name: str, data: bytes) -> Callable[[Path], None]:
     ("damage", "sentence"),
     [
         (write("bootstrap.checkpoint", bootstrap("metadata.version", 31)), r"metadata\.version is 31 \(4\.4-IV0\)"),
-        (write("bootstrap.checkpoint", bootstrap("share.version", 2)), r"share\.version is 2.*knows 0 to 1"),
-        (write("bootstrap.checkpoint", bootstrap("odd.version", 1)), r"odd\.version is 1.*not at all"),
-        (write("bootstrap.checkpoint", bootstrap("group.version", 1, footer=False)), "is not whole"),
+        (write("bootstrap.checkpoint", bootstrap("share.version", 2)), r"share\.version is 2.*supports 0 to 1"),
+        (write("bootstrap.checkpoint", bootstrap("odd.version", 1)), r"odd\.version is 1.*supports no level"),
+        (write("bootstrap.checkpoint", bootstrap("group.version", 1, footer=False)), "is incomplete"),
         (write("bootstrap.checkpoint", bootstrap("group.version", 1)[:-3]), "no whole batch at byte"),
         (write(f"{METADATA}/quorum-state", b"{"), "quorum-state cannot be read"),
         (write(f"{METADATA}/00000000000000000000-0000000000.checkpoint", b"short"), "no whole batch at byte 0"),

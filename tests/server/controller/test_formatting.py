@@ -109,14 +109,14 @@ def test_formatted_directories_are_refused_or_ignored(tmp_path: Path) -> None:
     options = FormatOptions(cluster_id="one", is_standalone=True)
     made = format_directories(OsDisk(), plan_format(config_of(settings), options, dice().randbytes), dice().randbytes, START_MS)
     assert list(made) == [str(tmp_path / "a")]
-    with pytest.raises(FormattingError, match="formatted already"):
+    with pytest.raises(FormattingError, match="already formatted"):
         format_directories(OsDisk(), plan_format(config_of(settings), options, dice().randbytes), dice().randbytes, START_MS)
     both = settings | {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
     ignoring = options._replace(ignore_formatted=True)
     made = format_directories(OsDisk(), plan_format(config_of(both), ignoring, dice().randbytes), dice().randbytes, START_MS)
     assert list(made) == [str(tmp_path / "b")]
     nameless = FormatOptions(is_standalone=True)
-    with pytest.raises(FormattingError, match="formatted already, for node 1 of cluster one"):
+    with pytest.raises(FormattingError, match="already formatted, for node 1 of cluster one"):
         format_directories(OsDisk(), plan_format(config_of(settings), nameless, dice().randbytes), dice().randbytes, START_MS)
     third = settings | {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'c'}"}
     plan = plan_format(config_of(third), nameless._replace(ignore_formatted=True), dice().randbytes)
@@ -145,14 +145,14 @@ def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("properties", "options", "sentence"),
     [
-        ({}, FormatOptions(), "say who votes"),
+        ({}, FormatOptions(), "the first voters must be given"),
         ({"process.roles": "broker", "listeners": "PLAINTEXT://:9092"}, FormatOptions(is_standalone=True), "for a controller"),
         ({"controller.quorum.voters": "1@a:1"}, FormatOptions(is_standalone=True), "makes the quorum static"),
         ({"listeners": "PLAINTEXT://:9092"}, FormatOptions(is_standalone=True), "has none of controller.listener.names"),
-        ({}, FormatOptions(is_standalone=True, release="9.9"), "no release"),
+        ({}, FormatOptions(is_standalone=True, release="9.9"), "not a release"),
         ({}, FormatOptions(is_standalone=True, features=["group.version"]), "NAME=LEVEL"),
         ({}, FormatOptions(is_standalone=True, features=["group.version=7"]), "levels 0 to 1"),
-        ({}, FormatOptions(is_standalone=True, features=["odd.version=1"]), "no feature 'odd.version'"),
+        ({}, FormatOptions(is_standalone=True, features=["odd.version=1"]), "feature 'odd.version' does not exist"),
         ({}, FormatOptions(is_standalone=True, features=["kraft.version=0"]), "does not fit a dynamic quorum"),
         (
             {"controller.quorum.voters": "1@a:1"},
@@ -183,7 +183,7 @@ def test_releases_and_features() -> None:
     }
     with pytest.raises(FeatureError, match=r"needs metadata\.version 4\.0-IV1"):
         initial_features({"eligible.leader.replicas.version": 1}, "3.9", is_dynamic_quorum=False)
-    with pytest.raises(FeatureError, match="once"):
+    with pytest.raises(FeatureError, match="is given twice"):
         initial_features({"metadata.version": 30}, "4.3", is_dynamic_quorum=False)
 
 
@@ -239,4 +239,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert kcli(arguments) == 0
     assert levels(tmp_path / "data").get("group.version") is None
     assert kcli(arguments) == 2
-    assert "formatted already" in capsys.readouterr().err
+    assert "already formatted" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def change(
 
 def changed(made: PartitionChangeBuilder) -> dict[str, Any]:
     """What the record changes; nothing for no record."""
-    record = made.record()
+    record = made.build()
     if record is None:
         return {}
     quiet = {"leader": -2, "leader_recovery_state": -1}
