@@ -1,13 +1,13 @@
-"""Batches of the metadata log and of its snapshots: records and control records as bytes, and back.
+"""Encodes and decodes the batches of the metadata log and of its snapshots.
 
-    snapshot           holds
+    snapshot           contains
     -----------------  -----------------------------------------------------------------------------------------------
     first batch        control records: SnapshotHeader; from kraft.version 1 on KRaftVersion and Voters, too
     batches            metadata records, at most MAX_SNAPSHOT_BATCH_BYTES each; none in the first snapshot of a quorum
     last batch         control record: SnapshotFooter
 
-Offsets in a snapshot count from 0; its leader epoch is that of its name. bootstrap.checkpoint has the same form with epoch
-0 and a header without a timestamp. Records have no key; all records of a batch bear one timestamp.
+Offsets in a snapshot begin at 0; its leader epoch is that of its name. bootstrap.checkpoint has the same form, with epoch 0 and
+a header without a timestamp. Records have no key; all records of a batch have the same timestamp.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from kcli.protocol.message import Message
 from kcli.server.raft.voter_set import voters_message
 from kcli.state.metadata_values import Voter
 
-# How many bytes of records go into one batch of a snapshot, and how many records into one append of the log: Kafka's limits.
+# Kafka's limits: bytes of records in one batch of a snapshot, and records in one append to the log.
 MAX_SNAPSHOT_BATCH_BYTES = 8 * 1024 * 1024
 MAX_RECORDS_PER_APPEND = 10_000
-# What a batch of the metadata log may inflate to; Kafka writes them uncompressed and of at most 8 MiB.
+# The size limit of a decompressed batch; Kafka writes uncompressed batches of at most 8 MiB.
 MAX_METADATA_BATCH_BYTES = 64 * 1024 * 1024
 
 
 class MetadataBatch(NamedTuple):
-    """One batch of the metadata log, opened: metadata records, or control records where there are none."""
+    """One decoded batch of the metadata log: metadata records, or else control records."""
 
     base_offset: int
     last_offset: int
@@ -62,17 +62,17 @@ class MetadataBatch(NamedTuple):
 
 
 def new_record(name: str, /, **fields: object) -> Message:
-    """A metadata record `name` ("TopicRecord") in its newest version. Raises KeyError for a name that is none."""
+    """Make a metadata record ("TopicRecord") in its newest version. Raises KeyError for an unknown name."""
     return message_type("metadata_records", name).new(**fields)
 
 
 def encode_metadata_record(record: Message) -> bytes:
-    """A metadata record as the value of a record. Raises EncodeError for values that its version cannot carry."""
+    """Encode a metadata record as the value of a record. Raises EncodeError for values that its version does not have."""
     return encode_framed(message_type("metadata_records", record.STRUCT.name), record)
 
 
 def encode_data_batch(values: Sequence[bytes], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
-    """A batch of records with these values."""
+    """Encode a batch of records with these values."""
     records = b"".join(encode_record(Record(delta, 0, None, value)) for delta, value in enumerate(values))
     return _batch(records, len(values), base_offset, leader_epoch, now_ms, 0)
 
@@ -80,7 +80,7 @@ def encode_data_batch(values: Sequence[bytes], base_offset: int, leader_epoch: i
 def encode_control_batch(
     control_records: Sequence[tuple[int, Message]], base_offset: int, leader_epoch: int, now_ms: int
 ) -> bytes:
-    """A batch of control records, given as (type, message) pairs."""
+    """Encode a batch of control records, given as (type, message) pairs."""
     encoded = (encode_control_record(type_id, message) for type_id, message in control_records)
     records = b"".join(encode_record(Record(delta, 0, key, value)) for delta, (key, value) in enumerate(encoded))
     return _batch(records, len(control_records), base_offset, leader_epoch, now_ms, CONTROL_FLAG)
@@ -100,12 +100,12 @@ def _batch(records: bytes, count: int, base_offset: int, leader_epoch: int, now_
 
 
 def control_message(name: str, /, **fields: object) -> Message:
-    """One of KRaft's control messages ("LeaderChangeMessage"). Raises KeyError for a name that is none."""
+    """Make one of KRaft's control messages ("LeaderChangeMessage"). Raises KeyError for an unknown name."""
     return message_type("control_records", name).new(**fields)
 
 
 def leader_change_message(leader_id: int, voters: Iterable[int], granting: Iterable[int]) -> Message:
-    """The LeaderChangeMessage of a leader: who votes, and who of them voted for it."""
+    """Make the LeaderChangeMessage of a leader: the ids of the voters, and of those that voted for it."""
     voter = message_type("control_records", "LeaderChangeMessage").classes["Voter"]
     return control_message(
         "LeaderChangeMessage",
@@ -116,7 +116,7 @@ def leader_change_message(leader_id: int, voters: Iterable[int], granting: Itera
 
 
 class SnapshotBatches:
-    """Makes the batches of a snapshot, one after the other: `header`, then `batches` of records, then `footer`."""
+    """The batches of one snapshot, in this order: `header`, `batches` of records, `footer`."""
 
     def __init__(self, leader_epoch: int, now_ms: int) -> None:
         self._leader_epoch = leader_epoch
@@ -124,7 +124,7 @@ class SnapshotBatches:
         self._next_offset = 0
 
     def header(self, last_timestamp_ms: int, kraft_version: int, voters: Iterable[Voter]) -> bytes:
-        """The first batch; `last_timestamp_ms` is that of the last record that the snapshot stands for."""
+        """Return the first batch; `last_timestamp_ms` is the timestamp of the last record that the snapshot replaces."""
         header = control_message("SnapshotHeaderRecord", last_contained_log_timestamp=last_timestamp_ms)
         control_records = [(SNAPSHOT_HEADER, header)]
         if kraft_version > 0:
@@ -133,11 +133,11 @@ class SnapshotBatches:
         return self._control(control_records)
 
     def footer(self) -> bytes:
-        """The last batch."""
+        """Return the last batch."""
         return self._control([(SNAPSHOT_FOOTER, control_message("SnapshotFooterRecord"))])
 
     def batches(self, records: Iterable[Message]) -> Iterator[bytes]:
-        """The records in batches of at most MAX_SNAPSHOT_BATCH_BYTES (one record may have more)."""
+        """Yield the records in batches of at most MAX_SNAPSHOT_BATCH_BYTES (or of one larger record)."""
         values: list[bytes] = []
         size_bytes = 0
         for record in records:
@@ -160,7 +160,7 @@ class SnapshotBatches:
 
 
 def decode_batch(header: RecordBatch, body: Buffer) -> MetadataBatch:
-    """Open a batch whose CRC is known to be right; `body` is what follows its header. Raises FormatError."""
+    """Decode a batch whose CRC is valid; `body` is what follows its header. Raises FormatError."""
     data: Buffer = body
     if header.attributes & CODEC_MASK:
         from kcli.format.compression import inflate
@@ -186,15 +186,15 @@ def _opaque(header: RecordBatch) -> MetadataBatch:
 
 
 def decode_batches(data: Buffer, *, control_only: bool = False) -> Iterator[MetadataBatch]:
-    """The batches that fill `data`, each checked; with `control_only` the others come without their records.
+    """Check and yield the batches that fill `data`; with `control_only` data batches have no records.
 
-    Raises FormatError, which names the byte, at the first that is not sound.
+    Raises FormatError, which names the byte, at the first invalid one.
     """
     view = memoryview(data)
     position = 0
     while position < len(view):
         if len(view) - position < HEADER_BYTES:
-            raise CorruptRecordError(f"{len(view) - position} bytes are left, fewer than a batch's header has", position)
+            raise CorruptRecordError(f"{len(view) - position} bytes are left, fewer than the header of a batch", position)
         size_bytes = read_header(view, position).batch_length + LOG_OVERHEAD_BYTES
         if not HEADER_BYTES <= size_bytes <= len(view) - position:
             raise CorruptRecordError(f"a batch states {size_bytes} bytes; {len(view) - position} are left", position)
@@ -208,7 +208,7 @@ def decode_batches(data: Buffer, *, control_only: bool = False) -> Iterator[Meta
 
 
 def bootstrap_records(features: dict[str, int]) -> list[Message]:
-    """The first records of a cluster: its metadata.version, then each other feature above level 0 by name."""
+    """Return the first records of a cluster: its metadata.version, then each other feature above level 0 by name."""
     names = sorted(features, key=lambda name: (name != "metadata.version", name))
     return [
         new_record("FeatureLevelRecord", name=name, feature_level=features[name])

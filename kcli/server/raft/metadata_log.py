@@ -1,15 +1,15 @@
-"""The log of __cluster_metadata-0 with its snapshots: what lies on the disk of a KRaft node, below the election.
+"""The log of __cluster_metadata-0 with its snapshots: the files of a KRaft node except quorum-state.
 
-    file                                     is
+    file                                     contains
     ---------------------------------------  -------------------------------------------------------------------------
-    <offset>.log .index .timeindex ...       segments, as of any partition; always recovered whole, as by Kafka
+    <offset>.log .index .timeindex ...       segments, as of any partition; always recovered completely, as by Kafka
     <end offset>-<epoch>.checkpoint          a snapshot: all records below its end offset, the last of them of its epoch
     <end offset>-<epoch>-<n>.checkpoint.part a snapshot being written; removed at start
     <...>.checkpoint.deleted                 a snapshot about to be removed; removed at start
 
-The log begins at the offset of the oldest snapshot that is kept: a node that lacks more loads that and goes on behind it.
-A node whose disk fails a flush of it ends, and its next start writes what no snapshot holds once more (see `_write_again`).
-The epoch of the last record is the log's, or the snapshot's where the log holds nothing.
+The log begins at the offset of the oldest snapshot that is kept: a node that lacks older records loads that snapshot.
+A node that fails to flush the log stops, and its next start writes again what no snapshot contains (see `_write_again`).
+The epoch of the last record is the log's, or the snapshot's if the log is empty.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.server.raft.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
 
 METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
-# How much of the log or of a snapshot is read at a time.
+# The number of bytes of the log or of a snapshot that are read at a time.
 READ_BYTES = 256 * 1024
-# A batch of records has a little more than its records.
+# A batch is somewhat larger than its records.
 _MAX_BATCH_BYTES = MAX_SNAPSHOT_BATCH_BYTES + 64 * 1024
 
 
@@ -49,14 +49,14 @@ class MetadataLogError(Exception):
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot: of all records below `end_offset`, the last of which is of `epoch`."""
+    """The name of a snapshot: it replaces all records below `end_offset`, the last of which is of `epoch`."""
 
     end_offset: int
     epoch: int
 
 
 class MetadataLogConfig(NamedTuple):
-    """The settings of the metadata log, by Kafka's keys metadata.log.* and metadata.max.*; -1 stands for no bound."""
+    """The settings of the metadata log: Kafka's keys metadata.log.* and metadata.max.*; -1 is no limit."""
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * 24 * 60 * 60 * 1000
@@ -65,7 +65,7 @@ class MetadataLogConfig(NamedTuple):
     recovery_quarantine_dir: str = ""
 
     def log_config(self) -> LogConfig:
-        """The same as the settings of a log: nothing goes by age or size but below a snapshot."""
+        """Return the settings of the log: segments are deleted only below a snapshot, not by age or size."""
         return LogConfig(
             segment_bytes=self.segment_bytes,
             segment_ms=self.segment_ms,
@@ -76,19 +76,19 @@ class MetadataLogConfig(NamedTuple):
 
 
 def _write_partition_metadata(disk: LogDisk, directory: str) -> None:
-    """Write partition.metadata where it is missing, or torn by a power cut: it is not waited for."""
+    """Write partition.metadata, without a flush, if it is missing or incomplete after a loss of power."""
     path = f"{directory}/{FileKind.PARTITION_METADATA}"
     try:
         decode_partition_metadata(disk.read_file(path, MAX_TEXT_FILE_BYTES))
     except (FileNotFoundError, FormatError):
-        # What it says of this log is known anyway.
+        # Its contents are the same for every metadata log.
         write_unflushed(disk, path, encode_partition_metadata(PartitionMetadata(0, METADATA_TOPIC_ID)))
 
 
 class _RecoveredDisk:
-    """The disk as the log itself gets it: the small files beside its segments are not waited for.
+    """The disk that the log uses: the small files next to its segments are not flushed.
 
-    A metadata log is recovered whole at each start, and they with it; waiting for the device would only hold the node.
+    The recovery at each start makes them again, and a flush would only delay the node.
     """
 
     def __init__(self, disk: LogDisk) -> None:
@@ -98,7 +98,7 @@ class _RecoveredDisk:
         return getattr(self._disk, name)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a file whole, without a flush."""
+        """Write a whole file without a flush."""
         write_unflushed(self._disk, path, data)
 
 
@@ -124,9 +124,9 @@ class MetadataLog:
         now_ms: int,
         report: Callable[[str], None] = lambda line: None,
     ) -> MetadataLog:
-        """Open what is in `directory`, recover it, remove what was left half done; `report` takes a line for what goes.
+        """Open and recover the log in `directory` and remove incomplete files; `report` gets a line for what is removed.
 
-        Raises MetadataLogError for what cannot be opened, and OSError.
+        Raises MetadataLogError for a log that cannot be opened, and OSError.
         """
         is_new = not disk.is_directory(directory)
         disk.make_directory(directory)
@@ -140,7 +140,9 @@ class MetadataLog:
             topic_id = METADATA_TOPIC_ID
             log = open_log(own, files, directory, METADATA_TOPIC, 0, settings, now_ms, topic_id=topic_id, journal=journal)
         except LogRefusedError as error:
-            raise MetadataLogError(f"{error.path}: {error.message}; `kcli verify --repair` tells what can be done") from error
+            raise MetadataLogError(
+                f"{error.path}: {error.message}; run `kcli verify --repair`, which shows what can be repaired"
+            ) from error
         if quarantine is not None:
             quarantine.finish()
         snapshots = []
@@ -157,7 +159,7 @@ class MetadataLog:
             opened._unflushed_directories.append(directory.rpartition("/")[0] or "/")
         if log.log_start_offset > 0 and not snapshots:
             raise MetadataLogError(
-                f"{directory}: the log begins at offset {log.log_start_offset} and there is no snapshot of what lies below; "
+                f"{directory}: the log begins at offset {log.log_start_offset}, and there is no snapshot of the records below; "
                 "restore the snapshot (a .checkpoint) from a copy"
             )
         opened._start_behind_latest_snapshot(now_ms)
@@ -165,7 +167,7 @@ class MetadataLog:
         return opened
 
     def _start_behind_latest_snapshot(self, now_ms: int) -> None:
-        """A log that ends below the latest snapshot has nothing to add to it: it begins anew behind it."""
+        """Empty a log that ends below the latest snapshot, and let it begin behind the snapshot."""
         latest = self.latest_snapshot
         log_epoch = self.log.leader_epochs.latest_epoch or 0
         if latest is not None and (latest.epoch > log_epoch or latest.end_offset > self.end_offset) and latest.end_offset > 0:
@@ -173,11 +175,11 @@ class MetadataLog:
                 self.disk.remove(path)
 
     def _write_again(self) -> None:
-        """Write what lies behind the latest snapshot once more, in its place, so that the next flush brings it to the device.
+        """Write the records behind the latest snapshot again, in place, so that the next flush makes them durable.
 
-        A process before this one may have ended because a flush failed. Of the pages that are lost then Linux shows the bytes
-        and no longer writes them, so that a later flush succeeds without them; behind such a hole nothing that is committed
-        would outlast a loss of power. What a snapshot holds was committed, and flushed, when that began.
+        An earlier process may have ended because a flush failed. Linux keeps such pages readable but marks them as clean: a
+        later flush succeeds without writing them, and a loss of power would lose what is committed from there on. The records
+        in a snapshot were flushed before it was begun.
         """
         latest, log = self.latest_snapshot, self.log.local_log()
         offset = max(self.start_offset, latest.end_offset if latest is not None else 0)
@@ -192,7 +194,7 @@ class MetadataLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset in the log."""
+        """The first offset of the log."""
         return self.log.log_start_offset
 
     @property
@@ -202,7 +204,7 @@ class MetadataLog:
 
     @property
     def latest_snapshot(self) -> SnapshotId | None:
-        """The newest snapshot, or None."""
+        """The latest snapshot, or None."""
         return self.snapshots[-1] if self.snapshots else None
 
     @property
@@ -214,7 +216,7 @@ class MetadataLog:
         return self.snapshots[-1].epoch if self.snapshots else 0
 
     def unflushed_paths(self) -> list[str]:
-        """What a flush must take for the records to last: the segments, and the directory where a new one was made."""
+        """Return the paths to flush to make the records durable: the segments, and the directory if one is new."""
         segments = [path for path in self.log.unflushed_paths() if path.endswith(_LOG_SUFFIX)]
         if segments and segments[-1] != self._flushed_segment:
             self._flushed_segment = segments[-1]
@@ -223,11 +225,11 @@ class MetadataLog:
         return segments
 
     def append(self, batches: bytes, now_ms: int) -> None:
-        """Append whole batches that have their offsets and epochs. Raises AppendError."""
+        """Append complete batches with offsets and epochs. Raises AppendError."""
         self.log.append_as_follower(memoryview(batches), now_ms)
 
     def read(self, offset: int, limit_offset: int, *, control_only: bool = False) -> Iterator[MetadataBatch]:
-        """The batches from the one that holds `offset` on, below `limit_offset`; or those of control records alone.
+        """Yield the batches from the one that contains `offset` to `limit_offset`, or only those with control records.
 
         Raises MetadataLogError for damage.
         """
@@ -238,7 +240,7 @@ class MetadataLog:
             data = found.file.read_at(found.position, found.size)
             whole = _whole_batches(data)
             if not whole:
-                raise MetadataLogError(f"{found.file.name}: no whole batch at byte {found.position}")
+                raise MetadataLogError(f"{found.file.name}: no complete batch at byte {found.position}")
             try:
                 for batch in decode_batches(memoryview(data)[:whole], control_only=control_only):
                     if batch.last_offset >= offset and (batch.control_records or not control_only):
@@ -248,28 +250,28 @@ class MetadataLog:
                 raise MetadataLogError(f"{found.file.name}: {error.message}, near byte {found.position}") from error
 
     def snapshot_path(self, snapshot: SnapshotId, state: FileState = FileState.CURRENT) -> str:
-        """Where a snapshot lies."""
+        """Return the path of a snapshot."""
         return f"{self.directory}/{metadata_snapshot_name(snapshot.end_offset, snapshot.epoch, state)}"
 
     def read_snapshot(self, snapshot: SnapshotId) -> Iterator[MetadataBatch]:
-        """The batches of a snapshot. Raises MetadataLogError for damage."""
+        """Yield the batches of a snapshot. Raises MetadataLogError for damage."""
         path = self.snapshot_path(snapshot)
         yield from read_snapshot_file(self.disk, path)
 
     def part_path(self, snapshot: SnapshotId) -> str:
-        """Where a snapshot is written before it is whole."""
+        """Return the path of a snapshot while it is written."""
         stem, dot, suffix = metadata_snapshot_name(snapshot.end_offset, snapshot.epoch).rpartition(".")
         return f"{self.directory}/{stem}-0{dot}{suffix}{FileState.PARTIAL.value}"
 
     def publish_snapshot(self, snapshot: SnapshotId) -> None:
-        """Give a snapshot that was written and flushed its name."""
+        """Rename a snapshot that is complete and flushed."""
         self.disk.rename(self.part_path(snapshot), self.snapshot_path(snapshot))
         self.snapshots = sorted({*self.snapshots, snapshot})
 
     # ---------------------------------------------------------------------------------------------------------- cleaning
 
     def clean(self, now_ms: int) -> list[str]:
-        """Let go of snapshots beyond the retention and of the log below the oldest kept -> files to be removed later."""
+        """Drop the snapshots beyond the retention, and the log below the oldest one left; return the files to remove later."""
         removable: list[str] = []
         while len(self.snapshots) > 1 and self._is_expired(self.snapshots[0], now_ms):
             self.log.maybe_increment_log_start_offset(self.snapshots[1].end_offset)
@@ -299,14 +301,14 @@ class MetadataLog:
 
 
 def _forget_epochs(disk: LogDisk, directory: str) -> None:
-    """Have the recovery make leader-epoch-checkpoint anew: a power cut may leave it torn, and torn it may still read well."""
+    """Remove leader-epoch-checkpoint, which the recovery makes again: after a loss of power a part of it may look complete."""
     path = f"{directory}/{FileKind.LEADER_EPOCH_CHECKPOINT}"
     if disk.exists(path):
         disk.remove(path)
 
 
 def _whole_batches(data: bytes) -> int:
-    """How many bytes of `data` are whole batches."""
+    """Return the number of bytes of `data` that are complete batches."""
     end = 0
     while end + HEADER_BYTES <= len(data):
         size_bytes = read_header(data, end).batch_length + LOG_OVERHEAD_BYTES
@@ -317,7 +319,7 @@ def _whole_batches(data: bytes) -> int:
 
 
 def read_snapshot_file(disk: LogDisk, path: str) -> Iterator[MetadataBatch]:
-    """The batches of a snapshot or of bootstrap.checkpoint. Raises MetadataLogError for damage, OSError as the disk does."""
+    """Yield the batches of a snapshot or of bootstrap.checkpoint. Raises MetadataLogError for damage, and OSError."""
     file = disk.open_file(path)
     try:
         position, size_bytes = 0, file.size()
@@ -329,7 +331,7 @@ def read_snapshot_file(disk: LogDisk, path: str) -> Iterator[MetadataBatch]:
                 chunk_bytes *= 2
                 continue
             if not whole:
-                raise MetadataLogError(f"{path}: no whole batch at byte {position}")
+                raise MetadataLogError(f"{path}: no complete batch at byte {position}")
             try:
                 yield from decode_batches(memoryview(data)[:whole])
             except FormatError as error:

@@ -1,21 +1,21 @@
-"""Who leads the metadata quorum, as this node knows it: its role, the epoch, its vote; and the file that remembers them.
+"""The election state of this node: its role, the epoch, the leader and its vote; and the file that stores them.
 
     from          to            when
     ------------  ------------  --------------------------------------------------------------------------------------
-    unattached    candidate     the election timeout ran out, or this node is the only voter
-    unattached    follower      a leader of the epoch made itself known
-    candidate     leader        a majority of the voters granted its vote; of one voter: at once
-    candidate     follower      another won the epoch
-    follower      candidate     the leader was silent for the fetch timeout
-    leader        resigned      it was told to stop, or lost its majority
-    resigned      candidate     the election timeout ran out, or this node is the only voter
-    any           unattached    a higher epoch was seen
+    unattached    candidate     the election timeout expired, or this node is the only voter
+    unattached    follower      the leader of the epoch became known
+    candidate     leader        a majority of the voters granted their votes; if this is the only voter: at once
+    candidate     follower      another voter won the epoch
+    follower      candidate     the fetch timeout expired
+    leader        resigned      it stops, or lost its majority
+    resigned      candidate     the election timeout expired, or this node is the only voter
+    any           unattached    a higher epoch became known
 
-A node that led when it stopped begins as resigned: it must not vote for another in that epoch, nor write in it again, for
-records that it wrote and did not flush may be gone. A node that is no voter goes the same ways but never to candidate.
+A node that was the leader when it stopped starts as resigned: it must neither vote for another voter in that epoch nor append
+in it, because records that it wrote and did not flush may be lost. A node that is not a voter never becomes a candidate.
 
-quorum-state is written before what it promises is said to anyone: a temporary file, a flush, a rename. A log whose last
-epoch is higher than the file's overrides it.
+quorum-state is durable before the state is sent to another node: temporary file, flush, rename. If the last epoch in the log is
+higher than the file's, the log's is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_NODE = -1
 
 
 class Role(StrEnum):
-    """What a node is in the quorum."""
+    """The role of a node in the quorum."""
 
     UNATTACHED = "unattached"
     CANDIDATE = "candidate"
@@ -54,11 +54,11 @@ _TRANSITIONS = {
 
 
 class QuorumStateError(Exception):
-    """A step that the election does not allow; the message is a sentence."""
+    """A transition that the table above does not allow; the message is one sentence."""
 
 
 class QuorumState:
-    """A node's part in the election. Only the `become_...` methods change it; each raises QuorumStateError for a wrong step."""
+    """The state of one node. Only the `become_...` methods change it; each raises QuorumStateError for a wrong transition."""
 
     def __init__(self, node_id: int, directory_id: Uuid, *, is_voter: bool, is_only_voter: bool) -> None:
         self.node_id = node_id
@@ -75,7 +75,7 @@ class QuorumState:
         return f"<{self.role} in epoch {self.epoch}, leader {self.leader_id}>"
 
     def restore(self, stored: QuorumStateFile | None, last_log_epoch: int) -> None:
-        """Begin where the file and the log say that this node stopped."""
+        """Restore the state from the file and the log."""
         if stored is None or stored.leader_epoch < last_log_epoch:
             self.epoch = last_log_epoch
             return
@@ -89,31 +89,31 @@ class QuorumState:
             self.role, self.leader_id = Role.FOLLOWER, stored.leader_id
 
     def become_candidate(self) -> None:
-        """Stand for election in the next epoch, with this node's own vote. Raises QuorumStateError."""
+        """Begin an election in the next epoch, with this node's own vote. Raises QuorumStateError."""
         if not self.is_voter:
-            raise QuorumStateError(f"node {self.node_id} is no voter and cannot be a candidate")
+            raise QuorumStateError(f"node {self.node_id} is not a voter and cannot be a candidate")
         self._move(Role.CANDIDATE, self.epoch + 1, NO_NODE)
         self.voted_id, self.voted_directory_id = self.node_id, self.directory_id
 
     def become_leader(self) -> None:
-        """Lead the epoch in which this node was a candidate. Raises QuorumStateError."""
+        """Become the leader of the epoch in which this node was a candidate. Raises QuorumStateError."""
         self._move(Role.LEADER, self.epoch, self.node_id)
         self.voted_id, self.voted_directory_id = NO_NODE, ZERO_UUID
 
     def become_follower(self, epoch: int, leader_id: int) -> None:
-        """Follow the leader of an epoch. Raises QuorumStateError for an epoch that is over or has another leader."""
+        """Follow the leader of an epoch. Raises QuorumStateError for an earlier epoch, and if the epoch has another leader."""
         if epoch < self.epoch or (epoch == self.epoch and self.leader_id not in (NO_NODE, leader_id)):
             raise QuorumStateError(
-                f"node {leader_id} cannot lead epoch {epoch}: this is epoch {self.epoch} of {self.leader_id}"
+                f"node {leader_id} cannot be the leader of epoch {epoch}: the epoch is {self.epoch}, led by {self.leader_id}"
             )
         if epoch > self.epoch:
             self.become_unattached(epoch)
         self._move(Role.FOLLOWER, epoch, leader_id)
 
     def become_unattached(self, epoch: int) -> None:
-        """Know of a later epoch and not of its leader. Raises QuorumStateError for an epoch that is over."""
+        """Enter an epoch whose leader is not known. Raises QuorumStateError for an earlier epoch."""
         if epoch < self.epoch:
-            raise QuorumStateError(f"epoch {epoch} is over: this is epoch {self.epoch}")
+            raise QuorumStateError(f"epoch {epoch} is over: the epoch is {self.epoch}")
         if epoch > self.epoch:
             self.voted_id, self.voted_directory_id = NO_NODE, ZERO_UUID
         self._move(Role.UNATTACHED, epoch, NO_NODE)
@@ -128,8 +128,8 @@ class QuorumState:
         self.role, self.epoch, self.leader_id = role, epoch, leader_id
 
     def stored(self, kraft_version: int, voter_ids: tuple[int, ...]) -> QuorumStateFile:
-        """What quorum-state has to hold now, in the form of the quorum's kraft.version."""
-        # Who resigned is still the epoch's leader to the file: so it begins as resigned again.
+        """Return the contents of quorum-state, in the version for the quorum's kraft.version."""
+        # The file of a resigned node names it as the leader, so that it starts as resigned again.
         leader_id = self.node_id if self.role is Role.RESIGNED else self.leader_id
         if kraft_version == 0:
             return QuorumStateFile(0, leader_id, self.epoch, self.voted_id, current_voters=voter_ids)
@@ -146,7 +146,7 @@ class QuorumStateStore:
         self._temporary = f"{self.path}.tmp"
 
     def read(self) -> QuorumStateFile | None:
-        """What the file holds, None where it is missing. Raises MetadataLogError where it cannot be read."""
+        """Return the contents of the file, None if it is missing. Raises MetadataLogError if it cannot be read."""
         try:
             return decode_quorum_state(self._disk.read_file(self.path, MAX_TEXT_FILE_BYTES))
         except FileNotFoundError:
@@ -154,18 +154,18 @@ class QuorumStateStore:
         except FormatError as error:
             raise MetadataLogError(
                 f"{self.path} cannot be read: {error.message}; without it this node may vote twice in an epoch. Restore it "
-                "from a copy, or remove it where this node is the only voter"
+                "from a copy, or remove it if this node is the only voter"
             ) from error
 
     def write(self, state: QuorumStateFile) -> tuple[str, ...]:
-        """Write a state beside the file -> the paths to flush before `publish`."""
+        """Write a state into a temporary file and return the paths to flush before `publish`."""
         if self._disk.exists(self._temporary):
             self._disk.remove(self._temporary)
         self._disk.append(self._temporary, encode_quorum_state(state))
         return (self._temporary,)
 
     def publish(self) -> tuple[str, ...]:
-        """Give what was written and flushed its name -> the paths to flush for that to last."""
+        """Rename the temporary file, which is flushed, and return the paths to flush to make this durable."""
         if self._disk.exists(self._temporary):
             self._disk.rename(self._temporary, self.path)
         return (self._directory,)

@@ -1,11 +1,11 @@
-"""Why a node cannot lead the metadata quorum of its directory, in a sentence that says what to set.
+"""Checks whether a node can become the leader of the metadata quorum of its directory.
 
 the voters are                                  then
 ----------------------------------------------  ----------------------------------------------------------
-this node with this directory, alone            the node leads
-not known                                       refused: controller.quorum.voters is missing, or a format
+only this node, with this directory             accepted
+not known                                       refused: set controller.quorum.voters, or format the directory
 several                                         refused: clusters of several nodes are not served yet
-another node, or this one's other directory     refused: the directory is not the voter's
+another node, or another directory of this one  refused: the directory is not the voter's
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 
 
 def refusal(raft: KafkaRaftClient) -> str | None:
-    """Return why this node can never lead, None where it is the only voter; `raft` is started."""
+    """Return why this node can never be the leader, None if it is the only voter; `raft` is started."""
     if raft.quorum.is_only_voter:
         return None
     config, voters = raft.config, raft.history.voters
@@ -30,12 +30,12 @@ def refusal(raft: KafkaRaftClient) -> str | None:
     if ids:
         return (
             f"{config.directory}: voter {named} of the metadata quorum has the directory id {voters[ids[0]].directory_id}, and "
-            f"meta.properties states {config.directory_id}: name the directory that votes in metadata.log.dir, or restore its "
+            f"meta.properties states {config.directory_id}: set metadata.log.dir to the directory of the voter, or restore its "
             "meta.properties"
         )
     host, port = next(iter(config.endpoints.values()), ("localhost", 9093))
     return (
-        f"{config.directory}: neither the metadata log nor quorum-state names a voter of the metadata quorum: if this node is "
+        f"{config.directory}: neither the metadata log nor quorum-state names a voter of the metadata quorum; if this node is "
         f"the only controller, set controller.quorum.voters={config.node_id}@{host}:{port}, or format an empty directory with "
         "`kcli format --standalone`"
     )

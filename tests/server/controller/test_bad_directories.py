@@ -35,9 +35,9 @@ def write(name: str, data: bytes) -> Callable[[Path], None]:
         (write("bootstrap.checkpoint", bootstrap("share.version", 2)), r"share\.version is 2.*supports 0 to 1"),
         (write("bootstrap.checkpoint", bootstrap("odd.version", 1)), r"odd\.version is 1.*supports no level"),
         (write("bootstrap.checkpoint", bootstrap("group.version", 1, footer=False)), "is incomplete"),
-        (write("bootstrap.checkpoint", bootstrap("group.version", 1)[:-3]), "no whole batch at byte"),
+        (write("bootstrap.checkpoint", bootstrap("group.version", 1)[:-3]), "no complete batch at byte"),
         (write(f"{METADATA}/quorum-state", b"{"), "quorum-state cannot be read"),
-        (write(f"{METADATA}/00000000000000000000-0000000000.checkpoint", b"short"), "no whole batch at byte 0"),
+        (write(f"{METADATA}/00000000000000000000-0000000000.checkpoint", b"short"), "no complete batch at byte 0"),
     ],
 )
 def test_one_sentence(tmp_path: Path, damage: Callable[[Path], None], sentence: str) -> None:

@@ -234,5 +234,5 @@ def test_a_log_without_the_snapshot_below_it_is_refused(tmp_path: Path) -> None:
     (metadata / "00000000000000000005.log").write_bytes(b"")
     around = Surroundings()
     raft = raft_client(raft_config(directory), around)
-    with pytest.raises(MetadataLogError, match="no snapshot of what lies below"):
+    with pytest.raises(MetadataLogError, match="no snapshot of the records below"):
         raft.start(around.now_ms)

@@ -38,7 +38,7 @@ def test_wrong_steps_are_refused() -> None:
         node().become_leader()
     state = node()
     state.become_follower(3, 2)
-    with pytest.raises(QuorumStateError, match="cannot lead epoch 3"):
+    with pytest.raises(QuorumStateError, match="cannot be the leader of epoch 3"):
         state.become_follower(3, 4)
     with pytest.raises(QuorumStateError, match="is over"):
         state.become_unattached(2)
