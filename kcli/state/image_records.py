@@ -76,28 +76,29 @@ def image_records(image: MetadataImage) -> Iterator[Message]:
     """
     metadata_version = image.features.get(METADATA_VERSION, _LOWEST_METADATA_VERSION)
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
-        yield _new("FeatureLevelRecord", name=name, feature_level=image.features[name])
+        yield new_record("FeatureLevelRecord", name=name, feature_level=image.features[name])
     for broker in image.brokers.values():
         yield broker_record(broker, metadata_version)
     for controller in image.controllers.values():
         yield controller_record(controller)
     for topic in image.topics.values():
-        yield _new("TopicRecord", name=topic.name, topic_id=topic.topic_id)
+        yield new_record("TopicRecord", name=topic.name, topic_id=topic.topic_id)
         for index, partition in topic.partitions.items():
             yield partition_record(topic, index, partition, metadata_version)
     for resource, values in image.configs.items():
         number = number_of(CONFIG_RESOURCE_TYPES, resource.type)
         for key, value in values.items():
-            yield _new("ConfigRecord", resource_type=number, resource_name=resource.name, name=key, value=value)
+            yield new_record("ConfigRecord", resource_type=number, resource_name=resource.name, name=key, value=value)
     yield from _quota_records(image)
     if image.next_producer_id >= 0:
-        yield _new("ProducerIdsRecord", broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
+        yield new_record("ProducerIdsRecord", broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
     yield from _security_records(image)
     if image.zk_migration_state is not None:
-        yield _new("ZkMigrationStateRecord", zk_migration_state=image.zk_migration_state)
+        yield new_record("ZkMigrationStateRecord", zk_migration_state=image.zk_migration_state)
 
 
-def _new(name: str, /, **fields: object) -> Message:
+def new_record(name: str, /, **fields: object) -> Message:
+    """Make a metadata record ("TopicRecord") in its newest version. Raises KeyError for an unknown name."""
     return message_type("metadata_records", name).new(**fields)
 
 
@@ -120,7 +121,7 @@ def _feature_structs(record: str, struct: str, features: Mapping[str, VersionRan
 def broker_record(broker: BrokerRegistration, metadata_version: int) -> Message:
     """Return the RegisterBrokerRecord of a broker, without the fields that the metadata.version does not have."""
     version = _register_broker_version(metadata_version)
-    record = _new(
+    record = new_record(
         "RegisterBrokerRecord",
         schema_version=version,
         broker_id=broker.broker_id,
@@ -143,7 +144,7 @@ def broker_record(broker: BrokerRegistration, metadata_version: int) -> Message:
 
 def controller_record(controller: ControllerRegistration) -> Message:
     """Return the RegisterControllerRecord of a controller."""
-    return _new(
+    return new_record(
         "RegisterControllerRecord",
         controller_id=controller.controller_id,
         incarnation_id=controller.incarnation_id,
@@ -155,7 +156,7 @@ def controller_record(controller: ControllerRegistration) -> Message:
 
 def partition_record(topic: Topic, index: int, partition: Partition, metadata_version: int) -> Message:
     """Return the PartitionRecord of a partition, without the fields that the metadata.version does not have."""
-    record = _new(
+    record = new_record(
         "PartitionRecord",
         schema_version=partition_version(metadata_version),
         partition_id=index,
@@ -182,12 +183,12 @@ def _quota_records(image: MetadataImage) -> Iterator[Message]:
     for entity, quotas in image.client_quotas.items():
         for key, value in quotas.items():
             parts = [made(entity_type=kind, entity_name=name) for kind, name in entity]
-            yield _new("ClientQuotaRecord", entity=parts, key=key, value=value, remove=False)
+            yield new_record("ClientQuotaRecord", entity=parts, key=key, value=value, remove=False)
 
 
 def _security_records(image: MetadataImage) -> Iterator[Message]:
     for acl_id, acl in image.acls.items():
-        yield _new(
+        yield new_record(
             "AccessControlEntryRecord",
             id=acl_id,
             resource_type=number_of(ACL_RESOURCE_TYPES, acl.resource_type),
@@ -199,7 +200,7 @@ def _security_records(image: MetadataImage) -> Iterator[Message]:
             permission_type=number_of(ACL_PERMISSION_TYPES, acl.permission_type),
         )
     for (user, mechanism), credential in image.scram_credentials.items():
-        yield _new(
+        yield new_record(
             "UserScramCredentialRecord",
             name=user,
             mechanism=number_of(SCRAM_MECHANISMS, mechanism),
@@ -209,7 +210,7 @@ def _security_records(image: MetadataImage) -> Iterator[Message]:
             iterations=credential.iterations,
         )
     for token in image.delegation_tokens.values():
-        yield _new(
+        yield new_record(
             "DelegationTokenRecord",
             owner=token.owner,
             requester=token.requester,

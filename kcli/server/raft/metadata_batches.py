@@ -40,6 +40,7 @@ from kcli.protocol.control_records import (
 from kcli.protocol.internal_records import CLUSTER_METADATA, encode_framed
 from kcli.protocol.message import Message
 from kcli.server.raft.voter_set import voters_message
+from kcli.state.image_records import new_record as new_record
 from kcli.state.metadata_values import Voter
 
 # Kafka's limits: bytes of records in one batch of a snapshot, and records in one append to the log.
@@ -59,11 +60,6 @@ class MetadataBatch(NamedTuple):
     records: list[Message]
     control_records: list[ControlRecord]
     size_bytes: int = 0
-
-
-def new_record(name: str, /, **fields: object) -> Message:
-    """Make a metadata record ("TopicRecord") in its newest version. Raises KeyError for an unknown name."""
-    return message_type("metadata_records", name).new(**fields)
 
 
 def encode_metadata_record(record: Message) -> bytes:

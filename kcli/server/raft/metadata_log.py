@@ -15,7 +15,7 @@ The epoch of the last record is the log's, or the snapshot's if the log is empty
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, metadata_snapshot_name, parse_file_name
 from kcli.format.kafka_uuid import Uuid
@@ -94,7 +94,7 @@ class _RecoveredDisk:
     def __init__(self, disk: LogDisk) -> None:
         self._disk = disk
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._disk, name)
 
     def write_file(self, path: str, data: bytes) -> None:
@@ -132,7 +132,7 @@ class MetadataLog:
         disk.make_directory(directory)
         _write_partition_metadata(disk, directory)
         _forget_epochs(disk, directory)
-        own: Any = _RecoveredDisk(disk)
+        own = cast(LogDisk, _RecoveredDisk(disk))
         settings = config.log_config()
         quarantine = quarantine_in(disk, config.recovery_quarantine_dir, parent_path(directory))
         journal = RecoveryJournal(METADATA_TOPIC, 0, KnownOffsets(), report, quarantine)

@@ -44,7 +44,7 @@ def test_wrong_steps_are_refused() -> None:
         state.become_unattached(2)
     state.become_unattached(4)
     assert (state.role, state.leader_id) == (Role.UNATTACHED, -1)
-    with pytest.raises(QuorumStateError, match="no voter"):
+    with pytest.raises(QuorumStateError, match="not a voter"):
         node(is_voter=False).become_candidate()
     leader = node()
     leader.become_candidate()
