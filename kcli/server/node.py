@@ -2,8 +2,8 @@
 
     core              takes                                                    gives
     ----------------  -------------------------------------------------------  ------------------------------------------
-    ControllerCore    requests on the controller's listeners                   the metadata log, once it is committed
-                                                                               (`add_listener`)
+    ControllerServer  requests on the controller's listeners                   the metadata log, once it is committed
+                                                                               (`register`)
     Broker            requests on the other listeners; the controller's        the answers to clients
                       answers
     Peers             answers of other nodes and of this one                   requests to them, for all cores

@@ -34,16 +34,16 @@ from kcli.server.controller.formatting import (
     format_directory,
     read_meta_properties,
 )
-from kcli.server.dice import Dice
 from kcli.server.events import Effect, NodeRole, PeerAddress, PeerNode
 from kcli.server.log_lines import Line
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.peers import Peers, PeerSettings
+from kcli.server.rng import Random
 from kcli.server.timing_wheel import Timer
 
 if TYPE_CHECKING:
-    from kcli.server.controller.controller_core import ControllerCore
+    from kcli.server.controller.controller_server import ControllerServer
 
 Log = Callable[[str], None]
 # Names that a directory may contain and still be formatted: files that a format writes before meta.properties, and lost+found.
@@ -65,7 +65,7 @@ class Identity(NamedTuple):
 
 
 def identify(
-    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, log: Log, bound: BoundAddresses = NOT_BOUND
+    config: ServerConfig, disk: LogDisk, rng: Random, now_ms: int, log: Log, bound: BoundAddresses = NOT_BOUND
 ) -> Identity:
     """Read which cluster and node own the log directories; format them if all are empty. Raises NodeError and OSError."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
@@ -141,7 +141,7 @@ def _is_own_controller(config: ServerConfig, bound: BoundAddresses, host: str, p
 
 
 def _format_all(
-    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, directories: list[str], bound: BoundAddresses
+    config: ServerConfig, disk: LogDisk, rng: Random, now_ms: int, directories: list[str], bound: BoundAddresses
 ) -> dict[str, MetaProperties | None]:
     listeners = config.advertised_controller_listeners or config.advertised_listeners
     listener = bound.resolve(listeners[0])
@@ -205,7 +205,7 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
 class ClusterAddresses:
     """The addresses of the cluster's nodes: voters from the quorum, other controllers and brokers from the metadata image."""
 
-    def __init__(self, controller: ControllerCore) -> None:
+    def __init__(self, controller: ControllerServer) -> None:
         self._controller = controller
 
     def address_of(self, node: PeerNode, listener: str) -> PeerAddress | None:
@@ -224,7 +224,7 @@ class ClusterAddresses:
 def build_node(
     config: ServerConfig,
     disk: LogDisk,
-    rng: Dice,
+    rng: Random,
     now_ms: int,
     log: Log,
     max_open_files: int = 256,
@@ -235,22 +235,21 @@ def build_node(
 
     Raises NodeError, and OSError as the disk does.
     """
-    from kcli.server.controller.controller_core import ControllerCore
+    from kcli.server.controller.controller_server import ControllerServer
 
     identity = identify(config, disk, rng, now_ms, log, bound)
     effects: list[Effect] = []
     timer, flushes, computations = Timer(now_ms, wall), Flushes(effects), Computations(effects)
     files = FileCache(disk, max_open_files)
     log_manager = _make_log_manager(config, identity, disk, files, rng, timer, log)
-    controller = ControllerCore(
-        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, log, bound
-    )
 
     def end(error: OSError, now_ms: int) -> None:
         """End the node at its next step: without its metadata log it cannot decide anything any more."""
         timer.schedule(now_ms, partial(_raise, error))
 
-    controller.raft.on_storage_failure = end
+    controller = ControllerServer(
+        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, log, end, bound
+    )
     client_id = f"broker-{config.node_id}"
     peers = Peers(config.node_id, client_id, effects, timer, rng, ClusterAddresses(controller), peer_settings(config), log)
     broker = None
@@ -278,7 +277,7 @@ def build_node(
 
 
 def _make_log_manager(
-    config: ServerConfig, identity: Identity, disk: LogDisk, files: FileCache, rng: Dice, timer: Timer, log: Log
+    config: ServerConfig, identity: Identity, disk: LogDisk, files: FileCache, rng: Random, timer: Timer, log: Log
 ) -> LogManager:
     """Make the log manager, with the unreadable directories offline. Raises NodeError if no directory is left."""
     log_dirs = {path: identity.directory_ids[path] for path in config.log_dirs}

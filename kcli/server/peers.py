@@ -47,7 +47,6 @@ from kcli.protocol.apis import API_KEYS, API_VERSIONS, Api
 from kcli.protocol.errors import DecodeError, MessageError
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
-from kcli.server.dice import Dice
 from kcli.server.events import (
     ClosePeer,
     Effect,
@@ -60,6 +59,7 @@ from kcli.server.events import (
 )
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.outstanding import Outstanding
+from kcli.server.rng import Random
 from kcli.server.timing_wheel import Timer, TimerTask
 
 CLIENT_SOFTWARE_NAME = "kcli"
@@ -106,7 +106,7 @@ class ExponentialBackoff(NamedTuple):
     max_ms: int
     jitter: float = 0.2
 
-    def delay_ms(self, failures: int, rng: Dice) -> int:
+    def delay_ms(self, failures: int, rng: Random) -> int:
         """Return the delay after `failures` earlier failures in a row."""
         delay_ms = min(self.initial_ms << min(failures, MAX_DOUBLINGS), max(self.initial_ms, self.max_ms))
         return round(delay_ms * (1 + self.jitter * (2 * rng.random() - 1))) if self.jitter else delay_ms
@@ -142,7 +142,7 @@ class Peers:
         client_id: str,
         effects: list[Effect],
         timer: Timer,
-        rng: Dice,
+        rng: Random,
         addresses: PeerAddresses,
         settings: PeerSettings,
         log: Callable[[str], None],

@@ -1,9 +1,9 @@
-"""An image as records: those that a snapshot holds, so that applying them to an empty image gives the same image again.
+"""Makes the records of an image, which a snapshot contains: applying them to an empty image gives an equal image.
 
-Features come first, for metadata.version says which versions the other records have; then controllers and brokers, topics
+Features come first, because metadata.version determines the versions of the other records; then brokers, controllers, topics
 each with its partitions, configs, quotas, producer ids, ACLs, SCRAM credentials, delegation tokens and the migration state:
-every kind of record that kcli.state.metadata_image keeps, served or not. Voters and kraft.version are control records and
-stand in the snapshot's first batch.
+every kind of record that kcli.state.metadata_image applies. Voters and kraft.version are control records in the first batch of
+a snapshot.
 
     record             version under metadata.version
     -----------------  ---------------------------------------------------------
@@ -38,7 +38,7 @@ from kcli.state.metadata_values import (
 )
 
 METADATA_VERSION = "metadata.version"
-# Levels of metadata.version since which records say more; below each, the fields are left out.
+# Levels of metadata.version that added fields to records; below each, the fields are left out.
 LEADER_ELR_SINCE = 23
 DIRECTORIES_SINCE = 17
 CORDONED_LOG_DIRS_SINCE = 30
@@ -47,19 +47,19 @@ _LOWEST_METADATA_VERSION = 7
 _UNKNOWN = re.compile(r"UNKNOWN\((-?\d+)\)")
 
 
-def register_broker_version(metadata_version: int) -> int:
-    """The version of RegisterBrokerRecord under a level of metadata.version."""
+def _register_broker_version(metadata_version: int) -> int:
+    """Return the version of RegisterBrokerRecord for a level of metadata.version."""
     steps = ((CORDONED_LOG_DIRS_SINCE, 4), (DIRECTORIES_SINCE, 3), (_MIGRATING_BROKERS_SINCE, 2))
     return next((version for since, version in steps if metadata_version >= since), 1)
 
 
 def partition_version(metadata_version: int) -> int:
-    """The version of PartitionRecord and PartitionChangeRecord under a level of metadata.version."""
+    """Return the version of PartitionRecord and PartitionChangeRecord for a level of metadata.version."""
     return next((version for since, version in ((LEADER_ELR_SINCE, 2), (DIRECTORIES_SINCE, 1)) if metadata_version >= since), 0)
 
 
 def number_of(names: Mapping[int, str], name: str) -> int:
-    """The number that a name stands for in Kafka's records: the way back of name_of. Raises KeyError for no name of it."""
+    """Return the number of a name in Kafka's records, the inverse of name_of. Raises KeyError for an unknown name."""
     unknown = _UNKNOWN.fullmatch(name)
     if unknown is not None:
         return int(unknown[1])
@@ -70,34 +70,35 @@ def number_of(names: Mapping[int, str], name: str) -> int:
 
 
 def image_records(image: MetadataImage) -> Iterator[Message]:
-    """The records that make an empty image equal to this one, in their order.
+    """Yield the records of an image in their order; an open metadata transaction is left out.
 
-    The image must not change while they are taken: hand in a `frozen` one. An open metadata transaction is left out.
+    The image must not change in between: pass a `frozen` one.
     """
     metadata_version = image.features.get(METADATA_VERSION, _LOWEST_METADATA_VERSION)
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
-        yield _new("FeatureLevelRecord", name=name, feature_level=image.features[name])
+        yield new_record("FeatureLevelRecord", name=name, feature_level=image.features[name])
     for broker in image.brokers.values():
         yield broker_record(broker, metadata_version)
     for controller in image.controllers.values():
         yield controller_record(controller)
     for topic in image.topics.values():
-        yield _new("TopicRecord", name=topic.name, topic_id=topic.topic_id)
+        yield new_record("TopicRecord", name=topic.name, topic_id=topic.topic_id)
         for index, partition in topic.partitions.items():
             yield partition_record(topic, index, partition, metadata_version)
     for resource, values in image.configs.items():
         number = number_of(CONFIG_RESOURCE_TYPES, resource.type)
         for key, value in values.items():
-            yield _new("ConfigRecord", resource_type=number, resource_name=resource.name, name=key, value=value)
+            yield new_record("ConfigRecord", resource_type=number, resource_name=resource.name, name=key, value=value)
     yield from _quota_records(image)
     if image.next_producer_id >= 0:
-        yield _new("ProducerIdsRecord", broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
+        yield new_record("ProducerIdsRecord", broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
     yield from _security_records(image)
     if image.zk_migration_state is not None:
-        yield _new("ZkMigrationStateRecord", zk_migration_state=image.zk_migration_state)
+        yield new_record("ZkMigrationStateRecord", zk_migration_state=image.zk_migration_state)
 
 
-def _new(name: str, /, **fields: object) -> Message:
+def new_record(name: str, /, **fields: object) -> Message:
+    """Make a metadata record ("TopicRecord") in its newest version. Raises KeyError for an unknown name."""
     return message_type("metadata_records", name).new(**fields)
 
 
@@ -118,9 +119,9 @@ def _feature_structs(record: str, struct: str, features: Mapping[str, VersionRan
 
 
 def broker_record(broker: BrokerRegistration, metadata_version: int) -> Message:
-    """The RegisterBrokerRecord of a broker; what the metadata.version cannot carry is left out."""
-    version = register_broker_version(metadata_version)
-    record = _new(
+    """Return the RegisterBrokerRecord of a broker, without the fields that the metadata.version does not have."""
+    version = _register_broker_version(metadata_version)
+    record = new_record(
         "RegisterBrokerRecord",
         schema_version=version,
         broker_id=broker.broker_id,
@@ -142,8 +143,8 @@ def broker_record(broker: BrokerRegistration, metadata_version: int) -> Message:
 
 
 def controller_record(controller: ControllerRegistration) -> Message:
-    """The RegisterControllerRecord of a controller."""
-    return _new(
+    """Return the RegisterControllerRecord of a controller."""
+    return new_record(
         "RegisterControllerRecord",
         controller_id=controller.controller_id,
         incarnation_id=controller.incarnation_id,
@@ -154,8 +155,8 @@ def controller_record(controller: ControllerRegistration) -> Message:
 
 
 def partition_record(topic: Topic, index: int, partition: Partition, metadata_version: int) -> Message:
-    """The PartitionRecord of a partition; what the metadata.version cannot carry is left out."""
-    record = _new(
+    """Return the PartitionRecord of a partition, without the fields that the metadata.version does not have."""
+    record = new_record(
         "PartitionRecord",
         schema_version=partition_version(metadata_version),
         partition_id=index,
@@ -182,12 +183,12 @@ def _quota_records(image: MetadataImage) -> Iterator[Message]:
     for entity, quotas in image.client_quotas.items():
         for key, value in quotas.items():
             parts = [made(entity_type=kind, entity_name=name) for kind, name in entity]
-            yield _new("ClientQuotaRecord", entity=parts, key=key, value=value, remove=False)
+            yield new_record("ClientQuotaRecord", entity=parts, key=key, value=value, remove=False)
 
 
 def _security_records(image: MetadataImage) -> Iterator[Message]:
     for acl_id, acl in image.acls.items():
-        yield _new(
+        yield new_record(
             "AccessControlEntryRecord",
             id=acl_id,
             resource_type=number_of(ACL_RESOURCE_TYPES, acl.resource_type),
@@ -199,7 +200,7 @@ def _security_records(image: MetadataImage) -> Iterator[Message]:
             permission_type=number_of(ACL_PERMISSION_TYPES, acl.permission_type),
         )
     for (user, mechanism), credential in image.scram_credentials.items():
-        yield _new(
+        yield new_record(
             "UserScramCredentialRecord",
             name=user,
             mechanism=number_of(SCRAM_MECHANISMS, mechanism),
@@ -209,7 +210,7 @@ def _security_records(image: MetadataImage) -> Iterator[Message]:
             iterations=credential.iterations,
         )
     for token in image.delegation_tokens.values():
-        yield _new(
+        yield new_record(
             "DelegationTokenRecord",
             owner=token.owner,
             requester=token.requester,

@@ -17,16 +17,18 @@
     BeginTransaction, EndTransaction, AbortTransaction         the records between them count together or not (KIP-868)
     NoOp                                                       nothing: it keeps the high watermark moving
 
-A snapshot holds such records as well, so an image is a snapshot's records and then those of the log behind it. KRaft's own
-control records (the leader, the voters) come through `apply_control`.
+A snapshot contains such records, too: applying a snapshot and then the log behind it gives the image. KRaft's own control
+records (leader, voters) are applied by `apply_control`.
 
-`frozen` gives the image as it is now, cheaply: both share their topics, and whichever is changed later copies those that it
-changes. So a snapshot can be written in slices while records are applied.
+Values in the maps (partitions, registrations, configurations of a resource) are replaced, never changed. This makes two
+operations cheap: `frozen` returns a copy that shares its topics with the original (whichever of the two changes a topic first
+copies it), and `revert` restores the values that records replaced while `undo` was a list (kcli.state.speculative_state).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, SNAPSHOT_HEADER, ControlRecord
@@ -42,20 +44,20 @@ from kcli.state.metadata_values import (
     LEADER_RECOVERY_STATES,
     NO_LEADER_CHANGE,
     SCRAM_MECHANISMS,
-    SECURITY_PROTOCOLS,
     Acl,
     BrokerRegistration,
     ConfigResource,
     ControllerRegistration,
     DelegationToken,
-    Endpoint,
     Partition,
     QuotaEntity,
     ScramCredential,
     Topic,
-    VersionRange,
     Voter,
+    endpoints_of,
+    features_of,
     name_of,
+    voters_of,
 )
 
 _KRAFT_VERSION_FEATURE = "kraft.version"
@@ -63,13 +65,25 @@ _NO_CHANGE = -1  # of a leader recovery state
 # What the one-byte fields of BrokerRegistrationChangeRecord say; None for "as it was".
 _FENCING_CHANGES = {1: True, 0: None, -1: False}
 _CONTROLLED_SHUTDOWN_CHANGES = {1: True, 0: None}
+# An undo entry: the name of the map (or one of the three below), key, index of the partition, old value (_ABSENT if the map did
+# not have the key). They are items of one list, not tuples: of thousands of records in flight the garbage collector would visit
+# each tuple again and again, which cost 30 % of fencing a broker with 29,000 partitions.
+_UNDO_ITEMS = 4
+_ABSENT = object()
+_ATTRIBUTE, _PARTITIONS, _PENDING_RECORD = "", "partitions", "pending record"
 
 
 class MetadataImage:
-    """The state of a cluster. `apply` is the only thing that changes it; it raises StateError and then changes nothing.
+    """The state of a cluster. `apply` and `revert` change it; `apply` raises StateError and then changes nothing.
 
     Topics are in `topics` by id and in `topic_ids` by name; the keys of all other maps are named in their types.
     """
+
+    # The attributes that are maps, which a frozen copy gets copies of.
+    _maps: ClassVar[tuple[str, ...]] = (
+        *("topics", "topic_ids", "brokers", "controllers", "configs", "features", "client_quotas"),
+        *("acls", "scram_credentials", "delegation_tokens"),
+    )
 
     def __init__(self) -> None:
         self.topics: dict[Uuid, Topic] = {}
@@ -91,37 +105,77 @@ class MetadataImage:
         # The records of a metadata transaction that has begun and not ended, or None.
         self.pending_records: list[Message] | None = None
         self.pending_name: str | None = None
-        # The topics that this image made since it was last frozen: it alone has them, and may change them.
-        self._own_topics: set[Uuid] = set()
+        # If it is a list, `apply` adds the _UNDO_ITEMS of each value that it replaces.
+        self.undo: list[Any] | None = None
+        # The topics that no frozen copy shares: their maps of partitions may be changed in place.
+        self._own_topics: dict[Uuid, Topic] = {}
 
-    def frozen(self) -> MetadataImage:
-        """The image as it is now, whatever is applied to this one later."""
-        copy = MetadataImage()
+    def frozen(self) -> Self:
+        """Return a copy that later changes of this image do not affect."""
+        copy = type(self)()
         copy.__dict__.update(self.__dict__)
-        copy.topics, copy.topic_ids = dict(self.topics), dict(self.topic_ids)
-        copy.brokers = {broker_id: broker.copy() for broker_id, broker in self.brokers.items()}
-        copy.controllers = dict(self.controllers)
-        copy.configs = {resource: dict(values) for resource, values in self.configs.items()}
-        copy.features = dict(self.features)
-        copy.client_quotas = {entity: dict(quotas) for entity, quotas in self.client_quotas.items()}
-        copy.acls, copy.scram_credentials = dict(self.acls), dict(self.scram_credentials)
-        copy.delegation_tokens, copy.voters = dict(self.delegation_tokens), dict(self.voters)
+        for name in self._maps:
+            setattr(copy, name, dict(getattr(self, name)))
         if self.pending_records is not None:
             copy.pending_records = list(self.pending_records)
-        self._own_topics, copy._own_topics = set(), set()
+        copy.undo = None
+        self._own_topics, copy._own_topics = {}, {}
         return copy
 
+    def revert(self, undo: Sequence[Any]) -> None:
+        """Restore the values of these undo entries, the last first: those of this image, or of the one that it is a copy of."""
+        for at in range(len(undo) - _UNDO_ITEMS, -1, -_UNDO_ITEMS):
+            name, key, index, old = undo[at : at + _UNDO_ITEMS]
+            if name == _ATTRIBUTE:
+                setattr(self, key, old)
+                continue
+            if name == _PENDING_RECORD:
+                assert self.pending_records is not None
+                self.pending_records = self.pending_records[:-1]  # a frozen copy may share the list
+                continue
+            mapping = getattr(self, name) if name != _PARTITIONS else self._writable(self.topics[key]).partitions
+            key = key if name != _PARTITIONS else index
+            if old is _ABSENT:
+                del mapping[key]
+            else:
+                mapping[key] = old
+
+    def _put(self, name: str, key: Any, value: object) -> None:
+        """Set an entry of a map; the value _ABSENT removes it."""
+        mapping = getattr(self, name)
+        if self.undo is not None:
+            self.undo += (name, key, None, mapping.get(key, _ABSENT))
+        if value is not _ABSENT:
+            mapping[key] = value
+        else:
+            mapping.pop(key, None)
+
+    def _remove(self, name: str, key: Any) -> None:
+        if key in getattr(self, name):
+            self._put(name, key, _ABSENT)
+
+    def _set(self, attribute: str, value: object) -> None:
+        if self.undo is not None:
+            self.undo += (_ATTRIBUTE, attribute, None, getattr(self, attribute))
+        setattr(self, attribute, value)
+
+    def _put_partition(self, topic: Topic, index: int, partition: Partition) -> None:
+        topic = self._writable(topic)
+        if self.undo is not None:
+            self.undo += (_PARTITIONS, topic.topic_id, index, topic.partitions.get(index, _ABSENT))
+        topic.partitions[index] = partition
+
     def topic(self, name: str) -> Topic | None:
-        """The topic of that name, or None."""
+        """Return the topic of that name, or None."""
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 
     def configs_of(self, resource_type: str) -> dict[str, dict[str, str]]:
-        """The configurations of all resources of a type (`TOPIC`, `BROKER`), by their names."""
+        """Return the configurations of all resources of a type (`TOPIC`, `BROKER`), by their names."""
         return {resource.name: values for resource, values in self.configs.items() if resource.type == resource_type}
 
     def apply(self, record: Message) -> None:
-        """Apply one metadata record. Raises StateError when it does not fit the image."""
+        """Apply one metadata record. Raises StateError if it does not fit the image."""
         name = record.STRUCT.name
         if name == "BeginTransactionRecord":
             self._begin(record)
@@ -133,46 +187,51 @@ class MetadataImage:
         elif self.pending_records is not None:
             _handler(name)
             self.pending_records.append(record)
+            if self.undo is not None:
+                self.undo += (_PENDING_RECORD, None, None, None)
         else:
             self._apply_one(record)
 
     def apply_control(self, record: ControlRecord) -> None:
-        """Apply a control record of the metadata log or of a snapshot; those that tell nothing new change nothing."""
+        """Apply a control record of the metadata log or of a snapshot; applying one again changes nothing."""
         message = record.message
         if message is None:
             return
         if record.type_id == LEADER_CHANGE:
-            self.leader_id = message.leader_id
-            for voter in message.voters:
-                self.voters.setdefault(voter.voter_id, Voter(voter.voter_id))
+            self._set("leader_id", message.leader_id)
+            new = (voter.voter_id for voter in message.voters if voter.voter_id not in self.voters)
+            self._set("voters", self.voters | {voter_id: Voter(voter_id) for voter_id in new})
         elif record.type_id == SNAPSHOT_HEADER:
-            self.snapshot_timestamp_ms = message.last_contained_log_timestamp
+            self._set("snapshot_timestamp_ms", message.last_contained_log_timestamp)
         elif record.type_id == KRAFT_VERSION:
-            self.kraft_version = message.kraft_version
+            self._set("kraft_version", message.kraft_version)
         elif record.type_id == KRAFT_VOTERS:
-            self.voters = {voter.voter_id: _voter(voter) for voter in message.voters}
+            self._set("voters", voters_of(message))
 
     def _begin(self, record: Message) -> None:
         if self.pending_records is not None:
             raise StateError("a metadata transaction begins while another one is open")
-        self.pending_records, self.pending_name = [], record.name
+        self._set("pending_records", [])
+        self._set("pending_name", record.name)
 
     def _end(self, name: str) -> list[Message]:
         if self.pending_records is None:
             raise StateError(f"{name} ends a metadata transaction that did not begin")
-        pending, self.pending_records, self.pending_name = self.pending_records, None, None
+        pending = self.pending_records
+        self._set("pending_records", None)
+        self._set("pending_name", None)
         return pending
 
     def _apply_one(self, record: Message) -> None:
         _handler(record.STRUCT.name)(self, record)
 
     def _register_broker(self, record: Message) -> None:
-        self.brokers[record.broker_id] = BrokerRegistration(
+        broker = BrokerRegistration(
             broker_id=record.broker_id,
             broker_epoch=record.broker_epoch,
             incarnation_id=record.incarnation_id,
-            endpoints=_endpoints(record),
-            features=_features(record),
+            endpoints=endpoints_of(record.end_points),
+            features=features_of(record.features),
             rack=record.rack,
             is_fenced=record.fenced,
             is_in_controlled_shutdown=record.in_controlled_shutdown,
@@ -180,23 +239,24 @@ class MetadataImage:
             log_dirs=record.log_dirs,
             cordoned_log_dirs=record.cordoned_log_dirs,
         )
+        self._put("brokers", record.broker_id, broker)
 
     def _unregister_broker(self, record: Message) -> None:
-        self.brokers.pop(record.broker_id, None)
+        self._remove("brokers", record.broker_id)
 
     def _registered(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
+        """Return a copy of a broker's registration, which is to be changed and put back."""
         broker = self.brokers.get(broker_id)
         if broker is None:
             raise StateError(f"broker {broker_id} is changed but was not registered")
         if broker.broker_epoch != broker_epoch:
             raise StateError(f"broker {broker_id} is changed in epoch {broker_epoch} but is in {broker.broker_epoch}")
-        return broker
+        return broker.copy()
 
-    def _fence_broker(self, record: Message) -> None:
-        self._registered(record.id, record.epoch).is_fenced = True
-
-    def _unfence_broker(self, record: Message) -> None:
-        self._registered(record.id, record.epoch).is_fenced = False
+    def _set_fenced(self, record: Message, is_fenced: bool) -> None:
+        broker = self._registered(record.id, record.epoch)
+        broker.is_fenced = is_fenced
+        self._put("brokers", record.id, broker)
 
     def _change_broker(self, record: Message) -> None:
         broker = self._registered(record.broker_id, record.broker_epoch)
@@ -215,20 +275,22 @@ class MetadataImage:
             broker.log_dirs = record.log_dirs
         if record.cordoned_log_dirs is not None:
             broker.cordoned_log_dirs = record.cordoned_log_dirs
+        self._put("brokers", record.broker_id, broker)
 
     def _register_controller(self, record: Message) -> None:
-        self.controllers[record.controller_id] = ControllerRegistration(
+        controller = ControllerRegistration(
             controller_id=record.controller_id,
             incarnation_id=record.incarnation_id,
             is_zk_migration_ready=record.zk_migration_ready,
-            endpoints=_endpoints(record),
-            features=_features(record),
+            endpoints=endpoints_of(record.end_points),
+            features=features_of(record.features),
         )
+        self._put("controllers", record.controller_id, controller)
 
     def _topic(self, record: Message) -> None:
-        self.topics[record.topic_id] = Topic(record.name, record.topic_id)
-        self._own_topics.add(record.topic_id)
-        self.topic_ids[record.name] = record.topic_id
+        topic = self._own_topics[record.topic_id] = Topic(record.name, record.topic_id)
+        self._put("topics", record.topic_id, topic)
+        self._put("topic_ids", record.name, record.topic_id)
 
     def _topic_of(self, record: Message) -> Topic:
         topic = self.topics.get(record.topic_id)
@@ -237,17 +299,16 @@ class MetadataImage:
         return topic
 
     def _writable(self, topic: Topic) -> Topic:
-        """The topic, as this image's own."""
-        if topic.topic_id in self._own_topics:
+        """Return the topic, or a copy in its place if a frozen copy of the image shares it."""
+        if self._own_topics.get(topic.topic_id) is topic:
             return topic
-        own = Topic(topic.name, topic.topic_id, {index: partition.copy() for index, partition in topic.partitions.items()})
-        self.topics[topic.topic_id] = own
-        self._own_topics.add(topic.topic_id)
+        own = Topic(topic.name, topic.topic_id, dict(topic.partitions))
+        self.topics[topic.topic_id] = self._own_topics[topic.topic_id] = own
         return own
 
     def _partition(self, record: Message) -> None:
-        topic = self._writable(self._topic_of(record))
-        topic.partitions[record.partition_id] = Partition(
+        topic = self._topic_of(record)
+        partition = Partition(
             replicas=record.replicas,
             isr=record.isr,
             removing_replicas=record.removing_replicas,
@@ -260,84 +321,91 @@ class MetadataImage:
             eligible_leader_replicas=record.eligible_leader_replicas or [],
             last_known_elr=record.last_known_elr or [],
         )
+        self._put_partition(topic, record.partition_id, partition)
 
     def _change_partition(self, record: Message) -> None:
         topic = self._topic_of(record)
-        partition = topic.partitions.get(record.partition_id)
-        if partition is None:
+        old = topic.partitions.get(record.partition_id)
+        if old is None:
             raise StateError(f"partition {topic.name}-{record.partition_id} is changed but was not made")
-        replicas = partition.replicas if record.replicas is None else record.replicas
-        directories = partition.directories if record.directories is None else record.directories
-        directories = _directories(directories, replicas, topic.name, record.partition_id)
-        partition = self._writable(topic).partitions[record.partition_id]
-        partition.directories = directories
-        for name in ("replicas", "isr", "removing_replicas", "adding_replicas", "eligible_leader_replicas", "last_known_elr"):
-            changed = getattr(record, name)
-            if changed is not None:
-                setattr(partition, name, changed)
-        if record.leader != NO_LEADER_CHANGE:
-            partition.leader = record.leader
-            partition.leader_epoch += 1
-        if record.leader_recovery_state != _NO_CHANGE:
-            partition.leader_recovery_state = name_of(LEADER_RECOVERY_STATES, record.leader_recovery_state)
-        partition.partition_epoch += 1
+        replicas = old.replicas if record.replicas is None else record.replicas
+        directories = old.directories if record.directories is None else record.directories
+        has_leader, recovery_state = record.leader != NO_LEADER_CHANGE, record.leader_recovery_state
+        elr, last_known_elr = record.eligible_leader_replicas, record.last_known_elr
+        partition = Partition(
+            replicas,
+            old.isr if record.isr is None else record.isr,
+            old.removing_replicas if record.removing_replicas is None else record.removing_replicas,
+            old.adding_replicas if record.adding_replicas is None else record.adding_replicas,
+            record.leader if has_leader else old.leader,
+            old.leader_recovery_state if recovery_state == _NO_CHANGE else name_of(LEADER_RECOVERY_STATES, recovery_state),
+            old.leader_epoch + has_leader,
+            old.partition_epoch + 1,
+            _directories(directories, replicas, topic.name, record.partition_id),
+            old.eligible_leader_replicas if elr is None else elr,
+            old.last_known_elr if last_known_elr is None else last_known_elr,
+        )
+        self._put_partition(topic, record.partition_id, partition)
 
     def _remove_topic(self, record: Message) -> None:
         topic = self._topic_of(record)
-        del self.topics[topic.topic_id]
-        self._own_topics.discard(topic.topic_id)
-        # The name may be another topic's by now.
+        self._put("topics", topic.topic_id, _ABSENT)
+        self._own_topics.pop(topic.topic_id, None)
+        # A later topic may have the name.
         if self.topic_ids.get(topic.name) == topic.topic_id:
-            del self.topic_ids[topic.name]
-        self.configs.pop(ConfigResource("TOPIC", topic.name), None)
+            self._put("topic_ids", topic.name, _ABSENT)
+        self._remove("configs", ConfigResource("TOPIC", topic.name))
 
     def _clear_elr(self, record: Message) -> None:
         topics = list(self.topics.values())
         if record.topic_name:
             topic = self.topic(record.topic_name)
             if topic is None:
-                raise StateError(f"the eligible leader replicas of topic {record.topic_name} are cleared, which is not there")
+                raise StateError(f"the eligible leader replicas of topic {record.topic_name} are cleared, which does not exist")
             topics = [topic]
         for topic in topics:
-            for partition in self._writable(topic).partitions.values():
-                if partition.eligible_leader_replicas or partition.last_known_elr:
-                    partition.eligible_leader_replicas = []
-                    partition.last_known_elr = []
+            for index, old in list(topic.partitions.items()):
+                if old.eligible_leader_replicas or old.last_known_elr:
+                    partition = old.copy()
+                    partition.eligible_leader_replicas, partition.last_known_elr = [], []
                     partition.partition_epoch += 1
+                    self._put_partition(self.topics[topic.topic_id], index, partition)
 
     def _config(self, record: Message) -> None:
         resource = ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)
-        if record.value is not None:
-            self.configs.setdefault(resource, {})[record.name] = record.value
-        elif resource in self.configs:
-            self.configs[resource].pop(record.name, None)
-            if not self.configs[resource]:
-                del self.configs[resource]
+        self._put_value("configs", resource, record.name, record.value)
+
+    def _put_value(self, name: str, key: Any, inner_key: str, value: object) -> None:
+        """Set or, with None, remove a value in a map of maps; a map that becomes empty is removed."""
+        values = dict(getattr(self, name).get(key, ()))
+        if value is not None:
+            values[inner_key] = value
+        else:
+            values.pop(inner_key, None)
+        if values:
+            self._put(name, key, values)
+        else:
+            self._remove(name, key)
 
     def _feature_level(self, record: Message) -> None:
-        # Kafka skips kraft.version here: it belongs to the control records and was once written to both (KAFKA-18979).
+        # As in Kafka: kraft.version belongs to the control records, but was once written to both (KAFKA-18979).
         if record.name == _KRAFT_VERSION_FEATURE:
             return
         if record.feature_level == 0:
-            self.features.pop(record.name, None)
+            self._remove("features", record.name)
         else:
-            self.features[record.name] = record.feature_level
+            self._put("features", record.name, record.feature_level)
 
     def _client_quota(self, record: Message) -> None:
         names = {part.entity_type: part.entity_name for part in record.entity}
         entity = tuple(sorted(names.items(), key=lambda part: part[0]))
-        if not record.remove:
-            self.client_quotas.setdefault(entity, {})[record.key] = record.value
-        elif entity in self.client_quotas:
-            self.client_quotas[entity].pop(record.key, None)
-            if not self.client_quotas[entity]:
-                del self.client_quotas[entity]
+        self._put_value("client_quotas", entity, record.key, None if record.remove else record.value)
 
     def _producer_ids(self, record: Message) -> None:
-        self.next_producer_id = record.next_producer_id
+        self._set("next_producer_id", record.next_producer_id)
 
     def _acl(self, record: Message) -> None:
-        self.acls[record.id] = Acl(
+        acl = Acl(
             resource_type=name_of(ACL_RESOURCE_TYPES, record.resource_type),
             resource_name=record.resource_name,
             pattern_type=name_of(ACL_PATTERN_TYPES, record.pattern_type),
@@ -346,21 +414,22 @@ class MetadataImage:
             operation=name_of(ACL_OPERATIONS, record.operation),
             permission_type=name_of(ACL_PERMISSION_TYPES, record.permission_type),
         )
+        self._put("acls", record.id, acl)
 
     def _remove_acl(self, record: Message) -> None:
         if record.id not in self.acls:
             raise StateError(f"the access control entry {record.id} is removed but was not made")
-        del self.acls[record.id]
+        self._put("acls", record.id, _ABSENT)
 
     def _scram_credential(self, record: Message) -> None:
         credential = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
-        self.scram_credentials[record.name, name_of(SCRAM_MECHANISMS, record.mechanism)] = credential
+        self._put("scram_credentials", (record.name, name_of(SCRAM_MECHANISMS, record.mechanism)), credential)
 
     def _remove_scram_credential(self, record: Message) -> None:
-        self.scram_credentials.pop((record.name, name_of(SCRAM_MECHANISMS, record.mechanism)), None)
+        self._remove("scram_credentials", (record.name, name_of(SCRAM_MECHANISMS, record.mechanism)))
 
     def _delegation_token(self, record: Message) -> None:
-        self.delegation_tokens[record.token_id] = DelegationToken(
+        token = DelegationToken(
             token_id=record.token_id,
             owner=record.owner,
             requester=record.requester,
@@ -369,15 +438,16 @@ class MetadataImage:
             max_timestamp_ms=record.max_timestamp,
             expiration_timestamp_ms=record.expiration_timestamp,
         )
+        self._put("delegation_tokens", record.token_id, token)
 
     def _remove_delegation_token(self, record: Message) -> None:
-        self.delegation_tokens.pop(record.token_id, None)
+        self._remove("delegation_tokens", record.token_id)
 
     def _zk_migration_state(self, record: Message) -> None:
-        self.zk_migration_state = record.zk_migration_state
+        self._set("zk_migration_state", record.zk_migration_state)
 
     def _no_op(self, record: Message) -> None:
-        """There is nothing to change."""
+        """Change nothing."""
 
 
 _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
@@ -387,8 +457,8 @@ _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
     "PartitionRecord": MetadataImage._partition,
     "ConfigRecord": MetadataImage._config,
     "PartitionChangeRecord": MetadataImage._change_partition,
-    "FenceBrokerRecord": MetadataImage._fence_broker,
-    "UnfenceBrokerRecord": MetadataImage._unfence_broker,
+    "FenceBrokerRecord": lambda image, record: image._set_fenced(record, True),
+    "UnfenceBrokerRecord": lambda image, record: image._set_fenced(record, False),
     "RemoveTopicRecord": MetadataImage._remove_topic,
     "DelegationTokenRecord": MetadataImage._delegation_token,
     "UserScramCredentialRecord": MetadataImage._scram_credential,
@@ -409,30 +479,12 @@ _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
 
 def _handler(name: str) -> Callable[[MetadataImage, Message], None]:
     if name not in _HANDLERS:
-        raise StateError(f"{name} is no record of the metadata log")
+        raise StateError(f"{name} is not a record of the metadata log")
     return _HANDLERS[name]
 
 
-def _endpoints(record: Message) -> dict[str, Endpoint]:
-    return {
-        end_point.name: Endpoint(end_point.host, end_point.port, name_of(SECURITY_PROTOCOLS, end_point.security_protocol))
-        for end_point in record.end_points
-    }
-
-
-def _features(record: Message) -> dict[str, VersionRange]:
-    return {
-        feature.name: VersionRange(feature.min_supported_version, feature.max_supported_version) for feature in record.features
-    }
-
-
-def _voter(voter: Message) -> Voter:
-    endpoints = {endpoint.name: (endpoint.host, endpoint.port) for endpoint in voter.endpoints}
-    return Voter(voter.voter_id, voter.voter_directory_id, endpoints)
-
-
 def _directories(directories: list[Uuid], replicas: list[int], topic: str, partition: int) -> list[Uuid]:
-    """The directory of each replica; records from before KIP-858 tell none."""
+    """Return the directory of each replica; records from before KIP-858 contain none."""
     if not directories:
         return [DIRECTORY_MIGRATING] * len(replicas)
     if len(directories) != len(replicas):

@@ -1,17 +1,19 @@
-"""What the metadata log says about a cluster, as values; kcli.state.metadata_image makes them out of records.
+"""The values of a metadata image; kcli.state.metadata_image makes them from records.
 
 Numbers that the records use for names, here and in Kafka's protocol:
 
     resource type   ACL: 2 TOPIC, 3 GROUP, 4 CLUSTER ...     configuration: 2 TOPIC, 4 BROKER, 16 CLIENT_METRICS, 32 GROUP
-    directory id    0 MIGRATING (not told), 1 UNASSIGNED, 2 LOST (offline), else the directory.id of a meta.properties
+    directory id    0 MIGRATING (not known), 1 UNASSIGNED, 2 LOST (offline), else the directory.id of a meta.properties
     leader          -1 none; in a change -2 "as it was"
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.protocol.message import Message
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
@@ -60,7 +62,7 @@ ACL_OPERATIONS = {
     15: "TWO_PHASE_COMMIT",
 }
 
-# The end of the names of Kafka's configurations of type PASSWORD, and of what others call theirs.
+# The endings of the names of configurations of type PASSWORD in Kafka, and in common plugins.
 _SENSITIVE_ENDINGS = (
     "password",
     "secret",
@@ -74,19 +76,19 @@ _SENSITIVE_ENDINGS = (
 
 
 def is_sensitive_config(name: str) -> bool:
-    """True for a configuration whose value must not be shown."""
+    """Return whether the value of a configuration must not be shown."""
     return name.lower().endswith(_SENSITIVE_ENDINGS)
 
 
 def name_of(names: dict[int, str], number: int) -> str:
-    """The name that Kafka has for a number, or UNKNOWN(number) for one that is newer than this table."""
+    """Return Kafka's name of a number, or UNKNOWN(number) for one that is newer than this table."""
     return names.get(number, f"UNKNOWN({number})")
 
 
 class StateValue:
     """A value with named fields that may change; equal to another of its class with equal fields.
 
-    By hand and not a dataclass: importing those takes 20 ms of a node's start.
+    It is not a dataclass, because importing dataclasses takes 20 ms of a node's start.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -102,7 +104,7 @@ class StateValue:
         return f"{type(self).__name__}({fields})"
 
     def copy(self) -> Self:
-        """Another one with the same values in its fields."""
+        """Return another value with the same fields."""
         twin = object.__new__(type(self))
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -110,7 +112,7 @@ class StateValue:
 
 
 class Endpoint(NamedTuple):
-    """Where a node listens: `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    """An address of a node: `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
 
     host: str
     port: int
@@ -125,10 +127,10 @@ class VersionRange(NamedTuple):
 
 
 class Partition(StateValue):
-    """A partition's registration: node ids of its replicas, and who leads it.
+    """A partition's registration: the node ids of its replicas and of its leader.
 
-    `directories` has one id a replica; `leader` is -1 for none; `eligible_leader_replicas` and `last_known_elr` are those
-    of KIP-966. Both epochs grow with each change that Kafka counts in them.
+    `directories` has one id for each replica; `leader` is -1 for none; for `eligible_leader_replicas` and `last_known_elr` see
+    KIP-966.
     """
 
     __slots__ = (
@@ -173,7 +175,7 @@ class Partition(StateValue):
 
 
 class Topic(StateValue):
-    """A topic: its name, its id, its partitions by their numbers."""
+    """A topic: its name, its id, its partitions by index."""
 
     __slots__ = ("name", "partitions", "topic_id")
 
@@ -248,18 +250,18 @@ class ControllerRegistration(StateValue):
 
 
 class ConfigResource(NamedTuple):
-    """What a configuration is for; `name` is "" for the default of all brokers."""
+    """The resource of a configuration; `name` is "" for the default of all brokers."""
 
     type: str
     name: str
 
 
-# Whom a quota is for: (type, name) pairs sorted by type ("user", "client-id", "ip"); a name of None is that type's default.
+# The entity of a quota: (type, name) pairs sorted by type ("user", "client-id", "ip"); a name of None is that type's default.
 QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
 class Acl(NamedTuple):
-    """An access control entry, its numbers as Kafka's names."""
+    """An access control entry, with Kafka's names instead of numbers."""
 
     resource_type: str
     resource_name: str
@@ -271,7 +273,7 @@ class Acl(NamedTuple):
 
 
 class ScramCredential:
-    """That a user has a SCRAM credential; its secret bytes are kept for a broker to use and never shown."""
+    """A SCRAM credential of a user; its secret bytes are for authentication and never shown."""
 
     __slots__ = ("iterations", "salt", "server_key", "stored_key")
 
@@ -286,7 +288,7 @@ class ScramCredential:
 
 
 class DelegationToken(StateValue):
-    """A delegation token; its HMAC is no part of the metadata. Principals are "User:name", times in ms."""
+    """A delegation token; its HMAC is not part of the metadata. Principals are "User:name", times in ms."""
 
     __slots__ = (
         "expiration_timestamp_ms",
@@ -318,7 +320,7 @@ class DelegationToken(StateValue):
 
 
 class Voter(StateValue):
-    """A voter of the KRaft quorum (KIP-853); a static quorum tells its id alone."""
+    """A voter of the KRaft quorum (KIP-853); of a voter of a static quorum only the id may be known."""
 
     __slots__ = ("directory_id", "endpoints", "voter_id")
 
@@ -331,3 +333,21 @@ class Voter(StateValue):
         self.voter_id = voter_id
         self.directory_id = directory_id
         self.endpoints: dict[str, tuple[str, int]] = {} if endpoints is None else endpoints
+
+
+def endpoints_of(listeners: Iterable[Message]) -> dict[str, Endpoint]:
+    """Return the endpoints of a registration, by listener name: those of a record, or those of a request."""
+    return {at.name: Endpoint(at.host, at.port, name_of(SECURITY_PROTOCOLS, at.security_protocol)) for at in listeners}
+
+
+def features_of(features: Iterable[Message]) -> dict[str, VersionRange]:
+    """Return the features of a registration, by name: those of a record, or those of a request."""
+    return {feature.name: VersionRange(feature.min_supported_version, feature.max_supported_version) for feature in features}
+
+
+def voters_of(message: Message) -> dict[int, Voter]:
+    """Return the voters of a VotersRecord, by id."""
+    return {
+        voter.voter_id: Voter(voter.voter_id, voter.voter_directory_id, {at.name: (at.host, at.port) for at in voter.endpoints})
+        for voter in message.voters
+    }

@@ -17,7 +17,7 @@ from kcli.inspect.compacting import partition_work
 from kcli.log.cleaner.offset_map import OffsetMap
 from kcli.log.files.indexes import IndexAppender
 from kcli.log.log_config import LogConfig
-from kcli.server.controller.metadata_batches import encode_data_batch, encode_metadata_record, new_record
+from kcli.server.raft.metadata_batches import encode_data_batch, encode_metadata_record, new_record
 from tests.commands.test_compact import (
     active_base,
     last_of_each_key,

@@ -16,7 +16,7 @@ from kcli.inspect.repairing.repair_plan import PartitionPlan
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_partition
 from kcli.log.files.quarantine import Quarantine
-from kcli.server.controller.metadata_batches import encode_data_batch, encode_metadata_record, new_record
+from kcli.server.raft.metadata_batches import encode_data_batch, encode_metadata_record, new_record
 from tests.inspect.verified import TOPIC_ID, batch, codes, partition, root_files, verify
 
 END = 30

@@ -28,11 +28,12 @@ from kcli.commands.app import main as kcli
 from kcli.log.disk.os_disk import OsDisk
 from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
 from kcli.protocol.control_records import KRAFT_VOTERS
-from kcli.server.controller.metadata_log import SnapshotId, read_snapshot_file
+from kcli.server.raft.metadata_log import SnapshotId, read_snapshot_file
 from kcli.state.metadata_image import MetadataImage
 from tests.oracle.brokers import TOOL_SECONDS, ask, copy_of_given, started_broker
 from tests.oracle.peer import Peer, free_ports
 from tests.server.controller.controllers import ControllerNode
+from tests.server.controller.test_snapshots import begin_snapshot
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
@@ -41,7 +42,7 @@ TOPICS_TOOL = "org.apache.kafka.tools.TopicCommand"
 QUORUM_TOOL = "org.apache.kafka.tools.MetadataQuorumCommand"
 CONFIGS_TOOL = "kafka.admin.ConfigCommand"
 # What a start of any node changes: who leads, incarnations and epochs of nodes, when the snapshot was taken.
-VOLATILE = ("_own_topics", "leader_id", "snapshot_timestamp_ms", "controllers", "brokers")
+VOLATILE = ("_own_topics", "registration_offsets", "leader_id", "snapshot_timestamp_ms", "controllers", "brokers")
 
 
 def settings(home: Path, port: int, *more: str, static: bool = False) -> Path:
@@ -210,7 +211,7 @@ def test_a_given_directory_loses_nothing(kafka_peer: Peer, shared: Path, tmp_pat
     node.beat()
     assert node.create_topic("by-kcli").error_code == 0
     raft = node.core.raft
-    node.core.snapshots.begin(SnapshotId(raft.next_offset, raft.epoch), node.now_ms, node.now_ms)
+    begin_snapshot(node, SnapshotId(raft.next_offset, raft.epoch))
     node.run()
     node.beat(want_fence=True)
     node.stop()
@@ -254,7 +255,7 @@ def test_kafka_starts_from_our_snapshot_and_we_from_its(kafka_peer: Peer, tmp_pa
     node.beat(want_fence=True)
     raft = node.core.raft
     snapshot = SnapshotId(raft.next_offset, raft.epoch)
-    node.core.snapshots.begin(snapshot, node.now_ms, node.now_ms)
+    begin_snapshot(node, snapshot)
     node.run()
     node.stop()
     metadata = tmp_path / "data" / "__cluster_metadata-0"

@@ -16,7 +16,7 @@ import pytest
 
 from kcli.protocol import error_codes
 from kcli.server.broker.broker import MAX_FILES_PER_FETCH
-from kcli.server.controller.metadata_batches import decode_batches, encode_data_batch, encode_metadata_record, new_record
+from kcli.server.raft.metadata_batches import decode_batches, encode_data_batch, encode_metadata_record, new_record
 from tests.conftest import missing
 from tests.server.live import PATIENCE_S, LiveServer, numbered, wait_for
 from tests.server.whole_node import batch

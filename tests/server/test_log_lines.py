@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.server.controller.controller_core import ControllerCore
+from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.log_lines import FailureLine, Line, WarningLine, fields_of, level_of
 from kcli.server.shell.log_writer import LogWriter
 from tests.conftest import ROOT
@@ -41,7 +41,7 @@ def test_a_controllers_failures_have_their_level_and_fields(tmp_path: Path) -> N
     """A metadata log that cannot be written is an ERROR, though a core of its own tells it."""
     node = WholeNode(tmp_path / "data")
     controller = node.node.controller
-    assert isinstance(controller, ControllerCore)
+    assert isinstance(controller, ControllerServer)
     controller.raft.storage_failed(OSError(errno.ENOSPC, "No space left on device"), 0)
     failure = next(line for line in node.lines if "this node stops leading" in line)
     assert level_of(failure) == "ERROR"

@@ -16,8 +16,8 @@ from kcli.protocol.message import Message
 from kcli.server.apis import fetch, produce, slices
 from kcli.server.broker import metadata_publisher
 from kcli.server.controller import quorum_controller
-from kcli.server.controller.metadata_batches import new_record
 from kcli.server.events import DeadlineReached
+from kcli.server.raft.metadata_batches import new_record
 from kcli.state.image_records import partition_record
 from kcli.state.metadata_values import Topic
 from tests.server.apis.asking import ask, struct

@@ -9,8 +9,8 @@ import pytest
 
 from kcli.commands.app import main as kcli
 from kcli.protocol.apis import BROKER_REGISTRATION
-from kcli.server.controller.metadata_log import MetadataLogError
 from kcli.server.node_builder import NodeError
+from kcli.server.raft.metadata_log import MetadataLogError
 from tests.server.whole_node import WholeNode, batch
 
 QUORUM_STATE = "__cluster_metadata-0/quorum-state"
@@ -116,15 +116,15 @@ def test_an_empty_directory_is_formatted_where_the_quorum_is_this_node(tmp_path:
 
 def test_a_node_that_does_not_become_ready_says_why_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever holds the start up is logged each 10 s; once it is ready, no more."""
-    from kcli.server.controller.controller_core import ControllerCore
+    from kcli.server.controller.controller_server import ControllerServer
 
-    receive = ControllerCore.receive
+    receive = ControllerServer.receive
 
-    def without_registration(core: ControllerCore, connection: object, frame: memoryview, *rest: object) -> None:
+    def without_registration(core: ControllerServer, connection: object, frame: memoryview, *rest: object) -> None:
         if int.from_bytes(frame[:2], "big") != BROKER_REGISTRATION:
             receive(core, connection, frame, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ControllerCore, "receive", without_registration)
+    monkeypatch.setattr(ControllerServer, "receive", without_registration)
     node = WholeNode(tmp_path / "data", is_awaited=False)
     node.advance(30_500)
     found = [line for line in node.lines if line.startswith("not ready")]

@@ -29,7 +29,7 @@ def test_no_session_ends_and_no_timer_is_stuck(tmp_path: Path, step_ms: int) -> 
     for _ in range(60):
         node.advance(1000)
         assert node.now_ms - controller.state.sessions[1].last_heartbeat_ms <= 3000
-    assert controller.counts.timed_out_heartbeats == 0
+    assert controller.metrics.timed_out_heartbeats == 0
     assert not node.broker.image.brokers[1].is_fenced
     node.create_topic("u", 1)
     node.stop()

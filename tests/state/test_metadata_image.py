@@ -174,7 +174,7 @@ def test_everything_else_is_as_the_records_that_kafka_shows_leave_it(given: Path
 def test_every_record_type_has_a_home() -> None:
     transactions = {f"{name}TransactionRecord" for name in ("Begin", "End", "Abort")}
     assert {*_HANDLERS, *transactions} == set(TYPES)
-    with pytest.raises(StateError, match="no record of the metadata log"):
+    with pytest.raises(StateError, match="is not a record of the metadata log"):
         MetadataImage().apply(message_type("control_records", "EndTxnMarker").new())
 
 
@@ -196,11 +196,13 @@ def test_a_broker_registers_changes_and_leaves() -> None:
     assert (broker.endpoints, broker.features) == ({"A": ("h", 9, "SASL_SSL")}, {"f": VersionRange(1, 2)})
     assert (broker.is_fenced, broker.rack, broker.log_dirs) == (True, "r", [ID])
     image.apply(new("UnfenceBroker", id=1, epoch=5))
-    assert not broker.is_fenced
+    assert not image.brokers[1].is_fenced
     image.apply(new("BrokerRegistrationChange", broker_id=1, broker_epoch=5, fenced=1, in_controlled_shutdown=1))
+    broker = image.brokers[1]
     assert (broker.is_fenced, broker.is_in_controlled_shutdown, broker.log_dirs) == (True, True, [ID])
     change = {"fenced": -1, "log_dirs": [DIRECTORY_LOST], "cordoned_log_dirs": [ID]}
     image.apply(new("BrokerRegistrationChange", broker_id=1, broker_epoch=5, **change))
+    broker = image.brokers[1]
     assert (broker.is_fenced, broker.is_in_controlled_shutdown) == (False, True)
     assert (broker.log_dirs, broker.cordoned_log_dirs) == ([DIRECTORY_LOST], [ID])
     image.apply(new("FenceBroker", id=1, epoch=5))
@@ -220,7 +222,7 @@ def test_a_broker_registers_changes_and_leaves() -> None:
         (new("PartitionChange", topic_id=ID, partition_id=0, directories=[ID]), "2 replicas but 1 directories"),
         (new("Partition", topic_id=ID, partition_id=0, directories=[ID]), "0 replicas but 1 directories"),
         (new("RemoveTopic", topic_id=DIRECTORY_LOST), "which no topic has"),
-        (new("ClearElr", topic_name="none"), "which is not there"),
+        (new("ClearElr", topic_name="none"), "which does not exist"),
         (new("RemoveAccessControlEntry", id=ID), "was not made"),
         (new("EndTransaction"), "did not begin"),
         (new("AbortTransaction"), "did not begin"),
@@ -245,15 +247,20 @@ def test_a_partition_is_made_and_changes() -> None:
     part = found.partitions[0]
     assert (part.directories, part.leader_recovery_state) == ([DIRECTORY_MIGRATING] * 2, "RECOVERED")
     image.apply(new("PartitionChange", **made, isr=[1, 2], eligible_leader_replicas=[2], last_known_elr=[1]))
+    part = found.partitions[0]
     assert (part.leader, part.leader_epoch, part.partition_epoch, part.isr) == (1, 3, 5, [1, 2])
     image.apply(new("PartitionChange", **made, leader=-1, leader_recovery_state=1, adding_replicas=[3]))
+    part = found.partitions[0]
     assert (part.leader, part.leader_epoch, part.leader_recovery_state) == (-1, 4, "RECOVERING")
     directories = [ID, DIRECTORY_UNASSIGNED, DIRECTORY_LOST]
     image.apply(new("PartitionChange", **made, replicas=[1, 2, 3], directories=directories))
+    part = found.partitions[0]
     assert (part.replicas, part.directories, part.adding_replicas) == ([1, 2, 3], directories, [3])
     image.apply(new("ClearElr", topic_name="t"))
+    part = found.partitions[0]
     assert (part.eligible_leader_replicas, part.last_known_elr, part.partition_epoch) == ([], [], 8)
     image.apply(new("ClearElr", topic_name=""))
+    part = found.partitions[0]
     assert part.partition_epoch == 8
 
 

@@ -30,7 +30,7 @@ class BrokerPort(Protocol):
     metadata_offset: int
     router: Any  # kcli.server.broker.request_router's RequestRouter
     producer_ids: Any  # kcli.server.broker.producer_ids' ProducerIds
-    rng: Any  # kcli.server.dice's Dice
+    rng: Any  # kcli.server.rng's Random
     timer: Any  # kcli.server.timing_wheel's Timer
     turns: Any  # kcli.server.apis.slices' Turns
     client_metrics: Any  # kcli.server.metrics.client_metrics' ClientMetrics, or None before a client asks

@@ -51,12 +51,12 @@ from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.listeners import BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import supported_features
-from kcli.server.dice import Dice
 from kcli.server.events import Connection, Effect
 from kcli.server.log_lines import LimitedLines, Line, fault_line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.outstanding import Computations, FlushCallback, Flushes
 from kcli.server.replication.partition import Partition
+from kcli.server.rng import Random
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS, ConfigResource
@@ -77,7 +77,7 @@ class Broker:
         config: ServerConfig,
         cluster_id: str,
         disk: LogDisk,
-        rng: Dice,
+        rng: Random,
         timer: Timer,
         effects: list[Effect],
         flushes: Flushes,

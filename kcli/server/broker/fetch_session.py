@@ -23,7 +23,7 @@ from typing import NamedTuple
 from kcli.format.primitives import INT32_MAX
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.dice import Dice
+from kcli.server.rng import Random
 
 NO_SESSION_ID = 0
 INITIAL_EPOCH = 0
@@ -98,7 +98,7 @@ class FetchPlan(NamedTuple):
 class FetchSessionCache:
     """The sessions of a broker."""
 
-    def __init__(self, max_sessions: int, rng: Dice) -> None:
+    def __init__(self, max_sessions: int, rng: Random) -> None:
         self.max_sessions = max_sessions
         self._rng = rng
         self._sessions: dict[int, FetchSession] = {}  # the least recently used first

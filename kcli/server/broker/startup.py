@@ -18,13 +18,14 @@ A broker that is not ready NOT_READY_MS after its start logs what it waits for, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.control_records import ControlRecord
-from kcli.protocol.message import Message
 from kcli.server.log_lines import WarningLine
+from kcli.server.raft.kafka_raft_client import RaftListener
+from kcli.server.raft.metadata_batches import MetadataBatch
+from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.timing_wheel import Timer
 
 if TYPE_CHECKING:
@@ -35,18 +36,6 @@ CATCH_UP_CHECK_MS = 5
 NOT_READY_MS = 10_000
 
 
-class MetadataListener(Protocol):
-    """A listener to the committed records of the metadata log."""
-
-    def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
-        """Take committed records up to `last_offset`; those of a snapshot come first, in the same way."""
-        ...
-
-    def handle_control(self, records: Sequence[ControlRecord]) -> None:
-        """Take committed control records: the leader of the quorum, and its voters."""
-        ...
-
-
 class MetadataSource(Protocol):
     """The metadata log as a broker follows it."""
 
@@ -55,7 +44,7 @@ class MetadataSource(Protocol):
         """The node that leads the quorum as far as this one knows, -1 for none."""
         ...
 
-    def add_listener(self, listener: MetadataListener) -> None:
+    def register(self, listener: RaftListener) -> None:
         """Deliver the committed records to a listener, from the first one on."""
         ...
 
@@ -65,7 +54,7 @@ class MetadataSource(Protocol):
 
 
 class BrokerStartup:
-    """The steps of one broker; a MetadataListener."""
+    """The steps of one broker; a RaftListener."""
 
     def __init__(self, broker: Broker, metadata: MetadataSource) -> None:
         self._broker = broker
@@ -78,7 +67,7 @@ class BrokerStartup:
 
     def begin(self, now_ms: int) -> None:
         """Begin to follow the metadata."""
-        self._metadata.add_listener(self)
+        self._metadata.register(self)
         self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
         self._begin_ms = now_ms
         self._broker.timer.schedule(now_ms + NOT_READY_MS, self._report_not_ready)
@@ -101,19 +90,22 @@ class BrokerStartup:
             return "the partitions that the metadata names are being made"
         return self._broker.lifecycle.awaited()
 
-    def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
-        """Apply committed records."""
-        self._broker.publisher.apply(records, last_offset, now_ms)
+    def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
+        """Do nothing: a node without peers loads a snapshot only at its start, when the image is empty."""
+
+    def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
+        """Apply a committed batch."""
+        for record in batch.control_records:
+            self._broker.image.apply_control(record)
+        self._broker.publisher.apply(batch.records, batch.last_offset, now_ms)
         if not self._has_caught_up:
             self._broker.timer.schedule(now_ms, self._catch_up)
         if self._is_published:
             self._broker.lifecycle.metadata_changed(now_ms)
             self._broker.take_log_flushes(now_ms)
 
-    def handle_control(self, records: Sequence[ControlRecord]) -> None:
-        """Apply committed control records."""
-        for record in records:
-            self._broker.image.apply_control(record)
+    def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
+        """Do nothing: the leader is read when a request is sent to it."""
 
     def _catch_up(self, now_ms: int) -> None:
         """Load the logs if the metadata is caught up with; called after each commit, and every CATCH_UP_CHECK_MS."""

@@ -1,13 +1,13 @@
-"""What a controller writes when it begins to lead: the first records of a cluster, or the end of what another left open.
+"""The records that a new leader begins with: the first ones of a cluster, or the end of an open metadata transaction.
 
-    the log has      it writes
+    the log has      records
     ---------------  ----------------------------------------------------------------------------------------------
-    no               the records of bootstrap.checkpoint (without the file: the newest features), and for eligible leader
-    metadata.version replicas a min.insync.replicas of all brokers; from 3.6-IV1 on in a metadata transaction
+    no               those of bootstrap.checkpoint (without the file: the newest features); with eligible leader replicas also
+    metadata.version a min.insync.replicas of all brokers; from 3.6-IV1 on in a metadata transaction
     an open metadata AbortTransaction
     transaction
 
-bootstrap.checkpoint is read only in the first case. Without its footer it was not written whole, and is refused.
+bootstrap.checkpoint is read only in the first case. Without its footer it is incomplete and refused.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from kcli.server.controller.features import (
     check_finalized,
     initial_features,
 )
-from kcli.server.controller.metadata_batches import bootstrap_records, new_record
-from kcli.server.controller.metadata_log import MetadataLogError, read_snapshot_file
+from kcli.server.raft.metadata_batches import bootstrap_records, new_record
+from kcli.server.raft.metadata_log import MetadataLogError, read_snapshot_file
 from kcli.state.metadata_image import MetadataImage
 
 _TRANSACTIONS_SINCE = 13
@@ -34,7 +34,7 @@ _BROKER_RESOURCE = 4
 
 
 def read_bootstrap(disk: LogDisk, directory: str) -> list[Message]:
-    """The first records of the cluster of a metadata directory. Raises MetadataLogError for a damaged file, and OSError."""
+    """Return the first records of a cluster. Raises MetadataLogError for a damaged file, and OSError."""
     path = f"{directory}/{FileKind.BOOTSTRAP_CHECKPOINT}"
     if not disk.exists(path):
         return bootstrap_records(initial_features({}, None, is_dynamic_quorum=False))
@@ -45,7 +45,7 @@ def read_bootstrap(disk: LogDisk, directory: str) -> list[Message]:
         has_footer = any(record.type_id == SNAPSHOT_FOOTER for record in batch.control_records)
     if not has_footer or not any(_level_of(record, METADATA_VERSION) for record in records):
         raise MetadataLogError(
-            f"{path} is not whole; format the directory again (kcli format), or remove the file: then the cluster begins "
+            f"{path} is incomplete; format the directory again (kcli format), or remove the file: then the cluster begins "
             "with the newest features"
         )
     check_features(path, records)
@@ -53,7 +53,7 @@ def read_bootstrap(disk: LogDisk, directory: str) -> list[Message]:
 
 
 def check_features(path: str, records: Iterable[Message]) -> None:
-    """Check that this node knows the features that records of `path` set. Raises MetadataLogError."""
+    """Check that this node supports the features that records of `path` set. Raises MetadataLogError."""
     for record in records:
         if record.STRUCT.name == "FeatureLevelRecord":
             try:
@@ -63,12 +63,11 @@ def check_features(path: str, records: Iterable[Message]) -> None:
 
 
 def _level_of(record: Message, feature: str) -> int:
-    is_it = record.STRUCT.name == "FeatureLevelRecord" and record.name == feature
-    return record.feature_level if is_it else 0
+    return record.feature_level if record.STRUCT.name == "FeatureLevelRecord" and record.name == feature else 0
 
 
 def activation_records(image: MetadataImage, disk: LogDisk, directory: str, min_isr: str) -> list[Message]:
-    """The records that a new leader begins with. Raises MetadataLogError and OSError for bootstrap.checkpoint."""
+    """Return the records that a new leader begins with. Raises MetadataLogError and OSError for bootstrap.checkpoint."""
     records: list[Message] = []
     if image.pending_records is not None:
         records.append(new_record("AbortTransactionRecord", reason="another controller leads"))

@@ -1,47 +1,72 @@
-"""What the controller decides on: the image of all that it has written, and what it knows of the brokers that are alive.
+"""The state that the controller decides on: the metadata image, and the sessions of the brokers.
 
-The image runs ahead of the commits, as Kafka's controller does: a record counts for the next decision as soon as it is
-appended, while the response waits for its commit. Sessions are not in the log: a controller that takes over gives every
-broker that is not fenced a whole session to be heard from.
+As in Kafka, a record counts for the next decision as soon as it is appended, while the response waits for its commit. If this
+controller loses the leadership, the records that are not committed are reverted (kcli.state.speculative_state). Sessions are
+not in the log: a new leader gives every broker that is not fenced a whole session to send its first heartbeat.
 
     known of a broker        from
     -----------------------  ---------------------------------------------------------------------
-    last heartbeat           its heartbeats; after broker.session.timeout.ms without it is fenced
-    metadata offset          the same: how far it has applied the log
-    registration's offset    its RegisterBrokerRecord: a broker is unfenced when it has applied that
+    last heartbeat           its heartbeats; it is fenced after broker.session.timeout.ms without one
+    metadata offset          its heartbeats: the offset up to which it has applied the metadata log
+    offset of registration   its RegisterBrokerRecord: a broker is unfenced when it has applied that
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
+from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.message import Message
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.values import format_value
-from kcli.server.controller.api_error import ApiError
+from kcli.server.controller.controller_result import ApiError
 from kcli.server.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION
-from kcli.server.controller.partition_change import Election, PartitionChange
-from kcli.server.dice import Dice
+from kcli.server.controller.partition_change_builder import Election, PartitionChangeBuilder
+from kcli.server.rng import Random
 from kcli.state.image_records import LEADER_ELR_SINCE
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import (
     DIRECTORY_LOST,
     DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
+    NO_LEADER,
     BrokerRegistration,
     ConfigResource,
     Partition,
     Topic,
 )
+from kcli.state.speculative_state import SpeculativeState
 
 _BROKER_RESOURCE = 4
 
 
+class ControllerImage(MetadataImage):
+    """The metadata image with the offset of each broker's last RegisterBrokerRecord, as in Kafka's ClusterControlManager."""
+
+    _maps = (*MetadataImage._maps, "registration_offsets")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registration_offsets: dict[int, int] = {}
+
+    def apply_at(self, record: Message | ControlRecord, offset: int) -> None:
+        """Apply a record of either kind that is at an offset of the log. Raises StateError if it does not fit."""
+        if isinstance(record, ControlRecord):
+            self.apply_control(record)
+            return
+        self.apply(record)
+        name = record.STRUCT.name
+        if name == "RegisterBrokerRecord":
+            self._put("registration_offsets", record.broker_id, offset)
+        elif name == "UnregisterBrokerRecord":
+            self._remove("registration_offsets", record.broker_id)
+
+
 class Session:
-    """What is known of a broker that was heard from."""
+    """The state of a broker that has sent a heartbeat."""
 
     __slots__ = ("controlled_shutdown_offset", "last_heartbeat_ms", "metadata_offset")
 
@@ -52,7 +77,7 @@ class Session:
 
 
 class _ElectionSettings(NamedTuple):
-    """What the elections of a topic's partitions go by; `min_isr` is at most the replication factor."""
+    """The settings for elections of a topic's partitions; `min_isr` is at most the replication factor."""
 
     metadata_version: int
     is_elr_enabled: bool
@@ -61,12 +86,12 @@ class _ElectionSettings(NamedTuple):
 
 
 class ControllerState:
-    """The image and the sessions; `dynamic` is this node's configuration, which follows the image.
+    """The image and the sessions; `dynamic` is this node's configuration, which is updated by the image's records.
 
     `next_offset()` is the offset that the next record will get.
     """
 
-    def __init__(self, cluster_id: str, rng: Dice, dynamic: DynamicConfig, next_offset: Callable[[], int]) -> None:
+    def __init__(self, cluster_id: str, rng: Random, dynamic: DynamicConfig, next_offset: Callable[[], int]) -> None:
         self.cluster_id = cluster_id
         self.node_id = dynamic.node_id
         self.session_timeout_ms = dynamic.get_int("broker.session.timeout.ms")
@@ -74,17 +99,58 @@ class ControllerState:
         self.rng = rng
         self.dynamic = dynamic
         self.next_offset = next_offset
-        self.image = MetadataImage()
         self.sessions: dict[int, Session] = {}
-        self.registration_offsets: dict[int, int] = {}
         self._settings_key: tuple[Uuid, int] | None = None
         self._settings = _ElectionSettings(0, False, 1, False)
+        self.reset()
+
+    # -------------------------------------------------------------------------------------------------------- records
+
+    def reset(self) -> None:
+        """Begin with an empty image."""
+        self.image = image = ControllerImage()
+        self._speculative = SpeculativeState[ControllerImage, Message | ControlRecord](image, image.apply_at)
+        self._settings_key = None
+
+    def append(self, record: Message | ControlRecord, offset: int) -> None:
+        """Apply a record that this controller appended. Raises StateError if it does not fit."""
+        self._speculative.append(record, offset)
+        self._follow(record)
+
+    def replay(self, record: Message, offset: int) -> None:
+        """Apply a committed record of another leader. Raises StateError if it does not fit."""
+        self.image.apply_at(record, offset)
+        self._follow(record)
+
+    def commit(self, last_offset: int) -> None:
+        """Take the records up to this offset as committed."""
+        self._speculative.commit(last_offset)
+
+    def roll_back(self) -> None:
+        """Revert all records that are not committed."""
+        self._speculative.roll_back()
+        self._settings_key = None
+        self.dynamic.follow(self.image)
+
+    def committed_image(self) -> MetadataImage:
+        """Return a copy of the image as the committed records alone make it; it costs some time for each topic."""
+        return self._speculative.committed()
+
+    def _follow(self, record: Message | ControlRecord) -> None:
+        if isinstance(record, ControlRecord):
+            return
+        name = record.STRUCT.name
+        if name == "UnregisterBrokerRecord":
+            self.sessions.pop(record.broker_id, None)
+        elif name == "EndTransactionRecord" or (name == "ConfigRecord" and record.resource_type == _BROKER_RESOURCE):
+            # Records of a metadata transaction count when it ends.
+            self.dynamic.follow(self.image)
 
     # ------------------------------------------------------------------------------------------------------- features
 
     @property
     def metadata_version(self) -> int:
-        """The level of metadata.version. Raises ApiError while there is none: the first records are not there yet."""
+        """Return the level of metadata.version. Raises ApiError before the first records of the cluster are applied."""
         level = self.image.features.get(METADATA_VERSION)
         if level is None:
             raise ApiError(error_codes.UNSUPPORTED_VERSION, "the cluster has no metadata.version yet; try again")
@@ -92,27 +158,27 @@ class ControllerState:
 
     @property
     def is_elr_enabled(self) -> bool:
-        """True where eligible leader replicas are kept."""
+        """Return whether eligible leader replicas (KIP-966) are enabled."""
         return self.image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0 and self.metadata_version >= LEADER_ELR_SINCE
 
     # -------------------------------------------------------------------------------------------------------- brokers
 
     def check_epoch(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
-        """The broker's registration. Raises ApiError where it has none or another epoch."""
+        """Return the broker's registration. Raises ApiError if it has none or another epoch."""
         broker = self.image.brokers.get(broker_id)
         if broker is None:
             raise ApiError(error_codes.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered")
         if broker.broker_epoch != broker_epoch:
             raise ApiError(
                 error_codes.STALE_BROKER_EPOCH,
-                f"broker {broker_id} has epoch {broker.broker_epoch}, and the request says {broker_epoch}",
+                f"broker {broker_id} has epoch {broker.broker_epoch}, and the request has epoch {broker_epoch}",
             )
         return broker
 
     def has_session(self, broker_id: int, now_ms: int) -> bool:
-        """True for a broker that may be alive: heard from within its session's timeout, or this controller is as young.
+        """Return whether a broker may be running: its session has not expired, or this controller is active for less time.
 
-        What this controller's own node was before is gone for certain: it has the lock of the log directories.
+        An earlier process of this controller's own node cannot be running: this one has the lock of the log directories.
         """
         session = self.sessions.get(broker_id)
         if session is not None:
@@ -122,12 +188,12 @@ class ControllerState:
         return is_elsewhere and now_ms - self.activated_ms < self.session_timeout_ms
 
     def is_active(self, broker_id: int) -> bool:
-        """True for a broker that is registered, not fenced and not shutting down: it may lead."""
+        """Return whether a broker is registered, not fenced and not shutting down: it may lead partitions."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and not broker.is_fenced and not broker.is_in_controlled_shutdown
 
     def default_directory(self, broker_id: int) -> Uuid:
-        """Where a broker puts a new replica, as far as the controller can tell."""
+        """Return the directory of a new replica on a broker: UNASSIGNED if the broker has several to choose from."""
         broker = self.image.brokers.get(broker_id)
         if broker is None:
             return DIRECTORY_UNASSIGNED
@@ -136,7 +202,7 @@ class ControllerState:
         return broker.log_dirs[0] if len(broker.log_dirs) == 1 else DIRECTORY_UNASSIGNED
 
     def has_online_directory(self, partition: Partition, broker_id: int) -> bool:
-        """True where the broker's replica lies in a directory that works."""
+        """Return whether the broker's replica is in a directory that is online."""
         directory = dict(zip(partition.replicas, partition.directories)).get(broker_id, DIRECTORY_UNASSIGNED)
         if directory in (DIRECTORY_UNASSIGNED, DIRECTORY_MIGRATING):
             return True
@@ -148,16 +214,16 @@ class ControllerState:
     # --------------------------------------------------------------------------------------------------------- topics
 
     def setting(self, key: str) -> str:
-        """A broker key's value on this node now, as text."""
+        """Return the value of a broker key on this node now, as text."""
         return format_value(self.dynamic[key]) or ""
 
     def topic_setting(self, topic: str, key: str) -> str:
-        """A topic's effective setting, for a key that brokers have by the same name."""
+        """Return the effective value of a topic's key that brokers have by the same name."""
         own = self.image.configs.get(ConfigResource("TOPIC", topic), {}).get(key)
         return self.setting(key) if own is None else own
 
     def _election_settings(self, topic: Topic) -> _ElectionSettings:
-        """What elections of a topic go by; kept until a record is written, since many partitions may change at once."""
+        """Return the settings for elections of a topic, cached until the next record: many partitions may change at once."""
         key = (topic.topic_id, self.next_offset())
         if self._settings_key != key:
             first = topic.partitions.get(0)
@@ -173,11 +239,11 @@ class ControllerState:
         return self._settings
 
     def is_unclean_allowed(self, topic: Topic) -> bool:
-        """True where the topic's unclean.leader.election.enable is."""
+        """Return whether unclean.leader.election.enable is true for the topic."""
         return self._election_settings(topic).is_unclean_allowed
 
     def partitions(self) -> Iterator[tuple[Topic, int, Partition]]:
-        """Every partition with its topic and number."""
+        """Yield every partition with its topic and index."""
         for topic in self.image.topics.values():
             for index, partition in topic.partitions.items():
                 yield topic, index, partition
@@ -189,14 +255,14 @@ class ControllerState:
         *,
         may_lead: Callable[[int], bool] | None = None,
         election: Election | None = None,
-    ) -> PartitionChange:
-        """A change of one partition, to be filled in; without more said, active brokers may lead, as the topic allows."""
+    ) -> PartitionChangeBuilder:
+        """Return the builder of one partition's change; by default active brokers may lead."""
         partition = topic.partitions[index]
         accepted = self.is_active if may_lead is None else may_lead
         settings = self._election_settings(topic)
         if election is None:
             election = Election.UNCLEAN if settings.is_unclean_allowed else Election.ONLINE
-        return PartitionChange(
+        return PartitionChangeBuilder(
             topic.topic_id,
             index,
             partition,
@@ -208,17 +274,48 @@ class ControllerState:
             election=election,
         )
 
-    # ------------------------------------------------------------------------------------------------------ following
+    def leader_and_isr_records(
+        self,
+        touched: Callable[[Partition], bool],
+        *,
+        removed: int = NO_LEADER,
+        added: int = NO_LEADER,
+        unclean: int = NO_LEADER,
+    ) -> Iterator[Message]:
+        """Yield the changes of the partitions for which `touched` is true, about 20 us each.
 
-    def apply(self, record: Message, offset: int, now_ms: int) -> None:
-        """Apply one record at an offset. Raises StateError for one that does not fit."""
-        self.image.apply(record)
-        name = record.STRUCT.name
-        if name == "RegisterBrokerRecord":
-            self.registration_offsets[record.broker_id] = offset
-        elif name == "UnregisterBrokerRecord":
-            self.registration_offsets.pop(record.broker_id, None)
-            self.sessions.pop(record.broker_id, None)
-        elif name == "EndTransactionRecord" or (name == "ConfigRecord" and record.resource_type == _BROKER_RESOURCE):
-            # Records of a metadata transaction count when it ends.
-            self.dynamic.follow(self.image)
+        Broker `removed` leaves the ISR, `added` may lead although it is not active yet, `unclean` has lost unflushed records.
+        """
+
+        def may_lead(broker_id: int) -> bool:
+            return broker_id not in (removed, unclean) and (broker_id == added or self.is_active(broker_id))
+
+        for topic, index, partition in self.partitions():
+            if touched(partition):
+                change = self.change(topic, index, may_lead=may_lead)
+                change.target_isr = [replica for replica in partition.isr if replica not in (removed, unclean)]
+                change.unclean_replicas = () if unclean == NO_LEADER else (unclean,)
+                record = change.build()
+                if record is not None:
+                    yield record
+
+    def check_assignment(self, index: int, replicas: Sequence[int], expected: int | None, *, is_new: bool = True) -> None:
+        """Check the replicas assigned to a partition; `expected` is their number in other partitions. Raises ApiError.
+
+        A new partition needs an active broker as its leader. A reassignment to brokers that are all fenced is accepted and
+        carried out when they are back, as in Kafka (ReplicationControlManager.changePartitionReassignment).
+        """
+        fault = None
+        unknown = [broker_id for broker_id in replicas if broker_id not in self.image.brokers]
+        if not replicas:
+            fault = "has no replicas"
+        elif len(set(replicas)) != len(replicas):
+            fault = "is assigned to a broker twice"
+        elif unknown:
+            fault = f"is assigned to broker {unknown[0]}, which is not registered"
+        elif expected is not None and len(replicas) != expected:
+            fault = f"has {len(replicas)} replica(s), but other partitions of the topic have {expected}"
+        elif is_new and not any(map(self.is_active, replicas)):
+            fault = "is assigned only to brokers that are fenced or shutting down"
+        if fault is not None:
+            raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, f"partition {index} {fault}")

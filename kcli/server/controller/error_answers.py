@@ -1,10 +1,10 @@
-"""Answers to requests that are refused as a whole, in the form that each API has for it.
+"""Responses to requests that are refused as a whole, in the form that each API has for it.
 
 form                                      APIs
 ----------------------------------------  ----------------------------------------------------------------------
-ErrorCode and perhaps ErrorMessage        most
+ErrorCode and, if it exists, ErrorMessage  most
 an error for each topic or resource       CreateTopics, DeleteTopics, CreatePartitions, AlterConfigs,
-that the request names                    IncrementalAlterConfigs, AlterClientQuotas, AlterUserScramCredentials
+in the request                            IncrementalAlterConfigs, AlterClientQuotas, AlterUserScramCredentials
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kcli.protocol.message import Message
 
 
 def error_answer(api: Api, version: int, request: Message, code: int, message: str | None) -> Message:
-    """The response to a request that is refused as a whole."""
+    """Return the response to a request that is refused as a whole."""
     fill_in = _PER_ITEM.get(api.key)
     if fill_in is not None:
         return fill_in(api, version, request, {"error_code": code, "error_message": message})

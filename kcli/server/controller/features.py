@@ -3,15 +3,15 @@
     feature                           levels  what its highest level brings
     --------------------------------  ------  ------------------------------------------------------------------------
     metadata.version                  7-30    which metadata records there are, and in which versions (KIP-778)
-    kraft.version                     0-1     voters that can be added and removed (KIP-853); it lives in control records
+    kraft.version                     0-1     voters that can be added and removed (KIP-853); stored in control records
     transaction.version               0-2     transactions that are verified and bump the epoch (KIP-890)
     group.version                     0-1     the consumer group protocol (KIP-848)
-    eligible.leader.replicas.version  0-1     replicas that may lead with all data besides the ISR (KIP-966)
+    eligible.leader.replicas.version  0-1     replicas outside the ISR that have all committed records (KIP-966)
     share.version                     0-1     share groups (KIP-932)
     streams.version                   0-1     streams groups (KIP-1071)
 
-A new cluster gets the highest level of each that was finished when its metadata.version was; kraft.version 1 where its
-quorum is dynamic. The names and numbers of metadata.version stand in kcli.state.metadata_values.
+A new cluster gets the highest level of each that was released with its metadata.version; kraft.version 1 if its quorum is
+dynamic. The names and numbers of metadata.version are in kcli.state.metadata_values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STREAMS_VERSION = "streams.version"
 
 LOWEST_METADATA_VERSION = 7
 LATEST_METADATA_VERSION = 30
-# Levels of metadata.version that decide what records look like, by what came with them.
+# Levels of metadata.version by what they introduced.
 SCRAM_SINCE = 11
 CONTROLLER_REGISTRATION_SINCE = 15
 
@@ -40,13 +40,13 @@ _LEVEL_BY_RELEASE = {name: level for level, name in METADATA_VERSIONS.items()}
 
 
 class FeatureError(ValueError):
-    """A level that a feature does not have or cannot have beside the others; the message is one sentence."""
+    """A level that a feature does not have, or that conflicts with another feature; the message is one sentence."""
 
 
 class Feature(NamedTuple):
-    """A feature: its highest level, and for each level from 1 on the metadata.version since which new clusters get it.
+    """A feature: its highest level, and for each level from 1 on the metadata.version since which new clusters have it.
 
-    `needs` is the metadata.version that any level above 0 needs.
+    `needs` is the lowest metadata.version for levels above 0.
     """
 
     highest: int
@@ -65,13 +65,13 @@ FEATURES: dict[str, Feature] = {
 
 
 def supported_features() -> dict[str, VersionRange]:
-    """The levels that this node supports, as it registers them."""
+    """Return the levels that this node supports."""
     supported = {METADATA_VERSION: VersionRange(LOWEST_METADATA_VERSION, LATEST_METADATA_VERSION)}
     return supported | {name: VersionRange(0, feature.highest) for name, feature in FEATURES.items()}
 
 
 def metadata_version_of(release: str) -> int:
-    """The level that a release means: "4.3-IV0", or "4.3" or "4.3.1" for the last of a release. Raises FeatureError."""
+    """Return the level of a release: "4.3-IV0", or "4.3" or "4.3.1" for the last of a release. Raises FeatureError."""
     level = _LEVEL_BY_RELEASE.get(release)
     if level is None:
         short = ".".join(release.split(".")[:2])
@@ -79,40 +79,40 @@ def metadata_version_of(release: str) -> int:
         level = max(levels, default=None)
     if level is None or level > LATEST_METADATA_VERSION:
         first, last = METADATA_VERSIONS[LOWEST_METADATA_VERSION], METADATA_VERSIONS[LATEST_METADATA_VERSION]
-        raise FeatureError(f"{release!r} is no release that storage can be formatted for; there are {first} to {last}")
+        raise FeatureError(f"{release!r} is not a release that storage can be formatted for; these are {first} to {last}")
     return level
 
 
 def metadata_version_name(level: int) -> str:
-    """The name of a level of metadata.version: 30 is "4.3-IV0"."""
+    """Return the name of a level of metadata.version: 30 is "4.3-IV0"."""
     return METADATA_VERSIONS.get(level, str(level))
 
 
 def default_level(name: str, metadata_version: int) -> int:
-    """The level of a feature that a new cluster of that metadata.version starts with."""
+    """Return the level of a feature in a new cluster of that metadata.version."""
     return sum(since <= metadata_version for since in FEATURES[name].default_since)
 
 
-def initial_features(asked: Mapping[str, int], release: str | None, *, is_dynamic_quorum: bool) -> dict[str, int]:
-    """The level of each feature of a new cluster: those asked for, and the defaults of the others.
+def initial_features(requested: Mapping[str, int], release: str | None, *, is_dynamic_quorum: bool) -> dict[str, int]:
+    """Return the level of each feature of a new cluster: the requested ones, and the defaults of the others.
 
-    Raises FeatureError for features and levels that are not there or do not go together.
+    Raises FeatureError for features and levels that do not exist or conflict.
     """
-    if METADATA_VERSION in asked and release is not None:
-        raise FeatureError(f"name the metadata.version once: by --release-version or by --feature {METADATA_VERSION}=N")
-    metadata_version = asked.get(METADATA_VERSION, LATEST_METADATA_VERSION)
+    if METADATA_VERSION in requested and release is not None:
+        raise FeatureError(f"metadata.version is given twice: use either --release-version or --feature {METADATA_VERSION}=N")
+    metadata_version = requested.get(METADATA_VERSION, LATEST_METADATA_VERSION)
     if release is not None:
         metadata_version = metadata_version_of(release)
     check_level(METADATA_VERSION, metadata_version)
     levels = {METADATA_VERSION: metadata_version}
     for name in FEATURES:
-        levels[name] = asked.get(name, default_level(name, metadata_version))
-    levels[KRAFT_VERSION] = asked.get(KRAFT_VERSION, int(is_dynamic_quorum))
+        levels[name] = requested.get(name, default_level(name, metadata_version))
+    levels[KRAFT_VERSION] = requested.get(KRAFT_VERSION, int(is_dynamic_quorum))
     if levels[KRAFT_VERSION] != int(is_dynamic_quorum):
         kind = "dynamic" if is_dynamic_quorum else "static"
         raise FeatureError(f"{KRAFT_VERSION}={levels[KRAFT_VERSION]} does not fit a {kind} quorum; leave it out")
-    for name in asked:
-        check_level(name, asked[name])
+    for name in requested:
+        check_level(name, requested[name])
     for name in levels:
         check_dependencies(name, levels[name], metadata_version)
     return levels
@@ -122,26 +122,26 @@ def check_level(name: str, level: int) -> None:
     """Check that a feature has a level. Raises FeatureError."""
     supported = supported_features()
     if name not in supported:
-        raise FeatureError(f"there is no feature {name!r}; there are {', '.join(sorted(supported))}")
+        raise FeatureError(f"feature {name!r} does not exist; the features are {', '.join(sorted(supported))}")
     lowest, highest = supported[name]
     if not lowest <= level <= highest:
         raise FeatureError(f"{name} has the levels {lowest} to {highest}, not {level}")
 
 
 def check_finalized(name: str, level: int) -> None:
-    """Check that this node can live with a level that a cluster has. Raises FeatureError."""
+    """Check that this node supports a level that a cluster has. Raises FeatureError."""
     lowest, highest = supported_features().get(name, (0, 0))
     if level and name != KRAFT_VERSION and not lowest <= level <= highest:
-        known = f"{lowest} to {highest}" if highest else "not at all"
+        known = f"{lowest} to {highest}" if highest else "no level"
         label = f" ({metadata_version_name(level)})" if name == METADATA_VERSION else ""
         raise FeatureError(
-            f"the cluster's {name} is {level}{label}, which this kcli does not know (it knows {known}): "
+            f"the cluster's {name} is {level}{label}, which this version of kcli does not support (it supports {known}): "
             "run the version of kcli or Kafka that wrote it, or a newer one"
         )
 
 
 def check_dependencies(name: str, level: int, metadata_version: int) -> None:
-    """Check that a feature's level can stand beside a metadata.version. Raises FeatureError."""
+    """Check that a metadata.version is high enough for a feature's level. Raises FeatureError."""
     if name != METADATA_VERSION and level > 0 and metadata_version < FEATURES[name].needs:
         needed, given = metadata_version_name(FEATURES[name].needs), metadata_version_name(metadata_version)
         raise FeatureError(f"{name}={level} needs metadata.version {needed} or later; it is {given}")

@@ -1,13 +1,13 @@
-"""What formatting takes from a node's configuration, and how the options of `kcli format` complete it.
+"""The plan of `kcli format`: what it reads from a node's configuration, completed by its options.
 
-key                                   says
+key                                   states
 ------------------------------------  --------------------------------------------------------------------------
-node.id                               whose the directories are
+node.id                               the node that the directories belong to
 process.roles                         "controller" among them: the metadata directory may hold voters
-log.dirs, log.dir, metadata.log.dir   the directories; the metadata lies in the first unless the last names another
-controller.listener.names             the first is the listener under which voters are known
-advertised.listeners, listeners       where it is reached, for --standalone
-controller.quorum.voters              a static quorum; then no option may name voters
+log.dirs, log.dir, metadata.log.dir   the directories; the metadata log is in the first unless the last names another
+controller.listener.names             the first is the listener of the voters' endpoints
+advertised.listeners, listeners       the endpoint of the voter, for --standalone
+controller.quorum.voters              a static quorum; no option may name voters
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from kcli.server.controller.features import (
     metadata_version_name,
 )
 from kcli.server.controller.formatting import FormatPlan, FormattingError
-from kcli.server.controller.scram import ScramError, parse_scram
-from kcli.server.controller.voters import VoterAddress, VoterError, parse_dynamic_voters
+from kcli.server.controller.scram_parser import ScramError, parse_scram
+from kcli.server.raft.voter_set import VoterError, parse_dynamic_voters
+from kcli.state.metadata_values import Voter
 
 
 class FormatOptions(NamedTuple):
-    """The options of `kcli format` as they were typed; `cluster_id` None for that of formatted directories, or a new one."""
+    """The options of `kcli format`; without `cluster_id`, that of formatted directories or a new one is used."""
 
     cluster_id: str | None = None
     is_standalone: bool = False
@@ -44,11 +45,11 @@ class FormatOptions(NamedTuple):
 
 
 def plan_format(config: ServerConfig, options: FormatOptions, random_bytes: Callable[[int], bytes]) -> FormatPlan:
-    """What is to be formatted, by a configuration and the options. Raises FormattingError where they do not go together."""
+    """Return the plan for a configuration and options. Raises FormattingError if they conflict."""
     is_static = bool(config.quorum_voters)
     try:
         voters = _initial_voters(config, options, random_bytes)
-        features = initial_features(_asked_features(options.features), options.release, is_dynamic_quorum=not is_static)
+        features = initial_features(_requested_features(options.features), options.release, is_dynamic_quorum=not is_static)
         records = [parse_scram(text, random_bytes) for text in options.scram]
     except (VoterError, FeatureError, ScramError) as error:
         raise FormattingError(str(error)) from None
@@ -64,46 +65,47 @@ def plan_format(config: ServerConfig, options: FormatOptions, random_bytes: Call
         metadata_directory=config.metadata_log_dir,
         features=features,
         voters=voters,
-        controller_listener=config.controller_listener_names[0],
         more_records=records,
         ignore_formatted=options.ignore_formatted,
     )
 
 
-def _asked_features(texts: Sequence[str]) -> dict[str, int]:
-    asked: dict[str, int] = {}
+def _requested_features(texts: Sequence[str]) -> dict[str, int]:
+    requested: dict[str, int] = {}
     for text in texts:
         name, _, level_text = text.partition("=")
         level = parse_integer(level_text.strip(), 16)
         if level is None:
-            raise FeatureError(f"--feature takes NAME=LEVEL, such as group.version=1; {text!r} is not that")
-        asked[name.strip()] = level
-    return asked
+            raise FeatureError(f"--feature needs NAME=LEVEL, such as group.version=1, not {text!r}")
+        requested[name.strip()] = level
+    return requested
 
 
-def _initial_voters(
-    config: ServerConfig, options: FormatOptions, random_bytes: Callable[[int], bytes]
-) -> list[VoterAddress] | None:
-    """The voters that a dynamic quorum begins with; None where this directory tells none."""
+def _initial_voters(config: ServerConfig, options: FormatOptions, random_bytes: Callable[[int], bytes]) -> list[Voter] | None:
+    """Return the first voters of a dynamic quorum; None if the metadata directory gets none."""
+    listener_name = config.controller_listener_names[0].upper()
     choices = (options.is_standalone, options.has_no_initial_controllers, options.initial_controllers is not None)
     if config.quorum_voters and any(choices):
         raise FormattingError(
-            "controller.quorum.voters makes the quorum static: leave --standalone, --initial-controllers and "
-            "--no-initial-controllers out, or the key"
+            "controller.quorum.voters makes the quorum static: remove either the key, or --standalone, "
+            "--initial-controllers and --no-initial-controllers"
         )
     if options.initial_controllers is not None:
-        return parse_dynamic_voters(options.initial_controllers)
+        return parse_dynamic_voters(options.initial_controllers, listener_name)
     if options.is_standalone:
         if not config.is_controller:
-            raise FormattingError("--standalone is for a controller; process.roles does not name that role")
+            raise FormattingError("--standalone is for a controller, and process.roles does not contain that role")
         if not config.advertised_controller_listeners:
             names = ", ".join(config.controller_listener_names)
-            raise FormattingError(f"listeners has none of controller.listener.names ({names}), where the voter would be")
+            raise FormattingError(
+                f"listeners has none of controller.listener.names ({names}), which --standalone needs for the voter's endpoint"
+            )
         listener = config.advertised_controller_listeners[0]
-        return [VoterAddress(config.node_id, listener.host or "localhost", listener.port, random_uuid(random_bytes))]
+        address = (listener.host or "localhost", listener.port)
+        return [Voter(config.node_id, random_uuid(random_bytes), {listener_name: address})]
     if config.is_controller and not config.quorum_voters and not options.has_no_initial_controllers:
         raise FormattingError(
-            "this controller has no controller.quorum.voters, so say who votes: --standalone, --initial-controllers "
-            "or --no-initial-controllers"
+            "this controller has no controller.quorum.voters, so the first voters must be given: use --standalone, "
+            "--initial-controllers or --no-initial-controllers"
         )
     return None

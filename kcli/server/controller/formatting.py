@@ -1,16 +1,16 @@
-"""Formatting: makes empty log directories those of a node of a cluster, as kafka-storage format of Kafka 4.3 does.
+"""Formats empty log directories for a node of a cluster, as kafka-storage format of Kafka 4.3 does.
 
-    file                              where               holds
+    file                              where               contains
     --------------------------------  ------------------  ---------------------------------------------------------
     bootstrap.checkpoint              every directory     the first metadata records: features, SCRAM credentials
-    __cluster_metadata-0/             metadata directory  the voters that a dynamic quorum begins with; not written
+    __cluster_metadata-0/             metadata directory  the first voters of a dynamic quorum; not written
       0...0-0000000000.checkpoint                         for a static quorum or without initial controllers
     meta.properties                   every directory     cluster.id, node.id, directory.id; written last: a directory
                                                           with it is formatted, one without is not
 
-A voter of a dynamic quorum is known by the id of its metadata directory, so that one must be given before the file is made.
-Nothing is done to a directory that is formatted already: with `ignore_formatted` it is left as it is, and the others become
-those of its cluster where no cluster is named.
+A voter of a dynamic quorum is identified by the id of its metadata directory, so that id is chosen before the file is written.
+A directory that is formatted already is not changed: with `ignore_formatted` the others are formatted, for its cluster if no
+cluster id is given.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk
 from kcli.protocol.message import Message
 from kcli.server.controller.features import KRAFT_VERSION, initial_features
-from kcli.server.controller.metadata_batches import SnapshotBatches, bootstrap_records, voter_of_self
-from kcli.server.controller.voters import VoterAddress
+from kcli.server.raft.metadata_batches import SnapshotBatches, bootstrap_records
+from kcli.state.metadata_values import Voter
 
 _DAYS = ("Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed")  # from 1970-01-01 on
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -35,15 +35,15 @@ METADATA_PARTITION = partition_directory_name(METADATA_TOPIC, 0)
 
 
 class FormattingError(ValueError):
-    """A directory that cannot be formatted as asked; the message is one sentence that names it."""
+    """A directory that cannot be formatted as requested; the message is one sentence that names it."""
 
 
 class FormatPlan(NamedTuple):
-    """What to format, all checked but the directories themselves.
+    """What to format; everything is checked but the directories themselves.
 
-    Without a `cluster_id` the directories that are formatted tell it, and where none is, a new one is made. `directories` are
-    all log directories, `metadata_directory` is one of them or None where the node is no controller and
-    keeps no voters. `features` has every feature's level; `voters` are those of a dynamic quorum to begin with, or None.
+    Without a `cluster_id` that of formatted directories is used, or a new one. `directories` are all log directories, and
+    `metadata_directory` is one of them. `features` has the level of every feature; `voters` are the first ones of a dynamic
+    quorum, or None.
     """
 
     cluster_id: str | None
@@ -51,8 +51,7 @@ class FormatPlan(NamedTuple):
     directories: tuple[str, ...]
     metadata_directory: str
     features: dict[str, int]
-    voters: Sequence[VoterAddress] | None = None
-    controller_listener: str = "CONTROLLER"
+    voters: Sequence[Voter] | None = None
     more_records: Sequence[Message] = ()
     ignore_formatted: bool = False
 
@@ -60,10 +59,10 @@ class FormatPlan(NamedTuple):
 def format_directories(
     disk: Disk, plan: FormatPlan, random_bytes: Callable[[int], bytes], now_ms: int
 ) -> dict[str, MetaProperties]:
-    """Format the empty ones of the plan's directories -> what was written of each, by path.
+    """Format the empty ones of the plan's directories and return their meta.properties by path.
 
-    What a directory holds is flushed; its own name in the one above is not. Raises FormattingError where a directory is
-    another node's, or formatted and not to be ignored; OSError as the system does.
+    The contents of the directories are flushed, but not their entries in the parent directories. Raises FormattingError if a
+    directory belongs to another node, or is formatted and not to be ignored; OSError as the system does.
     """
     found = {path: read_meta_properties(disk, path) for path in plan.directories}
     for path, meta in found.items():
@@ -71,8 +70,8 @@ def format_directories(
             _check_same_node(path, meta, plan)
             if not plan.ignore_formatted:
                 raise FormattingError(
-                    f"{path} is formatted already, for node {meta.node_id} of cluster {meta.cluster_id}; "
-                    "--ignore-formatted leaves it as it is and formats the others"
+                    f"{path} is already formatted, for node {meta.node_id} of cluster {meta.cluster_id}; "
+                    "--ignore-formatted skips it and formats the others"
                 )
     plan = plan._replace(cluster_id=plan.cluster_id or _cluster_of(found) or str(random_uuid(random_bytes)))
     made = {}
@@ -96,11 +95,11 @@ def format_directory(
     cluster_id: str | None = None,
     directories: Sequence[str] = (),
 ) -> MetaProperties:
-    """Format an empty directory for a node that is all of its cluster, with a dynamic quorum -> its meta.properties.
+    """Format an empty directory for a cluster of one node with a dynamic quorum, and return its meta.properties.
 
-    `directories` are further, empty log directories. Raises FormattingError and OSError as format_directories does.
+    `directories` are further empty log directories. Raises FormattingError and OSError as format_directories does.
     """
-    voter = VoterAddress(node_id, controller_host, controller_port, random_uuid(random_bytes))
+    voter = Voter(node_id, random_uuid(random_bytes), {controller_listener.upper(): (controller_host, controller_port)})
     plan = FormatPlan(
         cluster_id=cluster_id if cluster_id is not None else str(random_uuid(random_bytes)),
         node_id=node_id,
@@ -108,13 +107,12 @@ def format_directory(
         metadata_directory=directory,
         features=initial_features({}, None, is_dynamic_quorum=True),
         voters=[voter],
-        controller_listener=controller_listener,
     )
     return format_directories(disk, plan, random_bytes, now_ms)[directory]
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
-    """The meta.properties of a log directory, None where it has none. Raises FormattingError where it cannot be read."""
+    """Return the meta.properties of a log directory, None if it has none. Raises FormattingError if it cannot be read."""
     path = f"{directory}/{FileKind.META_PROPERTIES}"
     try:
         return decode_meta_properties(disk.read_file(path, MAX_TEXT_FILE_BYTES))
@@ -123,15 +121,15 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
     except FormatError as error:
         raise FormattingError(f"{path} cannot be read: {error.message}") from error
     except NotADirectoryError as error:
-        raise FormattingError(f"{directory} is no directory") from error
+        raise FormattingError(f"{directory} is not a directory") from error
 
 
 def _cluster_of(found: Mapping[str, MetaProperties | None]) -> str | None:
-    """The cluster that formatted directories are of, None where they tell none. Raises FormattingError for different ones."""
+    """Return the cluster id of formatted directories, None if there is none. Raises FormattingError for different ones."""
     named = {path: meta.cluster_id for path, meta in found.items() if meta is not None and meta.cluster_id is not None}
     if len(set(named.values())) > 1:
-        told = ", ".join(f"{path} to {cluster_id}" for path, cluster_id in named.items())
-        raise FormattingError(f"the log directories belong to different clusters: {told}")
+        listed = ", ".join(f"{path} to {cluster_id}" for path, cluster_id in named.items())
+        raise FormattingError(f"the log directories belong to different clusters: {listed}")
     return next(iter(named.values()), None)
 
 
@@ -156,7 +154,7 @@ def _format_one(
     disk.write_file(f"{path}/{FileKind.BOOTSTRAP_CHECKPOINT}", _bootstrap_checkpoint(records, now_ms))
     directory_id = None
     if is_metadata and plan.voters is not None:
-        directory_id = next((voter.directory_id for voter in plan.voters if voter.node_id == plan.node_id), None)
+        directory_id = next((voter.directory_id for voter in plan.voters if voter.voter_id == plan.node_id), None)
         metadata = f"{path}/{METADATA_PARTITION}"
         disk.make_directory(metadata)
         disk.write_file(f"{metadata}/{metadata_snapshot_name(0, 0)}", _first_snapshot(plan, now_ms))
@@ -171,20 +169,16 @@ def _bootstrap_checkpoint(records: Sequence[Message], now_ms: int) -> bytes:
 
 
 def _first_snapshot(plan: FormatPlan, now_ms: int) -> bytes:
-    """The snapshot at offset 0 that tells who votes."""
-    voters = [
-        voter_of_self(voter.node_id, voter.directory_id, plan.controller_listener, voter.host, voter.port)
-        for voter in plan.voters or ()
-    ]
+    """Return the snapshot at offset 0, which contains the voters."""
     snapshot = SnapshotBatches(leader_epoch=0, now_ms=now_ms)
-    return snapshot.header(now_ms, plan.features[KRAFT_VERSION], voters) + snapshot.footer()
+    return snapshot.header(now_ms, plan.features[KRAFT_VERSION], plan.voters or ()) + snapshot.footer()
 
 
 def java_date(now_ms: int) -> str:
-    """A time as Java's Date prints it, in UTC: "Sat Nov 21 03:50:00 UTC 2026"."""
+    """Format a time as Java's Date does, in UTC: "Sat Nov 21 03:50:00 UTC 2026"."""
     seconds = now_ms // 1000
     days, second_of_day = divmod(seconds, 86400)
-    # Civil from days: years begin in March, eras have 400 years.
+    # The algorithm civil_from_days: years begin in March, eras have 400 years.
     era, day_of_era = divmod(days + 719468, 146097)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36524 - day_of_era // 146096) // 365
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)

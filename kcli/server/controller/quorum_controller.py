@@ -1,19 +1,21 @@
-"""The quorum controller: decides requests on the metadata, one after the other, and answers when the disk has the records.
+"""The quorum controller: decides requests on the metadata one after the other, and answers when their records are committed.
 
     step      does
     --------  --------------------------------------------------------------------------------------------------------
-    decide    a handler looks at the state and gives records and a response, or refuses; it changes nothing in the image
-    append    the records go to the metadata log in one batch, and are applied to the controller's own image (another
-              kraft.version before them, in a batch of its own); what an
-              administrator asks for is refused above MAX_RECORDS_PER_APPEND, what follows of a broker's stop is split
-    commit    the raft client hands them to everybody who follows the log; then the response leaves
-    nothing   a decision without records waits too, if others before it are not committed: it may have seen their records
+    decide    a handler reads the state and returns records and a response, or refuses; it changes no state
+    append    the records are appended to the metadata log in one batch and applied to the controller's image (a higher
+              kraft.version before them, in a batch of its own). A request of an administrator is refused if it makes more
+              than MAX_RECORDS_PER_APPEND records; the records that follow from a broker's state are split into batches
+    commit    the raft client delivers them to its listeners; then the response is sent
+    nothing   a decision without records is also answered only when all earlier records are committed, which it may be based on
 
-A decision of many records is made and encoded in slices, and what is asked meanwhile waits until it is applied: so no decision
-sees half of another, and the broker's clients, who share the loop, are not held.
+A decision of many records is made and encoded in time slices. Requests that arrive in between wait until it is applied: no
+decision is based on half of another one, and the other users of the event loop are not delayed.
 
-Only the leader decides; all others answer NOT_CONTROLLER. By itself it fences brokers that are silent, and writes a NoOp record
-where the log was idle for metadata.max.idle.interval.ms, so that followers and observers see the log moving.
+Only the active controller (the leader of the quorum) decides; others answer NOT_CONTROLLER. When a controller loses the
+leadership, the records that it appended and that are not committed are reverted in its image; what later leaders write is then
+applied to it. The active controller itself fences brokers whose session has expired, and appends a NoOp record if nothing was
+appended for metadata.max.idle.interval.ms, so that followers and observers see the high watermark advance.
 """
 
 from __future__ import annotations
@@ -30,152 +32,161 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
 from kcli.protocol.message import Message
 from kcli.server.controller.activation import check_features
-from kcli.server.controller.api_error import ApiError, Decision, RequestInfo
-from kcli.server.controller.broker_registrations import expired_brokers, fence_records
-from kcli.server.controller.controller_counts import ControllerCounts
+from kcli.server.controller.control_managers import ControlManagers
+from kcli.server.controller.controller_result import ApiError, ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
-from kcli.server.controller.metadata_batches import (
+from kcli.server.controller.quorum_controller_metrics import QuorumControllerMetrics
+from kcli.server.log_lines import WarningLine, fault_line
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
+from kcli.server.raft.metadata_batches import (
     MAX_RECORDS_PER_APPEND,
     MetadataBatch,
     encode_metadata_record,
     new_record,
 )
-from kcli.server.controller.metadata_log import SnapshotId
-from kcli.server.controller.raft_client import NotLeaderError, RaftClient
-from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.timing_wheel import Timer
-from kcli.state.metadata_image import MetadataImage
 
-# What follows of a broker's coming and going may be more than one batch: it is as right in parts, the registration last.
-_IN_PARTS = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER))
-# How many records are made and encoded in one go, some 3 ms of work.
+# The records that follow from a change of a broker's state may need several batches. A prefix of them is a valid state, too,
+# because the change of the registration is the last.
+_MAY_BE_SPLIT = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER))
+# The number of records that are made and encoded in one time slice, about 3 ms of work.
 SLICE_RECORDS = 100
 _DONE = object()
-Handler = Callable[[ControllerState, Message, RequestInfo], Decision]
 Respond = Callable[[Message], None]
 
 
 class ControllerTimes(NamedTuple):
-    """When the controller does something by itself; 0 stands for never."""
+    """The intervals of the controller's own work; 0 disables it."""
 
     max_idle_interval_ms: int = 500
 
 
 class QuorumController:
-    """One controller; a listener of its raft client. `on_activation(now_ms)` gives the first records of a leadership."""
+    """The controller of one node, a RaftListener. `first_records()` yields the batches that a new leader begins with."""
 
     def __init__(
         self,
-        raft: RaftClient,
+        raft: KafkaRaftClient,
         state: ControllerState,
-        handler_of: Callable[[int], Handler],
+        managers: ControlManagers,
         timer: Timer,
         times: ControllerTimes,
-        on_activation: Callable[[int], None],
-        tell: Callable[[str], None],
+        first_records: Callable[[], Iterable[list[Message]]],
+        report: Callable[[str], None],
     ) -> None:
         self._raft = raft
         self.state = state
-        self._handler_of = handler_of
+        self._managers = managers
         self._timer = timer
         self._times = times
-        self._on_activation = on_activation
-        self._tell = tell
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self._is_deciding = False  # a decision is between two slices
+        self._first_records = first_records
+        self._report = report
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # (offset to be committed, answer)
+        self._is_deciding = False  # a decision is between two time slices
         self._queue: deque[Callable[[int], Iterator[None]]] = deque()
         self._last_append_ms = 0
         self._check_due_ms = 0
         self.is_active = False
-        self.counts = ControllerCounts()
+        self.metrics = QuorumControllerMetrics()
 
     # ----------------------------------------------------------------------------------------------------- the raft log
 
     def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
-        """Begin with an empty image."""
-        self.state.image = MetadataImage()
-        self.state.registration_offsets.clear()
+        """Start with an empty image, which the snapshot's batches then fill. A leader never loads a snapshot."""
+        self.state.reset()
 
     def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
-        """Apply what others wrote; answer for what this controller wrote.
+        """Apply the records of other leaders; answer the requests whose records are committed.
 
-        Raises MetadataLogError for features that this node does not know: it must not go on.
+        Raises MetadataLogError for features that this node does not support: it must stop.
         """
+        self.state.commit(batch.last_offset)
         for control in batch.control_records:
             self.state.image.apply_control(control)
         if not self.is_active:
             check_features(self._raft.config.directory, batch.records)
             for delta, record in enumerate(batch.records):
-                self.state.apply(record, min(batch.base_offset + delta, batch.last_offset), now_ms)
+                self.state.replay(record, min(batch.base_offset + delta, batch.last_offset))
         while self._waiting and self._waiting[0][0] <= batch.last_offset:
             self._waiting.popleft()[1]()
 
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
-        """Begin to decide, or stop."""
-        self.counts.new_leaders += leader_id >= 0
-        was_active, self.is_active = self.is_active, self._raft.is_leader
-        if self.is_active and not was_active:
+        """Become the active controller, or stop being it."""
+        self.metrics.new_leaders += leader_id >= 0
+        if self._raft.is_leader and not self.is_active:
+            self.is_active = True
             self.state.activated_ms = now_ms
             self.state.sessions.clear()
             self._last_append_ms = now_ms
-            self._on_activation(now_ms)
+            for records in self._first_records():
+                self._append_now(records, now_ms)
             self._schedule_idle_check(now_ms)
             self._schedule_session_check(now_ms)
-        elif was_active and not self.is_active:
-            waiting, self._waiting = self._waiting, deque()
-            for _, answer in waiting:
-                answer()
+        elif self.is_active and not self._raft.is_leader:
+            self._resign()
+
+    def _resign(self) -> None:
+        """Stop being active: revert what is not committed, and answer those who wait for it with NOT_CONTROLLER."""
+        self.is_active = False
+        self.state.roll_back()
+        waiting, self._waiting = self._waiting, deque()
+        for _, answer in waiting:
+            answer()
 
     # --------------------------------------------------------------------------------------------------------- deciding
 
-    def submit(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> None:
-        """Decide a request; `respond` is called once, now or when its records are committed."""
-        self._in_turn(lambda now_ms: self._decision(api_key, request, info._replace(now_ms=now_ms), respond), info.now_ms)
+    def submit(self, api_key: int, request: Message, context: ControllerRequestContext, respond: Respond) -> None:
+        """Decide a request; `respond` is called once, now or when the records are committed."""
+        self._enqueue(lambda now_ms: self._decide(api_key, request, context._replace(now_ms=now_ms), respond), context.now_ms)
 
-    def _in_turn(self, begin: Callable[[int], Iterator[None]], now_ms: int) -> None:
+    def _enqueue(self, begin: Callable[[int], Iterator[None]], now_ms: int) -> None:
         """Begin a decision, now or when those before it are done."""
         if self._is_deciding or self._queue:
             self._queue.append(begin)
         else:
-            self._go_on(begin(now_ms), now_ms)
+            self._run_slice(begin(now_ms), now_ms)
 
-    def _go_on(self, work: Iterator[None], now_ms: int) -> None:
-        """Take a slice of a decision; when it is done or fails, the next one that waits has its turn."""
+    def _run_slice(self, work: Iterator[None], now_ms: int) -> None:
+        """Run one time slice of a decision; when it is done or fails, the next one in the queue is scheduled."""
         self._is_deciding, is_over = True, True
         try:
             is_over = next(work, _DONE) is _DONE
         finally:
             self._is_deciding = not is_over
             if not is_over:
-                self._timer.schedule(now_ms, partial(self._go_on, work))
+                self._timer.schedule(now_ms, partial(self._run_slice, work))
             elif self._queue:
-                self._timer.schedule(now_ms, self._next_decision)
+                self._timer.schedule(now_ms, self._run_next)
 
-    def _next_decision(self, now_ms: int) -> None:
+    def _run_next(self, now_ms: int) -> None:
         if self._queue and not self._is_deciding:
-            self._go_on(self._queue.popleft()(now_ms), now_ms)
+            self._run_slice(self._queue.popleft()(now_ms), now_ms)
 
-    def _decision(self, api_key: int, request: Message, info: RequestInfo, respond: Respond) -> Iterator[None]:
-        """Decide, append and apply, in slices."""
+    def _decide(self, api_key: int, request: Message, context: ControllerRequestContext, respond: Respond) -> Iterator[None]:
+        """Decide, append and apply, in time slices."""
         api = API_KEYS[api_key]
 
         def refuse(code: int, message: str) -> None:
-            respond(error_answer(api, info.version, request, code, message))
+            respond(error_answer(api, context.version, request, code, message))
+
+        def answer(response: Message) -> None:
+            if self.is_active:
+                respond(response)
+            else:
+                text = "the controller lost its leadership before the records were committed"
+                refuse(error_codes.NOT_CONTROLLER, text)
 
         if not self.is_active:
             refuse(error_codes.NOT_CONTROLLER, "this node is not the active controller")
             return
         try:
-            decision = self._handler_of(api_key)(self.state, request, info)
-            if decision.kraft_version:
-                self._upgrade(decision.kraft_version, info.now_ms)
-            yield from self._commit(
-                decision.records,
-                info.now_ms,
-                lambda: self._answer(refuse, respond, decision.response),
-                in_parts=api_key in _IN_PARTS,
-            )
+            result = self._managers.handler_of(api_key)(request, context)
+            if result.kraft_version:
+                self._upgrade(result.kraft_version, context.now_ms)
+            may_be_split = api_key in _MAY_BE_SPLIT
+            yield from self._append(result.records, context.now_ms, partial(answer, result.response), may_be_split=may_be_split)
         except ApiError as error:
             refuse(error.code, error.message)
         except NotLeaderError as error:
@@ -183,67 +194,61 @@ class QuorumController:
         except OSError as error:
             refuse(error_codes.KAFKA_STORAGE_ERROR, f"the metadata log cannot be written: {error.strerror or error}")
         except Exception as error:
-            self._fault(f"deciding {api.name}", error)
-            refuse(error_codes.UNKNOWN_SERVER_ERROR, "a fault of kcli; its log tells more")
+            self._report(fault_line(f"deciding {api.name}", error))
+            refuse(error_codes.UNKNOWN_SERVER_ERROR, "an internal error of kcli; the log of the controller has the details")
 
     def _upgrade(self, kraft_version: int, now_ms: int) -> None:
-        """Have the quorum go up to a kraft.version. Raises ApiError, and what the raft client does."""
+        """Upgrade the quorum to a kraft.version. Raises ApiError, and what the raft client raises."""
         config = self._raft.config
         if config.directory_id == ZERO_UUID:
-            # Whoever opens the directory next may give it an id of its own, and would be no voter with that.
+            # The next node that opens the directory may give it a new id, and would not be a voter with that.
             raise ApiError(
                 error_codes.INVALID_UPDATE_VERSION,
-                f"a voter needs an id of its metadata directory, and the meta.properties above {config.directory} has none",
+                f"a voter needs a directory id, and the meta.properties above {config.directory} has no directory.id",
             )
-        for control in self._raft.upgrade_kraft_version(kraft_version, now_ms):
-            self.state.image.apply_control(control)
+        base_offset = self._raft.next_offset
+        for offset, control in enumerate(self._raft.upgrade_kraft_version(kraft_version, now_ms), base_offset):
+            self.state.append(control, offset)
 
-    def _answer(self, refuse: Callable[[int, str], None], respond: Respond, response: Message) -> None:
-        if self.is_active:
-            respond(response)
-        else:
-            refuse(error_codes.NOT_CONTROLLER, "the controller lost its leadership before the records were committed")
-
-    def write(self, records: list[Message], now_ms: int) -> None:
-        """Append records that nobody asked for. Raises NotLeaderError, AppendError and OSError as the raft client does."""
-        for _ in self._commit(records, now_ms, None):
+    def _append_now(self, records: list[Message], now_ms: int) -> None:
+        """Append records without time slices. Raises NotLeaderError, AppendError and OSError as the raft client does."""
+        for _ in self._append(records, now_ms, None):
             pass
 
-    def _commit(
-        self, records: Iterable[Message], now_ms: int, answer: Callable[[], None] | None, *, in_parts: bool = True
+    def _append(
+        self, records: Iterable[Message], now_ms: int, answer: Callable[[], None] | None, *, may_be_split: bool = True
     ) -> Iterator[None]:
-        """Append and apply, in parts where it is much and may be so; the answer waits for the commit of the last.
+        """Append records and apply them, in batches; `answer` is called when the last batch is committed.
 
-        A step is a slice of making and encoding. Each part is appended and applied in one step: nobody sees the one without
-        the other. Raises ApiError for what is too much and not to be parted, before anything is appended.
+        A step is a time slice of making and encoding records. Each batch is appended and applied in one step. Raises ApiError,
+        before anything is appended, if there are too many records for one batch and they may not be split.
         """
         last_offset, epoch = self._raft.next_offset - 1, self._raft.epoch
-        undrawn = iter(records)
+        remaining = iter(records)
         while True:
-            part: list[Message] = []
+            batch: list[Message] = []
             values: list[bytes] = []
-            while len(part) < MAX_RECORDS_PER_APPEND:
-                drawn = list(islice(undrawn, min(SLICE_RECORDS, MAX_RECORDS_PER_APPEND - len(part))))
-                if not drawn:
+            while len(batch) < MAX_RECORDS_PER_APPEND:
+                made = list(islice(remaining, min(SLICE_RECORDS, MAX_RECORDS_PER_APPEND - len(batch))))
+                if not made:
                     break
-                part += drawn
-                values += map(encode_metadata_record, drawn)
-                if len(drawn) == SLICE_RECORDS:
+                batch += made
+                values += map(encode_metadata_record, made)
+                if len(made) == SLICE_RECORDS:
                     yield
-            if not part:
+            if not batch:
                 break
-            if not in_parts and next(undrawn, None) is not None:
-                text = f"the request makes more than {MAX_RECORDS_PER_APPEND} records; that many are not written at once"
+            if not may_be_split and next(remaining, None) is not None:
+                text = f"the request needs more than {MAX_RECORDS_PER_APPEND} records; split it into several requests"
                 raise ApiError(error_codes.POLICY_VIOLATION, text)
-            if len(part) > SLICE_RECORDS:
+            if len(batch) > SLICE_RECORDS:
                 yield
             if self._raft.epoch != epoch:
-                raise NotLeaderError("another epoch of the metadata quorum began meanwhile")
+                raise NotLeaderError("a new epoch of the metadata quorum began while the request was decided")
             base_offset = self._raft.next_offset
-            last_offset = self._raft.append(part, now_ms, values)
+            last_offset = self._raft.append(batch, now_ms, values)
             self._last_append_ms = now_ms
-            for offset, record in enumerate(part, base_offset):
-                self._apply(record, offset, now_ms)
+            self._apply(batch, base_offset)
         if answer is None:
             return
         if last_offset < self._raft.high_watermark and not self._waiting:
@@ -251,25 +256,19 @@ class QuorumController:
         else:
             self._waiting.append((last_offset, answer))
 
-    def _apply(self, record: Message, offset: int, now_ms: int) -> None:
-        self.counts.count_election(self.state.image, record)
-        try:
-            self.state.apply(record, offset, now_ms)
-        except FormatError as error:
-            self.counts.metadata_errors += 1
-            # It stands in the log now, and every reader will find it not to fit: nothing may be decided on top of it.
-            self._fault(f"applying {record.STRUCT.name} at offset {offset}", error)
-            self.is_active = False
+    def _apply(self, batch: list[Message], base_offset: int) -> None:
+        """Apply appended records to the image; if one does not fit, this controller must not decide anything more."""
+        for offset, record in enumerate(batch, base_offset):
+            self.metrics.count_election(self.state.image, record)
+            try:
+                self.state.append(record, offset)
+            except FormatError as error:
+                self.metrics.metadata_errors += 1
+                self._report(fault_line(f"applying {record.STRUCT.name} at offset {offset}", error))
+                self._resign()
+                return
 
-    def _fault(self, what: str, error: Exception) -> None:
-        import traceback
-
-        where = traceback.extract_tb(error.__traceback__)
-        at = f" at {where[-1].filename.rpartition('/')[2]}:{where[-1].lineno}" if where else ""
-        text = f"a fault of kcli in {what}{at}: {error!r}; please report it"
-        self._tell(FailureLine(text, error=repr(error), what=what))
-
-    # ----------------------------------------------------------------------------------------------------------- by itself
+    # ------------------------------------------------------------------------------------------------ periodic checks
 
     def _schedule_idle_check(self, now_ms: int) -> None:
         if self._times.max_idle_interval_ms > 0:
@@ -279,7 +278,7 @@ class QuorumController:
         if not self.is_active:
             return
         if now_ms - self._last_append_ms >= self._times.max_idle_interval_ms and not self._is_deciding:
-            self._in_turn(partial(self._by_itself, [new_record("NoOpRecord")]), now_ms)
+            self._enqueue(partial(self._append_unasked, [new_record("NoOpRecord")]), now_ms)
             self._last_append_ms = now_ms
         self._schedule_idle_check(now_ms)
 
@@ -290,23 +289,25 @@ class QuorumController:
     def _check_sessions(self, now_ms: int) -> None:
         if not self.is_active:
             return
-        # A check that comes late stood still itself, and with it the heartbeats that wait to be read: they come first.
-        # What is being decided must not be overtaken either.
+        # If this check runs late, the process was stopped, and heartbeats wait to be read: they are handled first. Nor may a
+        # broker be fenced in the middle of a decision.
         is_idle = not self._is_deciding and not self._queue
         if now_ms - self._check_due_ms < self._check_interval_ms and is_idle:
-            for broker in expired_brokers(self.state, now_ms):
-                self.counts.timed_out_heartbeats += 1
-                text = f"broker {broker.broker_id} was silent for {self.state.session_timeout_ms} ms and is fenced"
-                self._tell(WarningLine(text, broker=broker.broker_id))
-                self._in_turn(partial(self._by_itself, fence_records(self.state, broker)), now_ms)
+            for broker in self._managers.cluster.expired_brokers(now_ms):
+                self.metrics.timed_out_heartbeats += 1
+                text = f"broker {broker.broker_id} sent no heartbeat for {self.state.session_timeout_ms} ms and is fenced"
+                self._report(WarningLine(text, broker=broker.broker_id))
+                records = self._managers.cluster.fence_records(broker)
+                self._enqueue(partial(self._append_unasked, records), now_ms)
         self._schedule_session_check(now_ms)
 
     def _schedule_session_check(self, now_ms: int) -> None:
         self._check_due_ms = now_ms + self._check_interval_ms
         self._timer.schedule(self._check_due_ms, self._check_sessions)
 
-    def _by_itself(self, records: Iterable[Message], now_ms: int) -> Iterator[None]:
+    def _append_unasked(self, records: Iterable[Message], now_ms: int) -> Iterator[None]:
+        """Append records that no client asked for."""
         try:
-            yield from self._commit(records, now_ms, None)
+            yield from self._append(records, now_ms, None)
         except (NotLeaderError, OSError):
-            return  # the raft client has said so, and this is no leader any more
+            return  # the raft client has logged it, and this node is no longer the leader

@@ -17,7 +17,7 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.server.broker.broker import Broker
-from kcli.server.controller.controller_core import ControllerCore
+from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.metrics.answer_errors import AnswerErrors
 from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ListenerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
@@ -90,7 +90,7 @@ NEVER_HERE = (
 _OF_ALL_TOPICS_ONLY = frozenset(("invalid_message_crc_records",))
 
 
-def sample(raw: RawSamples, broker: Broker | None, controller: ControllerCore | None, now_ms: int) -> Iterator[None]:
+def sample(raw: RawSamples, broker: Broker | None, controller: ControllerServer | None, now_ms: int) -> Iterator[None]:
     """Read a node, a slice of work a step."""
     cores = [core for core in (broker and broker.metrics.errors, controller and controller.errors) if core]
     _tell_errors(cores, raw.tell)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kcli.server.controller.controller_core import ControllerCore
-from kcli.server.controller.raft_client import RaftClient
+from kcli.server.controller.controller_server import ControllerServer
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.state.metadata_values import BrokerRegistration
 
 Tell = Callable[..., None]
@@ -18,7 +18,7 @@ Tell = Callable[..., None]
 _FENCED, _IN_CONTROLLED_SHUTDOWN, _ACTIVE = 10, 20, 30
 
 
-def sample_controller(controller: ControllerCore, tell: Tell, now_ms: int) -> None:
+def sample_controller(controller: ControllerServer, tell: Tell, now_ms: int) -> None:
     """Read a controller."""
     _sample_brokers(controller, tell, now_ms)
     _sample_topics(controller, tell)
@@ -26,7 +26,7 @@ def sample_controller(controller: ControllerCore, tell: Tell, now_ms: int) -> No
     _sample_quorum(controller.raft, tell)
 
 
-def _sample_brokers(controller: ControllerCore, tell: Tell, now_ms: int) -> None:
+def _sample_brokers(controller: ControllerServer, tell: Tell, now_ms: int) -> None:
     brokers, sessions = controller.state.image.brokers, controller.state.sessions
     fenced = sum(broker.is_fenced for broker in brokers.values())
     leaving = sum(broker.is_in_controlled_shutdown for broker in brokers.values())
@@ -47,7 +47,7 @@ def _state(broker: BrokerRegistration) -> int:
     return _IN_CONTROLLED_SHUTDOWN if broker.is_in_controlled_shutdown else _ACTIVE
 
 
-def _sample_topics(controller: ControllerCore, tell: Tell) -> None:
+def _sample_topics(controller: ControllerServer, tell: Tell) -> None:
     image = controller.state.image
     partitions = offline = imbalanced = 0
     for topic in image.topics.values():
@@ -61,8 +61,8 @@ def _sample_topics(controller: ControllerCore, tell: Tell) -> None:
     tell("kafka_controller_kafkacontroller_preferredreplicaimbalancecount", imbalanced)
 
 
-def _sample_decisions(controller: ControllerCore, tell: Tell, now_ms: int) -> None:
-    raft, counts = controller.raft, controller.controller.counts
+def _sample_decisions(controller: ControllerServer, tell: Tell, now_ms: int) -> None:
+    raft, counts = controller.raft, controller.controller.metrics
     tell("kafka_controller_kafkacontroller_activecontrollercount", raft.is_leader)
     tell("kafka_controller_kafkacontroller_newactivecontrollerscount", counts.new_leaders)
     tell("kafka_controller_kafkacontroller_timedoutbrokerheartbeatcount", counts.timed_out_heartbeats)
@@ -74,7 +74,7 @@ def _sample_decisions(controller: ControllerCore, tell: Tell, now_ms: int) -> No
     tell_delivered(raft, tell, now_ms, "kafka_controller_kafkacontroller_lastappliedrecord{}", joined=True)
 
 
-def tell_delivered(raft: RaftClient, tell: Tell, now_ms: int, name: str, *, joined: bool = False) -> None:
+def tell_delivered(raft: KafkaRaftClient, tell: Tell, now_ms: int, name: str, *, joined: bool = False) -> None:
     """When the last batch that was handed to the listeners was appended; how long ago, where this node does not lead."""
     if raft.delivered_timestamp_ms < 0:
         return
@@ -85,7 +85,7 @@ def tell_delivered(raft: RaftClient, tell: Tell, now_ms: int, name: str, *, join
     )
 
 
-def _sample_quorum(raft: RaftClient, tell: Tell) -> None:
+def _sample_quorum(raft: KafkaRaftClient, tell: Tell) -> None:
     quorum, history = raft.quorum, raft.history
     is_ignored = bool(raft.config.static_voters) and history.kraft_version > 0
     tell("kafka_controller_kafkacontroller_ignoredstaticvoters", is_ignored)

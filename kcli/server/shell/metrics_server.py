@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from time import perf_counter
 
-from kcli.server.controller.controller_core import ControllerCore
+from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.metrics.collector import ONLY_PROCESSOR, RawSamples, expose, sample, sample_listeners
 from kcli.server.metrics.rates import Rates
 from kcli.server.node import Node
@@ -44,7 +44,7 @@ def sampler(node: Node, driver: Driver, listeners: Iterable[str], idle: IdleTime
     rates = Rates(perf_counter())
 
     async def take() -> Callable[[], bytes]:
-        controller = node.controller if isinstance(node.controller, ControllerCore) else None
+        controller = node.controller if isinstance(node.controller, ControllerServer) else None
         raw = RawSamples()
         sample_listeners(raw, driver.listeners)
         _sample_loop(raw, idle)

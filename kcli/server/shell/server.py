@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING
 from kcli.log.storage_errors import StorageError
 from kcli.server.config.listeners import BoundAddresses, Listener
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.controller.metadata_log import MetadataLogError
 from kcli.server.log_lines import FailureLine, Line, WarningLine
 from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
+from kcli.server.raft.metadata_log import MetadataLogError
 from kcli.server.shell.clock import Clock
 from kcli.server.shell.driver import Driver
 from kcli.server.shell.limits import DYNAMIC_KEYS, UnknownHostError, limits_of

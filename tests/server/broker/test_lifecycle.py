@@ -10,8 +10,8 @@ import pytest
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, UNREGISTER_BROKER
 from kcli.server.broker.broker_lifecycle import BrokerState
-from kcli.server.controller.api_error import ApiError
-from kcli.server.controller.controller_core import ControllerCore
+from kcli.server.controller.controller_result import ApiError
+from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.controller_state import ControllerState
 from tests.server.whole_node import WholeNode, batch
 
@@ -23,15 +23,15 @@ def node(tmp_path: Path) -> WholeNode:
 
 def ignore(monkeypatch: pytest.MonkeyPatch, api_key: int) -> Callable[[], int]:
     """Have the controller take requests of one API and never answer -> how many came."""
-    receive, ignored = ControllerCore.receive, []
+    receive, ignored = ControllerServer.receive, []
 
-    def without(core: ControllerCore, connection: object, frame: memoryview, *rest: object) -> None:
+    def without(core: ControllerServer, connection: object, frame: memoryview, *rest: object) -> None:
         if int.from_bytes(frame[:2], "big") == api_key:
             ignored.append(api_key)
         else:
             receive(core, connection, frame, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ControllerCore, "receive", without)
+    monkeypatch.setattr(ControllerServer, "receive", without)
     return lambda: len(ignored)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.controller.controllers import ControllerNode
-from tests.server.controller.nodes import formatted
+from tests.server.raft.nodes import formatted
 
 
 @pytest.fixture

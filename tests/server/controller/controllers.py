@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,19 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, CREATE_TOPICS
-from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
 from kcli.server.config.loading import load_config
-from kcli.server.controller.controller_core import ControllerCore
+from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.features import supported_features
 from kcli.server.controller.formatting import read_meta_properties
 from kcli.server.events import Connection, Effect, Flush, Flushed
 from kcli.server.outstanding import Flushes
+from kcli.server.raft.metadata_batches import MetadataBatch
+from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
-from tests.server.controller.nodes import START_MS
+from tests.server.raft.nodes import START_MS
 
 
 class Broker:
@@ -33,19 +33,23 @@ class Broker:
         self.metadata_offset = -1
         self.seen: list[Message] = []
 
-    def handle_commit(self, records: Sequence[Message], last_offset: int, now_ms: int) -> None:
-        for record in records:
+    def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
+        self.image = MetadataImage()
+
+    def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
+        for control in batch.control_records:
+            self.image.apply_control(control)
+        for record in batch.records:
             self.image.apply(record)
             self.seen.append(record)
-        self.metadata_offset = last_offset
+        self.metadata_offset = batch.last_offset
 
-    def handle_control(self, records: Sequence[ControlRecord]) -> None:
-        for record in records:
-            self.image.apply_control(record)
+    def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
+        pass
 
 
 class ControllerNode:
-    """ControllerCore on a directory; `ask` sends a request and waits for its answer, `run` lets time go by."""
+    """ControllerServer on a directory; `ask` sends a request and waits for its answer, `run` lets time go by."""
 
     def __init__(self, directory: Path, *overrides: str, now_ms: int = START_MS, seed: int = 1, port: int = 19092) -> None:
         listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}"
@@ -60,9 +64,10 @@ class ControllerNode:
         self.timer = Timer(now_ms)
         self.flushes = Flushes(self.effects)
         self.lines: list[str] = []
+        self.storage_failures: list[OSError] = []
         self.flush_count = 0
         self.flush_faults: dict[tuple[str, ...], OSError] = {}  # once, by the paths to be flushed
-        self.core = ControllerCore(
+        self.core = ControllerServer(
             self.config,
             meta.cluster_id,
             {str(directory): meta.directory_id},
@@ -72,9 +77,10 @@ class ControllerNode:
             self.timer,
             self.flushes,
             self.lines.append,
+            lambda error, now_ms: self.storage_failures.append(error),
         )
         self.broker = Broker()
-        self.core.add_listener(self.broker)
+        self.core.register(self.broker)
         self.broker_epoch = -1
         self.connection = Connection(1, "internal", "127.0.0.1", is_internal=True)
 

@@ -30,7 +30,7 @@ from kcli.server.config import config_results
 from kcli.server.controller.formatting import FormatPlan, format_directories
 from kcli.state.metadata_values import ConfigResource, Partition
 from tests.server.controller.controllers import ControllerNode
-from tests.server.controller.nodes import START_MS
+from tests.server.raft.nodes import START_MS
 
 TOPIC, BROKER = 2, 4
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kcli.server.controller.metadata_batches import SnapshotBatches, new_record
-from kcli.server.controller.metadata_log import MetadataLogError
+from kcli.server.raft.metadata_batches import SnapshotBatches, new_record
+from kcli.server.raft.metadata_log import MetadataLogError
 from tests.server.controller.controllers import ControllerNode
-from tests.server.controller.nodes import formatted
+from tests.server.raft.nodes import formatted
 
 METADATA = "__cluster_metadata-0"
 
@@ -32,12 +32,12 @@ def write(name: str, data: bytes) -> Callable[[Path], None]:
     ("damage", "sentence"),
     [
         (write("bootstrap.checkpoint", bootstrap("metadata.version", 31)), r"metadata\.version is 31 \(4\.4-IV0\)"),
-        (write("bootstrap.checkpoint", bootstrap("share.version", 2)), r"share\.version is 2.*knows 0 to 1"),
-        (write("bootstrap.checkpoint", bootstrap("odd.version", 1)), r"odd\.version is 1.*not at all"),
-        (write("bootstrap.checkpoint", bootstrap("group.version", 1, footer=False)), "is not whole"),
-        (write("bootstrap.checkpoint", bootstrap("group.version", 1)[:-3]), "no whole batch at byte"),
+        (write("bootstrap.checkpoint", bootstrap("share.version", 2)), r"share\.version is 2.*supports 0 to 1"),
+        (write("bootstrap.checkpoint", bootstrap("odd.version", 1)), r"odd\.version is 1.*supports no level"),
+        (write("bootstrap.checkpoint", bootstrap("group.version", 1, footer=False)), "is incomplete"),
+        (write("bootstrap.checkpoint", bootstrap("group.version", 1)[:-3]), "no complete batch at byte"),
         (write(f"{METADATA}/quorum-state", b"{"), "quorum-state cannot be read"),
-        (write(f"{METADATA}/00000000000000000000-0000000000.checkpoint", b"short"), "no whole batch at byte 0"),
+        (write(f"{METADATA}/00000000000000000000-0000000000.checkpoint", b"short"), "no complete batch at byte 0"),
     ],
 )
 def test_one_sentence(tmp_path: Path, damage: Callable[[Path], None], sentence: str) -> None:

@@ -19,11 +19,11 @@ from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.features import FeatureError, initial_features, metadata_version_of
 from kcli.server.controller.format_settings import FormatOptions, plan_format
 from kcli.server.controller.formatting import METADATA_PARTITION, FormattingError, format_directories, java_date
-from kcli.server.controller.metadata_log import read_snapshot_file
-from kcli.server.controller.scram import ScramError, parse_scram
-from kcli.server.controller.voters import VoterError, parse_dynamic_voters
+from kcli.server.controller.scram_parser import ScramError, parse_scram
+from kcli.server.raft.metadata_log import read_snapshot_file
+from kcli.server.raft.voter_set import VoterError, parse_dynamic_voters
 from kcli.simulator.disk import SimulatedDisk
-from tests.server.controller.nodes import START_MS, formatted
+from tests.server.raft.nodes import START_MS, formatted
 
 DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFg"
 CONTROLLER = {
@@ -109,14 +109,14 @@ def test_formatted_directories_are_refused_or_ignored(tmp_path: Path) -> None:
     options = FormatOptions(cluster_id="one", is_standalone=True)
     made = format_directories(OsDisk(), plan_format(config_of(settings), options, dice().randbytes), dice().randbytes, START_MS)
     assert list(made) == [str(tmp_path / "a")]
-    with pytest.raises(FormattingError, match="formatted already"):
+    with pytest.raises(FormattingError, match="already formatted"):
         format_directories(OsDisk(), plan_format(config_of(settings), options, dice().randbytes), dice().randbytes, START_MS)
     both = settings | {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
     ignoring = options._replace(ignore_formatted=True)
     made = format_directories(OsDisk(), plan_format(config_of(both), ignoring, dice().randbytes), dice().randbytes, START_MS)
     assert list(made) == [str(tmp_path / "b")]
     nameless = FormatOptions(is_standalone=True)
-    with pytest.raises(FormattingError, match="formatted already, for node 1 of cluster one"):
+    with pytest.raises(FormattingError, match="already formatted, for node 1 of cluster one"):
         format_directories(OsDisk(), plan_format(config_of(settings), nameless, dice().randbytes), dice().randbytes, START_MS)
     third = settings | {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'c'}"}
     plan = plan_format(config_of(third), nameless._replace(ignore_formatted=True), dice().randbytes)
@@ -145,14 +145,14 @@ def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("properties", "options", "sentence"),
     [
-        ({}, FormatOptions(), "say who votes"),
+        ({}, FormatOptions(), "the first voters must be given"),
         ({"process.roles": "broker", "listeners": "PLAINTEXT://:9092"}, FormatOptions(is_standalone=True), "for a controller"),
         ({"controller.quorum.voters": "1@a:1"}, FormatOptions(is_standalone=True), "makes the quorum static"),
         ({"listeners": "PLAINTEXT://:9092"}, FormatOptions(is_standalone=True), "has none of controller.listener.names"),
-        ({}, FormatOptions(is_standalone=True, release="9.9"), "no release"),
+        ({}, FormatOptions(is_standalone=True, release="9.9"), "not a release"),
         ({}, FormatOptions(is_standalone=True, features=["group.version"]), "NAME=LEVEL"),
         ({}, FormatOptions(is_standalone=True, features=["group.version=7"]), "levels 0 to 1"),
-        ({}, FormatOptions(is_standalone=True, features=["odd.version=1"]), "no feature 'odd.version'"),
+        ({}, FormatOptions(is_standalone=True, features=["odd.version=1"]), "feature 'odd.version' does not exist"),
         ({}, FormatOptions(is_standalone=True, features=["kraft.version=0"]), "does not fit a dynamic quorum"),
         (
             {"controller.quorum.voters": "1@a:1"},
@@ -160,7 +160,7 @@ def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
             "SCRAM credentials",
         ),
         ({}, FormatOptions(is_standalone=True, release="3.4"), "kraft.version=1 needs metadata.version"),
-        ({}, FormatOptions(initial_controllers="1@host:9093"), "is no voter"),
+        ({}, FormatOptions(initial_controllers="1@host:9093"), "is not a voter"),
     ],
 )
 def test_what_does_not_go_together_is_refused(properties: dict[str, str], options: FormatOptions, sentence: str) -> None:
@@ -183,20 +183,20 @@ def test_releases_and_features() -> None:
     }
     with pytest.raises(FeatureError, match=r"needs metadata\.version 4\.0-IV1"):
         initial_features({"eligible.leader.replicas.version": 1}, "3.9", is_dynamic_quorum=False)
-    with pytest.raises(FeatureError, match="once"):
+    with pytest.raises(FeatureError, match="is given twice"):
         initial_features({"metadata.version": 30}, "4.3", is_dynamic_quorum=False)
 
 
 def test_voters_are_read_as_kafka_reads_them() -> None:
     """IPv6 in brackets; what is none is quoted in the refusal."""
-    voters = parse_dynamic_voters(f"0@example.com:8082:{DIRECTORY_ID}, 2@[::1]:9094:{DIRECTORY_ID[::-1][:21]}A")
+    voters = parse_dynamic_voters(f"0@example.com:8082:{DIRECTORY_ID}, 2@[::1]:9094:{DIRECTORY_ID[::-1][:21]}A", "C")
     assert str(voters[0].directory_id) == DIRECTORY_ID
-    assert voters[1][:3] == (2, "::1", 9094)
+    assert (voters[1].voter_id, voters[1].endpoints) == (2, {"C": ("::1", 9094)})
     for text in ("", "a@b:1:" + DIRECTORY_ID, "1@:1:" + DIRECTORY_ID, "1@b:70000:" + DIRECTORY_ID, "1@b:1:short"):
         with pytest.raises(VoterError):
-            parse_dynamic_voters(text)
+            parse_dynamic_voters(text, "C")
     with pytest.raises(VoterError, match="two voters"):
-        parse_dynamic_voters(f"1@a:1:{DIRECTORY_ID},2@b:2:{DIRECTORY_ID}")
+        parse_dynamic_voters(f"1@a:1:{DIRECTORY_ID},2@b:2:{DIRECTORY_ID}", "C")
 
 
 def test_a_scram_credential_holds_the_keys_of_rfc_5802() -> None:
@@ -239,4 +239,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert kcli(arguments) == 0
     assert levels(tmp_path / "data").get("group.version") is None
     assert kcli(arguments) == 2
-    assert "formatted already" in capsys.readouterr().err
+    assert "already formatted" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_a_decision_that_fails_keeps_nobody_waiting(node: WholeNode) -> None:
         yield
         raise ValueError("unforeseen")
 
-    controller._in_turn(unforeseen, node.now_ms)
+    controller._enqueue(unforeseen, node.now_ms)
     behind = ask(node, "small", 1)
     assert behind.answer is None
     with pytest.raises(ValueError, match="unforeseen"):

@@ -19,17 +19,21 @@ from kcli.protocol.apis import (
     INCREMENTAL_ALTER_CONFIGS,
     UPDATE_FEATURES,
 )
-from kcli.server.controller.metadata_batches import MetadataBatch
+from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.state.image_records import image_records
 from kcli.state.metadata_image import MetadataImage
 from tests.server.controller.controllers import ControllerNode
-from tests.server.controller.nodes import formatted
+from tests.server.raft.nodes import formatted
 
 STEPS = 40
 
 
 def state_of(image: MetadataImage) -> dict[str, Any]:
-    return {name: value for name, value in vars(image).items() if name not in ("_own_topics", "snapshot_timestamp_ms")}
+    return {
+        name: value
+        for name, value in vars(image).items()
+        if name not in ("_own_topics", "snapshot_timestamp_ms", "registration_offsets")
+    }
 
 
 def apply(image: MetadataImage, batch: MetadataBatch) -> None:

@@ -1,0 +1,189 @@
+"""The requests that come to a controller, as Kafka's ControllerApis handles them.
+
+    request                              is answered by
+    -----------------------------------  -----------------------------------------------------------------------------
+    ApiVersions, DescribeCluster,        this module, from the image and the raft client
+    DescribeQuorum, ListPartition-
+    Reassignments
+    DescribeConfigs                      this module, from this node's configuration and the image, in time slices
+    all in DECIDED                       the quorum controller, once their records are committed
+    any other                            not served: MessageError, which closes the connection
+
+ApiVersions and DescribeCluster on a controller's listener differ from a broker's: the finalized features have the offset of the
+high watermark as their epoch, and the nodes are the registered controllers; brokers must be asked for brokers (KIP-919).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from kcli.protocol import error_codes
+from kcli.protocol.apis import (
+    API_KEYS,
+    API_VERSIONS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_QUORUM,
+    LIST_PARTITION_REASSIGNMENTS,
+)
+from kcli.protocol.errors import MessageError
+from kcli.protocol.framing import encode_response, read_request_header
+from kcli.protocol.message import Message
+from kcli.server.controller.control_managers import DECIDED
+from kcli.server.controller.controller_result import ControllerRequestContext
+from kcli.server.controller.controller_state import ControllerState
+from kcli.server.controller.features import KRAFT_VERSION, supported_features
+from kcli.server.controller.quorum_controller import QuorumController
+from kcli.server.events import Connection
+from kcli.server.foreign_clients import foreign_protocol_by_api
+from kcli.server.log_lines import FailureLine
+from kcli.server.metrics.answer_errors import AnswerErrors
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient
+from kcli.server.timing_wheel import Timer
+from kcli.state.metadata_image import MetadataImage
+
+Respond = Callable[[bytes | None], None]
+
+_DESCRIBED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS))
+SERVED = _DESCRIBED | DECIDED
+# The number of configurations that are described in one time slice, about 3 ms of work.
+SLICE_CONFIGS = 100
+_CONTROLLER_ENDPOINTS = 2  # the endpoint type of a DescribeCluster request
+_FEATURES_SINCE = 3
+_FEATURES_FROM_ZERO_SINCE = 4
+
+
+class ControllerApis:
+    """Decodes requests, has them answered, and encodes the responses; `errors` counts the error codes in them."""
+
+    def __init__(
+        self,
+        raft: KafkaRaftClient,
+        state: ControllerState,
+        controller: QuorumController,
+        timer: Timer,
+        report: Callable[[str], None],
+    ) -> None:
+        self._raft = raft
+        self._state = state
+        self._controller = controller
+        self._timer = timer
+        self._report = report
+        self.errors = AnswerErrors()
+
+    def receive(self, connection: Connection, frame: memoryview, respond: Respond, now_ms: int) -> None:
+        """Handle a request (header and message); `respond` is called once, now or later, with None to close the connection.
+
+        Raises MessageError for a frame that is not a request that is served.
+        """
+        key, version, correlation_id, _, position = read_request_header(frame)
+        if key not in SERVED:
+            unserved = f"a request {API_KEYS[key].name}, which the controller does not serve"
+            raise MessageError(foreign_protocol_by_api(key) or unserved)
+        api = API_KEYS[key]
+
+        def answer(response: Message) -> None:
+            self.errors.count(key, response)
+            known = version if api.lowest_version <= version <= api.highest_version else 0
+            try:
+                respond(bytes(encode_response(correlation_id, api, known, response)))
+            except MessageError as error:
+                self._fail(f"answering {api.name} of version {version}", error.message, respond)
+
+        if key == API_VERSIONS:
+            answer(describe_api_versions(version, self._state.image, self._raft.high_watermark - 1))
+            return
+        request, _ = api.request.decode(frame, version, position)
+        if key == DESCRIBE_QUORUM:
+            from kcli.server.raft.describe_quorum import describe_quorum
+
+            answer(describe_quorum(request, self._raft, now_ms))
+        elif key == LIST_PARTITION_REASSIGNMENTS:
+            from kcli.server.controller.partition_control_manager import list_partition_reassignments
+
+            answer(list_partition_reassignments(request, self._state.image))
+        elif key == DESCRIBE_CLUSTER:
+            leader_id, listener = self._raft.leader_id, connection.listener
+            answer(describe_cluster(request, self._state.image, self._state.cluster_id, leader_id, listener))
+        elif key == DESCRIBE_CONFIGS:
+            self._describe_configs(request, answer, respond, now_ms)
+        else:
+            self._controller.submit(key, request, ControllerRequestContext(version, connection.principal, now_ms), answer)
+
+    def _fail(self, what: str, error: object, respond: Respond) -> None:
+        self._report(FailureLine(f"a fault of kcli in {what}: {error}; please report it", error=error, what=what))
+        respond(None)
+
+    def _describe_configs(self, request: Message, answer: Callable[[Message], None], respond: Respond, now_ms: int) -> None:
+        """Describe configurations in time slices; a fault closes the connection: half an answer looks complete."""
+        from kcli.server.config.config_results import describe_results
+
+        response = API_KEYS[DESCRIBE_CONFIGS].response.new()
+        # Authorization is the broker's; requests on a controller's listener are served without.
+        entries = describe_results(request, response.results, self._state.image, self._state.dynamic, lambda resource: None)
+
+        def describe_slice(at_ms: int) -> None:
+            try:
+                is_done = sum(1 for _ in islice(entries, SLICE_CONFIGS)) < SLICE_CONFIGS
+            except Exception as error:
+                self._fail("serving DescribeConfigs", repr(error), respond)
+                return
+            if is_done:
+                answer(response)
+            else:
+                self._timer.schedule(at_ms, describe_slice)
+
+        describe_slice(now_ms)
+
+
+def describe_api_versions(version: int, image: MetadataImage, epoch: int) -> Message:
+    """Answer ApiVersions; a version that is not known gets a response of version 0 with an error."""
+    api = API_KEYS[API_VERSIONS]
+    classes = api.response.classes
+    is_known = api.lowest_version <= version <= api.highest_version
+    response = api.response.new(
+        error_code=error_codes.NONE if is_known else error_codes.UNSUPPORTED_VERSION,
+        api_keys=[
+            classes["ApiVersion"](
+                api_key=key,
+                min_version=API_KEYS[key].lowest_version,
+                max_version=API_KEYS[key].highest_version - API_KEYS[key].is_latest_unstable,
+            )
+            for key in (sorted(SERVED) if is_known else [API_VERSIONS])
+        ],
+    )
+    if is_known and version >= _FEATURES_SINCE:
+        first = 0 if version >= _FEATURES_FROM_ZERO_SINCE else 1
+        response.supported_features = [
+            classes["SupportedFeatureKey"](name=name, min_version=levels.lowest, max_version=levels.highest)
+            for name, levels in supported_features().items()
+            if levels.lowest >= first  # KAFKA-17492: an older client may fail to read a range that begins at 0
+        ]
+        finalized = dict(image.features)
+        if image.kraft_version > 0:
+            finalized[KRAFT_VERSION] = image.kraft_version
+        response.finalized_features_epoch = epoch
+        response.finalized_features = [
+            classes["FinalizedFeatureKey"](name=name, max_version_level=level, min_version_level=level)
+            for name, level in finalized.items()
+        ]
+    return response
+
+
+def describe_cluster(request: Message, image: MetadataImage, cluster_id: str, leader_id: int, listener: str) -> Message:
+    """Answer DescribeCluster with the registered controllers."""
+    api = API_KEYS[DESCRIBE_CLUSTER]
+    if request.endpoint_type != _CONTROLLER_ENDPOINTS:
+        return api.response.new(
+            error_code=error_codes.MISMATCHED_ENDPOINT_TYPE,
+            error_message="this is a controller: it can be asked for controllers only (--bootstrap-controller)",
+            cluster_id=cluster_id,
+        )
+    struct = api.response.classes["DescribeClusterBroker"]
+    nodes = []
+    for controller in image.controllers.values():
+        at = controller.endpoints.get(listener) or next(iter(controller.endpoints.values()), None)
+        if at is not None:
+            nodes.append(struct(broker_id=controller.controller_id, host=at.host, port=at.port))
+    return api.response.new(endpoint_type=_CONTROLLER_ENDPOINTS, cluster_id=cluster_id, controller_id=leader_id, brokers=nodes)

@@ -1,0 +1,340 @@
+"""The log of __cluster_metadata-0 with its snapshots: the files of a KRaft node except quorum-state.
+
+    file                                     contains
+    ---------------------------------------  -------------------------------------------------------------------------
+    <offset>.log .index .timeindex ...       segments, as of any partition; always recovered completely, as by Kafka
+    <end offset>-<epoch>.checkpoint          a snapshot: all records below its end offset, the last of them of its epoch
+    <end offset>-<epoch>-<n>.checkpoint.part a snapshot being written; removed at start
+    <...>.checkpoint.deleted                 a snapshot about to be removed; removed at start
+
+The log begins at the offset of the oldest snapshot that is kept: a node that lacks older records loads that snapshot.
+A node that fails to flush the log stops, and its next start writes again what no snapshot contains (see `_write_again`).
+The epoch of the last record is the log's, or the snapshot's if the log is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, cast
+
+from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, metadata_snapshot_name, parse_file_name
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.limits import MAX_TEXT_FILE_BYTES
+from kcli.format.metadata_files import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
+from kcli.format.primitives import FormatError
+from kcli.format.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_header
+from kcli.log.disk.flush_request import write_unflushed
+from kcli.log.disk.port import LogDisk, parent_path
+from kcli.log.file_cache import FileCache
+from kcli.log.loading.recovering_segment import LogRefusedError
+from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
+from kcli.log.log_config import LogConfig
+from kcli.log.log_opener import open_log
+from kcli.log.unified_log import UnifiedLog
+from kcli.server.raft.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
+
+METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
+# The number of bytes of the log or of a snapshot that are read at a time.
+READ_BYTES = 256 * 1024
+# A batch is somewhat larger than its records.
+_MAX_BATCH_BYTES = MAX_SNAPSHOT_BATCH_BYTES + 64 * 1024
+
+
+_LOG_SUFFIX = ".log"
+
+
+class MetadataLogError(Exception):
+    """A metadata log that cannot be opened or read; the message is one sentence that names the file."""
+
+
+class SnapshotId(NamedTuple):
+    """The name of a snapshot: it replaces all records below `end_offset`, the last of which is of `epoch`."""
+
+    end_offset: int
+    epoch: int
+
+
+class MetadataLogConfig(NamedTuple):
+    """The settings of the metadata log: Kafka's keys metadata.log.* and metadata.max.*; -1 is no limit."""
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * 24 * 60 * 60 * 1000
+    retention_bytes: int = 100 * 1024 * 1024
+    retention_ms: int = 7 * 24 * 60 * 60 * 1000
+    recovery_quarantine_dir: str = ""
+
+    def log_config(self) -> LogConfig:
+        """Return the settings of the log: segments are deleted only below a snapshot, not by age or size."""
+        return LogConfig(
+            segment_bytes=self.segment_bytes,
+            segment_ms=self.segment_ms,
+            max_message_bytes=_MAX_BATCH_BYTES,
+            retention_bytes=-1,
+            retention_ms=-1,
+        )
+
+
+def _write_partition_metadata(disk: LogDisk, directory: str) -> None:
+    """Write partition.metadata, without a flush, if it is missing or incomplete after a loss of power."""
+    path = f"{directory}/{FileKind.PARTITION_METADATA}"
+    try:
+        decode_partition_metadata(disk.read_file(path, MAX_TEXT_FILE_BYTES))
+    except (FileNotFoundError, FormatError):
+        # Its contents are the same for every metadata log.
+        write_unflushed(disk, path, encode_partition_metadata(PartitionMetadata(0, METADATA_TOPIC_ID)))
+
+
+class _RecoveredDisk:
+    """The disk that the log uses: the small files next to its segments are not flushed.
+
+    The recovery at each start makes them again, and a flush would only delay the node.
+    """
+
+    def __init__(self, disk: LogDisk) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._disk, name)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a whole file without a flush."""
+        write_unflushed(self._disk, path, data)
+
+
+class MetadataLog:
+    """The log and the snapshots in one directory. Methods raise OSError as the disk does."""
+
+    def __init__(self, disk: LogDisk, log: UnifiedLog, snapshots: list[SnapshotId], config: MetadataLogConfig) -> None:
+        self.disk = disk
+        self.log = log
+        self.snapshots = snapshots
+        self.config = config
+        self.directory = log.directory
+        self._flushed_segment: str | None = None
+        self._unflushed_directories: list[str] = []
+
+    @classmethod
+    def open(
+        cls,
+        disk: LogDisk,
+        files: FileCache,
+        directory: str,
+        config: MetadataLogConfig,
+        now_ms: int,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> MetadataLog:
+        """Open and recover the log in `directory` and remove incomplete files; `report` gets a line for what is removed.
+
+        Raises MetadataLogError for a log that cannot be opened, and OSError.
+        """
+        is_new = not disk.is_directory(directory)
+        disk.make_directory(directory)
+        _write_partition_metadata(disk, directory)
+        _forget_epochs(disk, directory)
+        own = cast(LogDisk, _RecoveredDisk(disk))
+        settings = config.log_config()
+        quarantine = quarantine_in(disk, config.recovery_quarantine_dir, parent_path(directory))
+        journal = RecoveryJournal(METADATA_TOPIC, 0, KnownOffsets(), report, quarantine)
+        try:
+            topic_id = METADATA_TOPIC_ID
+            log = open_log(own, files, directory, METADATA_TOPIC, 0, settings, now_ms, topic_id=topic_id, journal=journal)
+        except LogRefusedError as error:
+            raise MetadataLogError(
+                f"{error.path}: {error.message}; run `kcli verify --repair`, which shows what can be repaired"
+            ) from error
+        if quarantine is not None:
+            quarantine.finish()
+        snapshots = []
+        for name in disk.list_directory(directory):
+            found = parse_file_name(name)
+            if found.kind is not FileKind.METADATA_SNAPSHOT or found.base_offset is None or found.epoch is None:
+                continue
+            if found.state is FileState.CURRENT and found.base_offset >= log.log_start_offset:
+                snapshots.append(SnapshotId(found.base_offset, found.epoch))
+            else:
+                disk.remove(f"{directory}/{name}")
+        opened = cls(disk, log, sorted(snapshots), config)
+        if is_new:
+            opened._unflushed_directories.append(directory.rpartition("/")[0] or "/")
+        if log.log_start_offset > 0 and not snapshots:
+            raise MetadataLogError(
+                f"{directory}: the log begins at offset {log.log_start_offset}, and there is no snapshot of the records below; "
+                "restore the snapshot (a .checkpoint) from a copy"
+            )
+        opened._start_behind_latest_snapshot(now_ms)
+        opened._write_again()
+        return opened
+
+    def _start_behind_latest_snapshot(self, now_ms: int) -> None:
+        """Empty a log that ends below the latest snapshot, and let it begin behind the snapshot."""
+        latest = self.latest_snapshot
+        log_epoch = self.log.leader_epochs.latest_epoch or 0
+        if latest is not None and (latest.epoch > log_epoch or latest.end_offset > self.end_offset) and latest.end_offset > 0:
+            for path in self.log.truncate_fully_and_start_at(latest.end_offset, now_ms):
+                self.disk.remove(path)
+
+    def _write_again(self) -> None:
+        """Write the records behind the latest snapshot again, in place, so that the next flush makes them durable.
+
+        An earlier process may have ended because a flush failed. Linux keeps such pages readable but marks them as clean: a
+        later flush succeeds without writing them, and a loss of power would lose what is committed from there on. The records
+        in a snapshot were flushed before it was begun.
+        """
+        latest, log = self.latest_snapshot, self.log.local_log()
+        offset = max(self.start_offset, latest.end_offset if latest is not None else 0)
+        if offset >= self.end_offset:
+            return
+        first, position = log.locate(offset)
+        for segment in log.segments[log.floor(first.base_offset) :]:
+            file = log.files.get(segment.log_path)
+            begin = position if segment is first else 0
+            for at in range(begin, segment.size_bytes, READ_BYTES):
+                self.disk.write_at(segment.log_path, at, file.read_at(at, min(READ_BYTES, segment.size_bytes - at)))
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset of the log."""
+        return self.log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self.log.log_end_offset
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        """The latest snapshot, or None."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record."""
+        epoch = self.log.leader_epochs.latest_epoch
+        if epoch is not None:
+            return epoch
+        return self.snapshots[-1].epoch if self.snapshots else 0
+
+    def unflushed_paths(self) -> list[str]:
+        """Return the paths to flush to make the records durable: the segments, and the directory if one is new."""
+        segments = [path for path in self.log.unflushed_paths() if path.endswith(_LOG_SUFFIX)]
+        if segments and segments[-1] != self._flushed_segment:
+            self._flushed_segment = segments[-1]
+            segments += (self.directory, *self._unflushed_directories)
+            self._unflushed_directories.clear()
+        return segments
+
+    def append(self, batches: bytes, now_ms: int) -> None:
+        """Append complete batches with offsets and epochs. Raises AppendError."""
+        self.log.append_as_follower(memoryview(batches), now_ms)
+
+    def read(self, offset: int, limit_offset: int, *, control_only: bool = False) -> Iterator[MetadataBatch]:
+        """Yield the batches from the one that contains `offset` to `limit_offset`, or only those with control records.
+
+        Raises MetadataLogError for damage.
+        """
+        while offset < limit_offset:
+            found = self.log.read(offset, READ_BYTES, limit_offset=limit_offset)
+            if found.file is None or not found.size:
+                return
+            data = found.file.read_at(found.position, found.size)
+            whole = _whole_batches(data)
+            if not whole:
+                raise MetadataLogError(f"{found.file.name}: no complete batch at byte {found.position}")
+            try:
+                for batch in decode_batches(memoryview(data)[:whole], control_only=control_only):
+                    if batch.last_offset >= offset and (batch.control_records or not control_only):
+                        yield batch
+                    offset = max(offset, batch.last_offset + 1)
+            except FormatError as error:
+                raise MetadataLogError(f"{found.file.name}: {error.message}, near byte {found.position}") from error
+
+    def snapshot_path(self, snapshot: SnapshotId, state: FileState = FileState.CURRENT) -> str:
+        """Return the path of a snapshot."""
+        return f"{self.directory}/{metadata_snapshot_name(snapshot.end_offset, snapshot.epoch, state)}"
+
+    def read_snapshot(self, snapshot: SnapshotId) -> Iterator[MetadataBatch]:
+        """Yield the batches of a snapshot. Raises MetadataLogError for damage."""
+        path = self.snapshot_path(snapshot)
+        yield from read_snapshot_file(self.disk, path)
+
+    def part_path(self, snapshot: SnapshotId) -> str:
+        """Return the path of a snapshot while it is written."""
+        stem, dot, suffix = metadata_snapshot_name(snapshot.end_offset, snapshot.epoch).rpartition(".")
+        return f"{self.directory}/{stem}-0{dot}{suffix}{FileState.PARTIAL.value}"
+
+    def publish_snapshot(self, snapshot: SnapshotId) -> None:
+        """Rename a snapshot that is complete and flushed."""
+        self.disk.rename(self.part_path(snapshot), self.snapshot_path(snapshot))
+        self.snapshots = sorted({*self.snapshots, snapshot})
+
+    # ---------------------------------------------------------------------------------------------------------- cleaning
+
+    def clean(self, now_ms: int) -> list[str]:
+        """Drop the snapshots beyond the retention, and the log below the oldest one left; return the files to remove later."""
+        removable: list[str] = []
+        while len(self.snapshots) > 1 and self._is_expired(self.snapshots[0], now_ms):
+            self.log.maybe_increment_log_start_offset(self.snapshots[1].end_offset)
+            removable += self.log.delete_old_segments(now_ms)
+            oldest = self.snapshots.pop(0)
+            deleted = self.snapshot_path(oldest, FileState.DELETED)
+            self.disk.rename(self.snapshot_path(oldest), deleted)
+            removable.append(deleted)
+        return removable
+
+    def _is_expired(self, snapshot: SnapshotId, now_ms: int) -> bool:
+        config = self.config
+        if config.retention_bytes >= 0:
+            total = self.log.size_bytes + sum(self.disk.size(self.snapshot_path(kept)) for kept in self.snapshots)
+            if total > config.retention_bytes:
+                return True
+        if config.retention_ms < 0:
+            return False
+        header = next(self.read_snapshot(snapshot), None)
+        if header is None or not header.control_records or header.control_records[0].message is None:
+            return True
+        return bool(now_ms - header.control_records[0].message.last_contained_log_timestamp > config.retention_ms)
+
+    def close(self) -> None:
+        """Close the log, as a clean stop does."""
+        self.log.close()
+
+
+def _forget_epochs(disk: LogDisk, directory: str) -> None:
+    """Remove leader-epoch-checkpoint, which the recovery makes again: after a loss of power a part of it may look complete."""
+    path = f"{directory}/{FileKind.LEADER_EPOCH_CHECKPOINT}"
+    if disk.exists(path):
+        disk.remove(path)
+
+
+def _whole_batches(data: bytes) -> int:
+    """Return the number of bytes of `data` that are complete batches."""
+    end = 0
+    while end + HEADER_BYTES <= len(data):
+        size_bytes = read_header(data, end).batch_length + LOG_OVERHEAD_BYTES
+        if size_bytes < HEADER_BYTES or end + size_bytes > len(data):
+            break
+        end += size_bytes
+    return end
+
+
+def read_snapshot_file(disk: LogDisk, path: str) -> Iterator[MetadataBatch]:
+    """Yield the batches of a snapshot or of bootstrap.checkpoint. Raises MetadataLogError for damage, and OSError."""
+    file = disk.open_file(path)
+    try:
+        position, size_bytes = 0, file.size()
+        chunk_bytes = READ_BYTES
+        while position < size_bytes:
+            data = file.read_at(position, chunk_bytes)
+            whole = _whole_batches(data)
+            if not whole and len(data) < size_bytes - position and chunk_bytes <= 2 * _MAX_BATCH_BYTES:
+                chunk_bytes *= 2
+                continue
+            if not whole:
+                raise MetadataLogError(f"{path}: no complete batch at byte {position}")
+            try:
+                yield from decode_batches(memoryview(data)[:whole])
+            except FormatError as error:
+                raise MetadataLogError(f"{path}: {error.message}, near byte {position}") from error
+            position += whole
+    finally:
+        file.close()

@@ -1,0 +1,133 @@
+"""The voters of the metadata quorum: as text, as a control record, and by the offset from which they are valid (KIP-853).
+
+A KRaft node uses the last voters in its log, even before they are committed. They come from the control records KRaftVersion
+and Voters of the latest snapshot and of the log behind it. Without such records the quorum is static: the voters are those of
+controller.quorum.voters, or else this node, if quorum-state or the last LeaderChange names it as the only voter.
+
+`kcli format --initial-controllers` names the first voters of a dynamic quorum:
+
+    1@a.example:9093:<directory id>,2@[::1]:9093:<directory id>
+
+Each voter has the id of its node, the address of its controller listener and the id of its metadata directory (22 characters).
+A host that contains colons is in brackets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kcli.format.java_integers import parse_integer
+from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import FormatError
+from kcli.protocol.catalog import message_type
+from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
+from kcli.protocol.message import Message
+from kcli.state.metadata_values import Voter, voters_of
+
+# The offset of voters that are not in the log yet, but only in the snapshot at offset 0 that formatting writes.
+BEFORE_THE_LOG = -1
+_HIGHEST_PORT = 65535
+_LATEST_KRAFT_VERSION = 1
+
+
+class VoterError(ValueError):
+    """A text that does not name voters; the message is one sentence that quotes it."""
+
+
+def parse_dynamic_voters(text: str, listener: str) -> list[Voter]:
+    """Return the voters of --initial-controllers, whose addresses are those of `listener`.
+
+    Raises VoterError, also for a node or a directory that is named twice.
+    """
+    voters = [_parse(part.strip(), listener) for part in text.split(",") if part.strip()]
+    if not voters:
+        raise VoterError("no voter is named; a voter is ID@HOST:PORT:DIRECTORY_ID")
+    for field, name in (("voter_id", "node id"), ("directory_id", "directory id")):
+        values = [getattr(voter, field) for voter in voters]
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise VoterError(f"two voters have the {name} {twice}")
+    return voters
+
+
+def _parse(text: str, listener: str) -> Voter:
+    id_text, _, rest = text.partition("@")
+    voter_id = parse_integer(id_text, 32)
+    address, _, directory_text = rest.rpartition(":")
+    host, _, port_text = address.rpartition(":")
+    port = parse_integer(port_text, 32)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if voter_id is None or voter_id < 0 or not host or port is None or not 0 <= port <= _HIGHEST_PORT:
+        raise VoterError(f"{text!r} is not a voter; a voter is ID@HOST:PORT:DIRECTORY_ID")
+    try:
+        return Voter(voter_id, Uuid.parse(directory_text), {listener: (host, port)})
+    except FormatError as error:
+        raise VoterError(f"{text!r} is not a voter: {error.message}") from None
+
+
+def voters_message(voters: Iterable[Voter]) -> Message:
+    """Return the VotersRecord of a set of voters."""
+    record = message_type("control_records", "VotersRecord")
+    classes = record.classes
+    levels = classes["KRaftVersionFeature"](min_supported_version=0, max_supported_version=_LATEST_KRAFT_VERSION)
+    return record.new(
+        voters=[
+            classes["Voter"](
+                voter_id=voter.voter_id,
+                voter_directory_id=voter.directory_id,
+                endpoints=[classes["Endpoint"](name=name, host=at[0], port=at[1]) for name, at in voter.endpoints.items()],
+                kraft_version_feature=levels,
+            )
+            for voter in voters
+        ],
+    )
+
+
+class VoterSetHistory:
+    """The sets of voters and the levels of kraft.version, by the offsets at which they were written."""
+
+    def __init__(self, static_voters: Iterable[Voter]) -> None:
+        self._static = {voter.voter_id: voter for voter in static_voters}
+        self._voters: list[tuple[int, dict[int, Voter]]] = []
+        self._kraft_versions: list[tuple[int, int]] = []
+        self.recorded_voter_ids: tuple[int, ...] = ()  # of a static quorum, in quorum-state or the last LeaderChange
+
+    @property
+    def voters(self) -> dict[int, Voter]:
+        """The voters at the end of the log, by id."""
+        return self._voters[-1][1] if self._voters else self._static
+
+    @property
+    def voters_offset(self) -> int:
+        """The offset of the last set of voters; BEFORE_THE_LOG if the log has none."""
+        return self._voters[-1][0] if self._voters else BEFORE_THE_LOG
+
+    @property
+    def kraft_version(self) -> int:
+        """The level of kraft.version at the end of the log."""
+        return self._kraft_versions[-1][1] if self._kraft_versions else 0
+
+    def voters_before(self, offset: int) -> dict[int, Voter]:
+        """Return the voters of all records below `offset`, for a snapshot there."""
+        return next((voters for at, voters in reversed(self._voters) if at < offset), self._static)
+
+    def kraft_version_before(self, offset: int) -> int:
+        """Return the level of kraft.version of all records below `offset`."""
+        return next((version for at, version in reversed(self._kraft_versions) if at < offset), 0)
+
+    def apply(self, offset: int, record: ControlRecord) -> None:
+        """Add a control record of the log; those of a snapshot have the offset before its end."""
+        if record.message is None:
+            return
+        if record.type_id == KRAFT_VERSION:
+            self._kraft_versions.append((offset, record.message.kraft_version))
+        elif record.type_id == KRAFT_VOTERS:
+            self._voters.append((offset, voters_of(record.message)))
+        elif record.type_id == LEADER_CHANGE:
+            self.recorded_voter_ids = tuple(voter.voter_id for voter in record.message.voters)
+
+    def use_recorded_voter(self, own: Voter) -> None:
+        """Make this node the voter of a static quorum, if no voters are known and it is recorded as the only one."""
+        if not self.voters and self.recorded_voter_ids == (own.voter_id,):
+            self._static = {own.voter_id: own}
