@@ -18,7 +18,7 @@ that still asks for a deleted topic would ask without a pause. The first partiti
 however small the limits are, so that a reader always gets on. While a fetch waits, an append costs it a look at the one
 partition that has grown; what it is answered with is read when it is answered, for files may be closed meanwhile. A fetch of
 many partitions is read in slices, and what has records is read once more when it is answered.
-Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.broker.fetch_session.
+Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.apis.fetch_session.
 
 Versions 4 to 12 name topics, 13 and later have their ids. From 12 on a reader that tells the epoch of what it read last is
 told where its log parts from this one. From 16 on the answer to a wrong leader names the right one.
@@ -34,11 +34,11 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.fetch_session import FetchPlan, FetchTarget, SessionError, rotate
 from kcli.server.apis.slices import Pace, in_slices
-from kcli.server.broker.fetch_session import FetchPlan, FetchTarget, SessionError, rotate
-from kcli.server.broker.purgatory import DelayedOperation
 from kcli.server.events import FileRegion
 from kcli.server.replication.partition import Partition, PartitionError
+from kcli.server.replication.purgatory import DelayedOperation
 
 TOPIC_IDS_VERSION = 13
 # From this version on the answer to who asks a wrong leader, or by an old epoch, names the right one (KIP-951).

@@ -47,10 +47,10 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.slices import Pace, in_slices
-from kcli.server.broker.purgatory import DelayedOperation
 from kcli.server.events import HoldMemory
 from kcli.server.log_lines import WarningLine
 from kcli.server.replication.partition import Partition, PartitionError
+from kcli.server.replication.purgatory import DelayedOperation
 from kcli.state.topic_names import INTERNAL_TOPICS
 
 # From this version on topics are named by their ids.

@@ -30,16 +30,15 @@ from kcli.protocol.apis import API_KEYS, BROKER_REGISTRATION, FETCH, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.fetch import DelayedFetch, FetchHandler
+from kcli.server.apis.fetch_session import FetchSessionCache
 from kcli.server.apis.produce import DelayedProduce, ProduceHandler
 from kcli.server.apis.slices import Turns
 from kcli.server.authorizer import AllowAll, Authorizer
 from kcli.server.broker.controller_channel import ControllerChannel
 from kcli.server.broker.directory_assignments import DirectoryAssignments
-from kcli.server.broker.fetch_session import FetchSessionCache
 from kcli.server.broker.lifecycle import BrokerLifecycle
 from kcli.server.broker.metadata_publisher import MetadataPublisher
 from kcli.server.broker.producer_ids import ProducerIds
-from kcli.server.broker.purgatory import DelayedOperation, Purgatory
 from kcli.server.broker.replica_moves import ReplicaMoves
 from kcli.server.broker.request_router import RequestRouter
 from kcli.server.broker.topic_creation import TopicCreation
@@ -55,6 +54,7 @@ from kcli.server.flushes import FlushCallback, Flushes
 from kcli.server.log_lines import LimitedLines, Line, fault_line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
+from kcli.server.replication.purgatory import DelayedOperation, Purgatory
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS, ConfigResource

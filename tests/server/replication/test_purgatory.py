@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.server.broker.purgatory import DelayedOperation, Purgatory
+from kcli.server.replication.purgatory import DelayedOperation, Purgatory
 from kcli.server.timing_wheel import Timer
 
 
