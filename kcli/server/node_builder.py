@@ -33,11 +33,11 @@ from kcli.server.controller.formatting import (
     format_directory,
     read_meta_properties,
 )
-from kcli.server.dice import Dice
 from kcli.server.events import Effect
 from kcli.server.flushes import Flushes
 from kcli.server.log_lines import Line
 from kcli.server.node import Node
+from kcli.server.rng import Rng
 from kcli.server.timing_wheel import Timer
 
 Tell = Callable[[str], None]
@@ -60,7 +60,7 @@ class Identity(NamedTuple):
 
 
 def identify(
-    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, tell: Tell, bound: BoundAddresses = NOT_BOUND
+    config: ServerConfig, disk: LogDisk, rng: Rng, now_ms: int, tell: Tell, bound: BoundAddresses = NOT_BOUND
 ) -> Identity:
     """Read whose the log directories are; empty ones are formatted. Raises NodeError, and OSError as the disk does."""
     directories = list(dict.fromkeys([config.metadata_log_dir, *config.log_dirs]))
@@ -136,7 +136,7 @@ def _is_own_controller(config: ServerConfig, bound: BoundAddresses, host: str, p
 
 
 def _format_all(
-    config: ServerConfig, disk: LogDisk, rng: Dice, now_ms: int, directories: list[str], bound: BoundAddresses
+    config: ServerConfig, disk: LogDisk, rng: Rng, now_ms: int, directories: list[str], bound: BoundAddresses
 ) -> dict[str, MetaProperties | None]:
     listeners = config.advertised_controller_listeners or config.advertised_listeners
     listener = bound.resolve(listeners[0])
@@ -200,7 +200,7 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
 def build_node(
     config: ServerConfig,
     disk: LogDisk,
-    rng: Dice,
+    rng: Rng,
     now_ms: int,
     tell: Tell,
     max_open_files: int = 256,
@@ -247,8 +247,8 @@ def build_node(
             log_manager,
             lambda: controller.leader_id,
             tell,
+            bound,
         )
-        broker.bound = bound
     node = Node(config.node_id, effects, timer, flushes, controller, broker)
     node.serve_controller_on([listener.name for listener in config.controller_listeners])
     return node

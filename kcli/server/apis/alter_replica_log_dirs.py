@@ -35,9 +35,9 @@ def handle_alter_replica_log_dirs(context: RequestContext, request: Message) -> 
 
 def _move(context: RequestContext, topic: str, index: int, path: str) -> int:
     try:
-        context.broker.log_manager.mover.move(topic, index, path, context.now_ms)
+        context.broker.replica_manager.log_manager.mover.move(topic, index, path, context.now_ms)
     except NotHostedError:
-        return context.broker.missing_partition_code(topic, index)
+        return context.broker.replica_manager.missing_partition_code(topic, index)
     except StorageError as error:
         return error.code
     return error_codes.NONE

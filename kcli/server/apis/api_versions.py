@@ -19,7 +19,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.registry import SERVED
+from kcli.server.apis.registry import SERVED, highest_version
 from kcli.server.controller.features import supported_features
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -40,12 +40,12 @@ def handle_api_versions(context: RequestContext, request: Message) -> Message:
         if not SOFTWARE_NAME.fullmatch(name) or not SOFTWARE_NAME.fullmatch(software_version):
             return context.new("ApiVersionsResponse", error_code=error_codes.INVALID_REQUEST, api_keys=[])
         context.connection.software_name, context.connection.software_version = name, software_version
-    router = context.broker.router
+    with_unstable = context.broker.config.get_bool("unstable.api.versions.enable")
     keys = [
         classes["ApiVersion"](
             api_key=key,
             min_version=_OFFERED_FROM.get(key, API_KEYS[key].lowest_version),
-            max_version=router.highest_version(key),
+            max_version=highest_version(key, with_unstable),
         )
         for key in sorted(SERVED)
     ]
@@ -63,7 +63,7 @@ def _describe_features(context: RequestContext, response: Message) -> None:
         for name, levels in supported_features().items()
         if levels.lowest >= lowest
     ]
-    image = context.broker.image
+    image = context.broker.metadata.image
     finalized = dict(image.features)
     if image.kraft_version:
         finalized["kraft.version"] = image.kraft_version
@@ -71,4 +71,4 @@ def _describe_features(context: RequestContext, response: Message) -> None:
         classes["FinalizedFeatureKey"](name=name, min_version_level=level, max_version_level=level)
         for name, level in finalized.items()
     ]
-    response.finalized_features_epoch = context.broker.metadata_offset
+    response.finalized_features_epoch = context.broker.metadata.offset

@@ -20,7 +20,7 @@ from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import Pace, answer_in_slices
+from kcli.server.apis.slices import SliceBudget, answer_in_slices
 from kcli.server.replication.partition import PartitionError
 from kcli.state.topic_names import INTERNAL_TOPICS
 
@@ -37,7 +37,7 @@ def handle_delete_records(context: RequestContext, request: Message) -> Message 
 
 
 def _delete_all(context: RequestContext, request: Message, topics: list[Message]) -> Iterator[None]:
-    pace = Pace()
+    budget = SliceBudget()
     for topic in request.topics:
         code = _refusal(context, topic.name)
         # As in Kafka, the last of those that name a partition counts.
@@ -51,14 +51,14 @@ def _delete_all(context: RequestContext, request: Message, topics: list[Message]
                 answer.error_code = code
             else:
                 _delete(context, topic.name, offset, answer)
-                if pace.is_due(_DELETE_US):
+                if budget.is_spent(_DELETE_US):
                     yield
 
 
 def _refusal(context: RequestContext, topic: str) -> int:
     if not context.is_allowed("DELETE", "TOPIC", topic):
         return error_codes.TOPIC_AUTHORIZATION_FAILED
-    if topic not in context.broker.image.topic_ids:
+    if topic not in context.broker.metadata.image.topic_ids:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION
     if topic in INTERNAL_TOPICS:
         return error_codes.INVALID_TOPIC_EXCEPTION
@@ -66,9 +66,9 @@ def _refusal(context: RequestContext, topic: str) -> int:
 
 
 def _delete(context: RequestContext, topic: str, offset: int, answer: Message) -> None:
-    partition = context.broker.partition(topic, answer.partition_index)
+    partition = context.broker.replica_manager.partition(topic, answer.partition_index)
     if partition is None:
-        answer.error_code = context.broker.missing_partition_code(topic, answer.partition_index)
+        answer.error_code = context.broker.replica_manager.missing_partition_code(topic, answer.partition_index)
         return
     try:
         log = partition.leader_log()
@@ -87,4 +87,4 @@ def _delete(context: RequestContext, topic: str, offset: int, answer: Message) -
         answer.error_code = error.code
     except OSError as error:
         answer.error_code = error_codes.KAFKA_STORAGE_ERROR
-        context.broker.storage_failed(partition, error)
+        context.broker.replica_manager.handle_log_dir_failure(partition, error)

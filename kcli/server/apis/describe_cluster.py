@@ -27,7 +27,7 @@ def handle_describe_cluster(context: RequestContext, request: Message) -> Messag
     broker, listener = context.broker, context.connection.listener
     reached = {
         node_id: registration
-        for node_id, registration in broker.image.brokers.items()
+        for node_id, registration in broker.metadata.image.brokers.items()
         if listener in registration.endpoints and (request.include_fenced_brokers or not registration.is_fenced)
     }
     alive = [node_id for node_id, registration in reached.items() if not registration.is_fenced]

@@ -18,7 +18,7 @@ from functools import partial
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import Pace, answer_in_slices
+from kcli.server.apis.slices import SliceBudget, answer_in_slices
 from kcli.server.config.config_results import ENTRY_US, describe_results
 from kcli.server.config.request_errors import ConfigRequestError
 from kcli.state.metadata_values import ConfigResource
@@ -34,13 +34,13 @@ def handle_describe_configs(context: RequestContext, request: Message) -> None:
     """Answer a DescribeConfigsRequest, after a while where it asks for many resources."""
     response = context.new("DescribeConfigsResponse")
     broker = context.broker
-    entries = describe_results(request, response.results, broker.image, broker.config, partial(_check_access, context))
-    answer_in_slices(context, _paced(entries), response)
+    entries = describe_results(request, response.results, broker.metadata.image, broker.config, partial(_check_access, context))
+    answer_in_slices(context, _sliced(entries), response)
 
 
-def _paced(entries: Iterator[None]) -> Iterator[None]:
-    pace = Pace()
-    return (entry for entry in entries if pace.is_due(ENTRY_US))
+def _sliced(entries: Iterator[None]) -> Iterator[None]:
+    budget = SliceBudget()
+    return (entry for entry in entries if budget.is_spent(ENTRY_US))
 
 
 def _check_access(context: RequestContext, resource: ConfigResource) -> None:

@@ -17,7 +17,7 @@ from kcli.log.log_dir_facts import LogDirFacts, ReplicaFacts, describe_log_dirs
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import Pace, answer_in_slices
+from kcli.server.apis.slices import SliceBudget, answer_in_slices
 
 _REPLICA_US = 10
 
@@ -35,10 +35,10 @@ def _fill(context: RequestContext, request: Message, results: list[Message]) -> 
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    broker, pace = context.broker, Pace()
-    registered = broker.image.brokers.get(broker.node_id)
+    broker, budget = context.broker, SliceBudget()
+    registered = broker.metadata.image.brokers.get(broker.node_id)
     cordoned = (registered.cordoned_log_dirs if registered is not None else None) or []
-    for facts in describe_log_dirs(broker.log_manager):
+    for facts in describe_log_dirs(broker.replica_manager.log_manager):
         result = _result(context, facts)
         result.is_cordoned = facts.directory_id is not None and facts.directory_id in cordoned
         results.append(result)
@@ -46,7 +46,7 @@ def _fill(context: RequestContext, request: Message, results: list[Message]) -> 
         for replica in facts.replicas:
             if wanted is None or (replica.topic, replica.partition) in wanted:
                 _add(context, topics, replica)
-                if pace.is_due(_REPLICA_US):
+                if budget.is_spent(_REPLICA_US):
                     yield
         result.topics = list(topics.values())
 

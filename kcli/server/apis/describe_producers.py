@@ -42,15 +42,15 @@ def _refusal(context: RequestContext, topic: str) -> tuple[int, str | None]:
         return error_codes.INVALID_TOPIC_EXCEPTION, fault
     if not context.is_allowed("READ", "TOPIC", topic):
         return error_codes.TOPIC_AUTHORIZATION_FAILED, f"{context.connection.principal} may not read topic {topic}"
-    if topic not in context.broker.image.topic_ids:
+    if topic not in context.broker.metadata.image.topic_ids:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}"
     return error_codes.NONE, None
 
 
 def _describe(context: RequestContext, topic: str, answer: Message) -> None:
-    partition = context.broker.partition(topic, answer.partition_index)
+    partition = context.broker.replica_manager.partition(topic, answer.partition_index)
     if partition is None:
-        answer.error_code = context.broker.missing_partition_code(topic, answer.partition_index)
+        answer.error_code = context.broker.replica_manager.missing_partition_code(topic, answer.partition_index)
         answer.error_message = f"{topic}-{answer.partition_index} is not on broker {context.broker.node_id}"
         return
     try:

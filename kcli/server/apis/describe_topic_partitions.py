@@ -22,7 +22,7 @@ from kcli.protocol.message import Message
 from kcli.server.apis.authorized_operations import authorized_operations
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.replica_state import ReplicaStates
-from kcli.server.apis.slices import PARTITION_US, TOPIC_US, Pace, answer_in_slices
+from kcli.server.apis.slices import PARTITION_US, TOPIC_US, SliceBudget, answer_in_slices
 from kcli.state.metadata_values import NO_LEADER, Topic
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
@@ -31,7 +31,7 @@ _TOPIC = "DescribeTopicPartitionsResponseTopic"
 
 def handle_describe_topic_partitions(context: RequestContext, request: Message) -> Message | None:
     """Answer a DescribeTopicPartitionsRequest, in slices where it asks for many."""
-    image, cursor = context.broker.image, request.cursor
+    image, cursor = context.broker.metadata.image, request.cursor
     is_all = not request.topics
     names = list(image.topic_ids) if is_all else [topic.name for topic in request.topics]
     if cursor is not None:
@@ -60,7 +60,7 @@ def _fill(
 
 
 def _fill_page(context: RequestContext, request: Message, response: Message, names: list[str]) -> Iterator[None]:
-    image, cursor, pace = context.broker.image, request.cursor, Pace()
+    image, cursor, budget = context.broker.metadata.image, request.cursor, SliceBudget()
     states = ReplicaStates(image.brokers, context.connection.listener)
     room = max(1, min(request.response_partition_limit, context.broker.config["max.request.partition.size.limit"]))
     for name in names:
@@ -75,7 +75,7 @@ def _fill_page(context: RequestContext, request: Message, response: Message, nam
             response.topics.append(_failed(context, name, code))
             continue
         indexes = [index for index in sorted(topic.partitions) if index >= first]
-        yield from _found(context, states, topic, indexes[:room], response.topics, pace)
+        yield from _found(context, states, topic, indexes[:room], response.topics, budget)
         if len(indexes) > room:
             response.next_cursor = context.new("Cursor", topic_name=name, partition_index=indexes[room])
             return
@@ -90,12 +90,12 @@ def _failed(context: RequestContext, name: str, code: int) -> Message:
 
 
 def _found(
-    context: RequestContext, states: ReplicaStates, topic: Topic, indexes: list[int], topics: list[Message], pace: Pace
+    context: RequestContext, states: ReplicaStates, topic: Topic, indexes: list[int], topics: list[Message], budget: SliceBudget
 ) -> Iterator[None]:
     make = context.api.response.classes["DescribeTopicPartitionsResponsePartition"]
     partitions: list[Message] = []
     for index in indexes:
-        if pace.is_due(PARTITION_US):
+        if budget.is_spent(PARTITION_US):
             yield
         partition = topic.partitions[index]
         partitions.append(
@@ -119,5 +119,5 @@ def _found(
         topic_authorized_operations=authorized_operations(context, "TOPIC", topic.name),
     )
     topics.append(found)
-    if pace.is_due(TOPIC_US):
+    if budget.is_spent(TOPIC_US):
         yield

@@ -29,7 +29,7 @@ def handle_init_producer_id(context: RequestContext, request: Message) -> Messag
         return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NO_EPOCH)
     if (request.producer_id < 0) != (request.producer_epoch < 0):
         return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NO_EPOCH)
-    if not (context.is_allowed("IDEMPOTENT_WRITE", "CLUSTER") or context.is_allowed_somewhere("WRITE", "TOPIC")):
+    if not (context.is_allowed("IDEMPOTENT_WRITE", "CLUSTER") or context.is_allowed_by_type("WRITE", "TOPIC")):
         return make(error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED, producer_epoch=_NO_EPOCH)
 
     def given(producer_id: int, now_ms: int) -> None:

@@ -27,7 +27,7 @@ def handle_list_config_resources(context: RequestContext, request: Message) -> M
         return context.new("ListConfigResourcesResponse", error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED)
     types = [_CLIENT_METRICS] if context.version == 0 else request.resource_types
     try:
-        found = list_config_resources(types, context.broker.image)
+        found = list_config_resources(types, context.broker.metadata.image)
     except ConfigRequestError as error:
         return context.new("ListConfigResourcesResponse", error_code=error.code)
     resources = [

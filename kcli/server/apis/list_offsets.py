@@ -29,7 +29,7 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import PARTITION_US, Pace, in_slices
+from kcli.server.apis.slices import PARTITION_US, SliceBudget, in_slices
 from kcli.server.replication.partition import Partition, PartitionError
 
 LATEST = -1
@@ -80,7 +80,7 @@ class _ListOffsets:
 
     def answer_all(self) -> Iterator[None]:
         """Answer each partition, or note that it has to be searched; a step is a slice."""
-        context, pace = self._context, Pace()
+        context, budget = self._context, SliceBudget()
         for topic in self._request.topics:
             is_allowed = context.is_allowed("DESCRIBE", "TOPIC", topic.name)
             by_index = {wanted.partition_index: wanted for wanted in topic.partitions}
@@ -97,7 +97,7 @@ class _ListOffsets:
                 else:
                     self._answer(_Search(topic.name, wanted, answer))
                     # The special times but one are at hand; the others are looked up in files.
-                    if pace.is_due(_LOOKUP_US if _is_lookup(wanted) else PARTITION_US):
+                    if budget.is_spent(_LOOKUP_US if _is_lookup(wanted) else PARTITION_US):
                         yield
 
     def search_next(self, now_ms: int) -> None:
@@ -115,7 +115,7 @@ class _ListOffsets:
                 self._searched(search, result)
                 self.search_next(now_ms)
             except Exception as error:
-                context.broker.router.failed(context, error)
+                context.failed(error)
 
         assert search.scan is not None
         context.broker.computations.compute(partial(_run, search.scan, context.broker.disk), searched)
@@ -170,9 +170,9 @@ class _ListOffsets:
 
     def _partition(self, search: _Search) -> Partition | None:
         broker, index = self._context.broker, search.wanted.partition_index
-        partition: Partition | None = broker.partition(search.topic, index)
+        partition: Partition | None = broker.replica_manager.partition(search.topic, index)
         if partition is None:
-            search.answer.error_code = broker.missing_partition_code(search.topic, index)
+            search.answer.error_code = broker.replica_manager.missing_partition_code(search.topic, index)
         return partition
 
     def _limit(self, log: UnifiedLog) -> int:
@@ -189,7 +189,7 @@ class _ListOffsets:
 
     def _failed(self, search: _Search, partition: Partition, error: OSError) -> None:
         search.answer.error_code = error_codes.KAFKA_STORAGE_ERROR
-        self._context.broker.storage_failed(partition, error)
+        self._context.broker.replica_manager.handle_log_dir_failure(partition, error)
 
 
 def _is_lookup(wanted: Message) -> bool:

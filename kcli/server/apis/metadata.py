@@ -22,7 +22,7 @@ from kcli.protocol.message import Message
 from kcli.server.apis.authorized_operations import authorized_operations
 from kcli.server.apis.context import RequestContext
 from kcli.server.apis.replica_state import ReplicaStates
-from kcli.server.apis.slices import PARTITION_US, TOPIC_US, Pace, answer_in_slices
+from kcli.server.apis.slices import PARTITION_US, TOPIC_US, SliceBudget, answer_in_slices
 from kcli.state.metadata_values import BrokerRegistration, Partition, Topic
 from kcli.state.topic_names import INTERNAL_TOPICS, topic_name_fault
 
@@ -39,7 +39,7 @@ def handle_metadata(context: RequestContext, request: Message) -> Message | None
         refused = [_failed(context, item.name or "", error_codes.INVALID_REQUEST, item.topic_id) for item in request.topics]
         return context.new("MetadataResponse", topics=refused)
     listener = context.connection.listener
-    states = ReplicaStates(broker.image.brokers, listener)
+    states = ReplicaStates(broker.metadata.image.brokers, listener)
     make = context.api.response.classes["MetadataResponseBroker"]
     brokers = []
     for node_id, registration in states.reached.items():
@@ -59,24 +59,24 @@ def handle_metadata(context: RequestContext, request: Message) -> Message | None
 
 def _fill(context: RequestContext, request: Message, topics: list[Message], states: ReplicaStates) -> Iterator[None]:
     """Answer for one topic after the other."""
-    image, pace = context.broker.image, Pace()
+    image, budget = context.broker.metadata.image, SliceBudget()
     asked = request.topics
     if asked is None or (not asked and context.version == 0):
         for topic in list(image.topics.values()):
             if context.is_allowed("DESCRIBE", "TOPIC", topic.name):
-                yield from _found(context, request, topics, topic, states, pace)
+                yield from _found(context, request, topics, topic, states, budget)
         return
     missing = []
     for item in {(item.topic_id, item.name): item for item in asked}.values():
         if item.name is None or item.topic_id != ZERO_UUID:
-            yield from _by_id(context, request, topics, item, states, pace)
+            yield from _by_id(context, request, topics, item, states, budget)
             continue
         if not context.is_allowed("DESCRIBE", "TOPIC", item.name):
             topics.append(_failed(context, item.name, error_codes.TOPIC_AUTHORIZATION_FAILED))
             continue
         found = image.topic(item.name)
         if found is not None:
-            yield from _found(context, request, topics, found, states, pace)
+            yield from _found(context, request, topics, found, states, budget)
         elif topic_name_fault(item.name) is not None:
             topics.append(_with_operations(context, request, _failed(context, item.name, error_codes.INVALID_TOPIC_EXCEPTION)))
         else:
@@ -84,20 +84,20 @@ def _fill(context: RequestContext, request: Message, topics: list[Message], stat
             answer = _failed(context, item.name, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
             topics.append(_with_operations(context, request, answer))
     if missing and request.allow_auto_topic_creation and context.broker.config["auto.create.topics.enable"]:
-        context.broker.auto_create_topics([name for name in missing if context.is_allowed("CREATE", "TOPIC", name)])
+        context.broker.topic_creation.create([name for name in missing if context.is_allowed("CREATE", "TOPIC", name)])
 
 
 def _by_id(
-    context: RequestContext, request: Message, topics: list[Message], item: Message, states: ReplicaStates, pace: Pace
+    context: RequestContext, request: Message, topics: list[Message], item: Message, states: ReplicaStates, budget: SliceBudget
 ) -> Iterator[None]:
     if item.topic_id == ZERO_UUID:
         topics.append(_failed(context, "", error_codes.INVALID_REQUEST))
         return
-    topic = context.broker.image.topics.get(item.topic_id)
+    topic = context.broker.metadata.image.topics.get(item.topic_id)
     if topic is None or not context.is_allowed("DESCRIBE", "TOPIC", topic.name):
         topics.append(_failed(context, None, error_codes.UNKNOWN_TOPIC_ID, item.topic_id))
     else:
-        yield from _found(context, request, topics, topic, states, pace)
+        yield from _found(context, request, topics, topic, states, budget)
 
 
 def _failed(context: RequestContext, name: str | None, code: int, topic_id: bytes = ZERO_UUID) -> Message:
@@ -107,13 +107,13 @@ def _failed(context: RequestContext, name: str | None, code: int, topic_id: byte
 
 
 def _found(
-    context: RequestContext, request: Message, topics: list[Message], topic: Topic, states: ReplicaStates, pace: Pace
+    context: RequestContext, request: Message, topics: list[Message], topic: Topic, states: ReplicaStates, budget: SliceBudget
 ) -> Iterator[None]:
     make = context.api.response.classes["MetadataResponsePartition"]
-    registered = context.broker.image.brokers
+    registered = context.broker.metadata.image.brokers
     partitions: list[Message] = []
     for index in sorted(topic.partitions):
-        if pace.is_due(PARTITION_US):
+        if budget.is_spent(PARTITION_US):
             yield
         partition = topic.partitions[index]
         code, leader = _leader(context, partition, registered, states)
@@ -137,7 +137,7 @@ def _found(
         partitions=partitions,
     )
     topics.append(_with_operations(context, request, answer))
-    if pace.is_due(TOPIC_US):
+    if budget.is_spent(TOPIC_US):
         yield
 
 

@@ -37,9 +37,9 @@ def handle_offset_for_leader_epoch(context: RequestContext, request: Message) ->
 
 
 def _answer(context: RequestContext, topic: str, wanted: Message, answer: Message) -> None:
-    partition = context.broker.partition(topic, wanted.partition)
+    partition = context.broker.replica_manager.partition(topic, wanted.partition)
     if partition is None:
-        answer.error_code = context.broker.missing_partition_code(topic, wanted.partition)
+        answer.error_code = context.broker.replica_manager.missing_partition_code(topic, wanted.partition)
         return
     try:
         log = partition.leader_log(wanted.current_leader_epoch)

@@ -14,6 +14,7 @@ import importlib
 from collections.abc import Callable
 
 from kcli.protocol import apis
+from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 
@@ -56,6 +57,12 @@ FORWARDED = frozenset(
     )
 )
 SERVED = frozenset(HANDLERS) | BROKER_OBJECTS | FORWARDED
+
+
+def highest_version(key: int, with_unstable: bool) -> int:
+    """Return the highest version of an API that is served (unstable.api.versions.enable)."""
+    api = API_KEYS[key]
+    return api.highest_version - (api.is_latest_unstable and not with_unstable)
 
 
 def load_handler(key: int) -> Handler:

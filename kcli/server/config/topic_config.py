@@ -15,10 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kcli.log.log_config import LogConfig
 from kcli.server.config.definitions import TOPIC_KEYS
+from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.request_errors import invalid_config
-from kcli.server.config.server_config import ConfigReader
+from kcli.server.config.server_config import ConfigReader, ServerConfig
 from kcli.server.config.values import ConfigError, ConfigValue, format_value, nearest_name, parse_value
+from kcli.server.metadata_cache import MetadataCache
+from kcli.state.metadata_values import ConfigResource
 
 
 def topic_defaults(config: ConfigReader) -> dict[str, str]:
@@ -38,6 +42,25 @@ def topic_defaults(config: ConfigReader) -> dict[str, str]:
 def effective_topic_config(config: ConfigReader, overrides: Mapping[str, str]) -> dict[str, str]:
     """What a topic's keys are in effect, as text: for LogConfig.of."""
     return {**topic_defaults(config), **overrides}
+
+
+class TopicConfigs:
+    """The settings of the logs of each topic, from the broker's present configuration and the metadata."""
+
+    def __init__(self, config: DynamicConfig, metadata: MetadataCache) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._default: tuple[ServerConfig, LogConfig] | None = None
+
+    def log_config(self, topic: str) -> LogConfig:
+        """Return the settings of a topic's logs; topics without a configuration of their own share one object."""
+        overrides = self._metadata.image.configs.get(ConfigResource("TOPIC", topic))
+        if overrides:
+            return LogConfig.of(effective_topic_config(self._config, overrides))
+        current = self._config.current
+        if self._default is None or self._default[0] is not current:
+            self._default = current, LogConfig.of(effective_topic_config(self._config, {}))
+        return self._default[1]
 
 
 def check_topic_config(config: ConfigReader, overrides: Mapping[str, str]) -> None:

@@ -64,12 +64,12 @@ from kcli.server.controller.quorum_controller import ControllerTimes, Handler, Q
 from kcli.server.controller.raft_client import RaftClient, RaftConfig
 from kcli.server.controller.snapshot_emitter import SnapshotEmitter, SnapshotTimes
 from kcli.server.controller.startable_quorum import refusal
-from kcli.server.dice import Dice
 from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import FailureLine
 from kcli.server.metrics.answer_errors import AnswerErrors
+from kcli.server.rng import Rng
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_values import ControllerRegistration, Endpoint, Voter
@@ -150,7 +150,7 @@ class ControllerCore:
         directory_ids: Mapping[str, Uuid | None],
         disk: LogDisk,
         files: FileCache,
-        rng: Dice,
+        rng: Rng,
         timer: Timer,
         flushes: Flushes,
         tell: Callable[[str], None],

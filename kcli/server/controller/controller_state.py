@@ -24,7 +24,7 @@ from kcli.server.config.values import format_value
 from kcli.server.controller.api_error import ApiError
 from kcli.server.controller.features import ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION
 from kcli.server.controller.partition_change import Election, PartitionChange
-from kcli.server.dice import Dice
+from kcli.server.rng import Rng
 from kcli.state.image_records import LEADER_ELR_SINCE
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import (
@@ -66,7 +66,7 @@ class ControllerState:
     `next_offset()` is the offset that the next record will get.
     """
 
-    def __init__(self, cluster_id: str, rng: Dice, dynamic: DynamicConfig, next_offset: Callable[[], int]) -> None:
+    def __init__(self, cluster_id: str, rng: Rng, dynamic: DynamicConfig, next_offset: Callable[[], int]) -> None:
         self.cluster_id = cluster_id
         self.node_id = dynamic.node_id
         self.session_timeout_ms = dynamic.get_int("broker.session.timeout.ms")

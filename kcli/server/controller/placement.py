@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kcli.protocol import error_codes
 from kcli.server.controller.api_error import ApiError
-from kcli.server.dice import Dice
+from kcli.server.rng import Rng
 
 
 class UsableBroker(NamedTuple):
@@ -30,7 +30,7 @@ class UsableBroker(NamedTuple):
 class _Turns:
     """Brokers that take turns: with each partition the one behind the last first one comes first."""
 
-    def __init__(self, brokers: Sequence[int], rng: Dice) -> None:
+    def __init__(self, brokers: Sequence[int], rng: Rng) -> None:
         self._brokers = list(brokers)
         for at in range(len(self._brokers) - 1, 0, -1):
             other = rng.randint(0, at)
@@ -54,7 +54,7 @@ class _Turns:
 
 
 class _Rack:
-    def __init__(self, brokers: Sequence[UsableBroker], rng: Dice) -> None:
+    def __init__(self, brokers: Sequence[UsableBroker], rng: Rng) -> None:
         self.unfenced = _Turns([broker.broker_id for broker in brokers if not broker.is_fenced], rng)
         self.fenced = _Turns([broker.broker_id for broker in brokers if broker.is_fenced], rng)
 
@@ -65,7 +65,7 @@ class _Rack:
         return broker_id
 
 
-def place_replicas(brokers: Sequence[UsableBroker], partitions: int, replication_factor: int, rng: Dice) -> list[list[int]]:
+def place_replicas(brokers: Sequence[UsableBroker], partitions: int, replication_factor: int, rng: Rng) -> list[list[int]]:
     """The replicas of so many new partitions. Raises ApiError where there are too few brokers."""
     code = error_codes.INVALID_REPLICATION_FACTOR
     if replication_factor < 1:

@@ -18,7 +18,7 @@ MAX_CLIENTS are remembered, those that were here last.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import crc32c
@@ -27,6 +27,7 @@ from kcli.server.config.client_metrics_config import match_patterns
 from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.config.values import split_list
 from kcli.server.events import Connection
+from kcli.server.rng import Rng
 from kcli.state.metadata_image import MetadataImage
 
 MAX_CLIENTS = 16_384
@@ -36,14 +37,6 @@ ALL_METRICS = "*"
 ACCEPTED_COMPRESSION_TYPES = (4, 3, 1, 2)
 _COMPRESSION_TYPES = frozenset((0, *ACCEPTED_COMPRESSION_TYPES))
 _NEVER_MS = -(1 << 62)
-
-
-class Dice(Protocol):
-    """What is asked of a source of random numbers."""
-
-    def randbytes(self, n: int) -> bytes:
-        """So many bytes."""
-        ...
 
 
 class Subscription(NamedTuple):
@@ -65,10 +58,10 @@ class _Client:
         self.is_terminating = False
 
 
-class ClientMetrics:
+class ClientMetricsManager:
     """The clients of one broker that were asked for metrics; `pushed_count` and `pushed_bytes` are what came."""
 
-    def __init__(self, rng: Dice) -> None:
+    def __init__(self, rng: Rng) -> None:
         self._rng = rng
         self._clients: OrderedDict[Uuid, _Client] = OrderedDict()
         self.pushed_count = 0

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.log.log_manager import LogManager
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS
@@ -146,31 +147,30 @@ def _sample_topics(metrics: BrokerMetrics, raw: RawSamples) -> Iterator[None]:
 def _sample_broker(broker: Broker, tell: Tell) -> None:
     for name in NEVER_HERE:
         tell(name, 0)
-    for kind, purgatory in (("Produce", broker.produce_purgatory), ("Fetch", broker.fetch_purgatory)):
+    replicas, sessions = broker.replica_manager, broker.fetch.sessions
+    for kind, purgatory in (("Produce", replicas.produce_purgatory), ("Fetch", replicas.fetch_purgatory)):
         tell("kafka_server_delayedoperationpurgatory_purgatorysize", purgatory.size, kind)
         tell("kafka_server_delayedoperationpurgatory_numdelayedoperations", purgatory.size, kind)
-    tell("kafka_server_delayedproducemetrics_expires_total", broker.produce_purgatory.expired_count)
-    tell("kafka_server_fetchsessioncache_numincrementalfetchsessions", len(broker.fetch_sessions))
-    tell("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", broker.fetch_sessions.partition_count)
-    tell("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", broker.fetch_sessions.evicted_count)
-    clients = broker.client_metrics  # made with the first one that asks
-    unknown = 0 if clients is None else clients.unknown_subscription_count
-    tell("kafka_server_client_metrics_instance_count", 0 if clients is None else len(clients))
-    tell("kafka_server_client_metrics_unknown_subscription_request_count", unknown)
+    tell("kafka_server_delayedproducemetrics_expires_total", replicas.produce_purgatory.expired_count)
+    tell("kafka_server_fetchsessioncache_numincrementalfetchsessions", len(sessions))
+    tell("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", sessions.partition_count)
+    tell("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", sessions.evicted_count)
+    clients = broker.client_metrics
+    tell("kafka_server_client_metrics_instance_count", len(clients))
+    tell("kafka_server_client_metrics_unknown_subscription_request_count", clients.unknown_subscription_count)
     for feature, level in broker.image.features.items():
         tell("kafka_server_metadataloader_finalizedlevel", level, feature)
-    lifecycle = getattr(broker, "lifecycle", None)  # the broker has one once it starts
-    tell("kafka_server_kafkaserver_brokerstate", 0 if lifecycle is None else int(lifecycle.state))
+    tell("kafka_server_kafkaserver_brokerstate", int(broker.lifecycle.state))
     tell("kafka_server_broker_metadata_metrics_last_applied_record_offset", broker.metadata_offset)
     tell("kafka_server_metadataloader_currentmetadataversion", broker.image.features.get("metadata.version", 0))
     leader_id = broker.image.leader_id
     tell("kafka_server_metadataloader_currentcontrollerid", -1 if leader_id is None else leader_id)
-    tell("kafka_server_replicamanager_partitioncount", len(broker.partitions))
+    tell("kafka_server_replicamanager_partitioncount", len(replicas.partitions))
 
 
 def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
     offline = reassigning = 0
-    for number, ((topic, index), partition) in enumerate(list(broker.partitions.items()), 1):
+    for number, ((topic, index), partition) in enumerate(list(broker.replica_manager.partitions.items()), 1):
         log = partition.log
         offline += log is None
         if partition.is_leader:
@@ -189,12 +189,11 @@ def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
 
 
 def _is_reassigning(broker: Broker, topic_id: Uuid, index: int) -> bool:
-    topic = broker.image.topics.get(topic_id)
-    registration = None if topic is None else topic.partitions.get(index)
+    registration = broker.metadata.partition(topic_id, index)
     return registration is not None and bool(registration.adding_replicas or registration.removing_replicas)
 
 
-def _sample_logs(log_manager: Any, raw: RawSamples) -> Iterator[None]:
+def _sample_logs(log_manager: LogManager, raw: RawSamples) -> Iterator[None]:
     producers = 0
     for number, log in enumerate(list(log_manager.logs.values()), 1):
         raw.logs.append(_log_sample(log))

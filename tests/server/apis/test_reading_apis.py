@@ -92,10 +92,10 @@ def test_a_replica_in_a_lost_directory_is_offline(node: WholeNode) -> None:
 
 
 def test_a_partition_of_another_broker(node: WholeNode) -> None:
-    partition = node.broker.partition("a", 1)
+    partition = node.broker.replica_manager.partition("a", 1)
     assert partition is not None
     partition.is_leader = False
-    del node.broker.partitions["a", 2]
+    del node.broker.replica_manager.partitions["a", 2]
     for index in (1, 2):
         asked = struct(apis.LIST_OFFSETS, "ListOffsetsPartition", partition_index=index, timestamp=-1)
         topic = struct(apis.LIST_OFFSETS, "ListOffsetsTopic", name="a", partitions=[asked])
