@@ -13,7 +13,7 @@ from kcli.log.live_segment import LiveSegment
 from kcli.log.log_reader import SegmentReader
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
-from kcli.server.apis import list_offsets
+from kcli.server.apis import offsets
 from tests.server.apis.asking import struct
 from tests.server.whole_node import START_MS, Pending, WholeNode, batch
 
@@ -143,7 +143,7 @@ def test_a_disk_that_fails_takes_the_directory_offline(node: WholeNode, monkeypa
     node.produce("t", 0, compressed(1_500_000))
     node.holds_flushes = True
     pending = list_offsets_of(node, START_MS)
-    monkeypatch.setattr(list_offsets.SegmentScan, "run", lambda *arguments: (_ for _ in ()).throw(OSError(5, "broken")))
+    monkeypatch.setattr(offsets.SegmentScan, "run", lambda *arguments: (_ for _ in ()).throw(OSError(5, "broken")))
     failed: list[OSError] = []
     monkeypatch.setattr(node.broker.replica_manager, "handle_log_dir_failure", lambda partition, error: failed.append(error))
     node.release_computations()

@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions and PushTelemetry: clients are told which of their metrics are wanted, and push them (KIP-714).
+"""GetTelemetrySubscriptions and PushTelemetry: clients ask which of their metrics to push, and push them (KIP-714).
 
-What is wanted stands in the configurations of type CLIENT_METRICS; who may ask and push, and when, is known to
-kcli.server.metrics.client_metrics.
+The subscriptions are configurations of type CLIENT_METRICS; kcli.server.metrics.client_metrics decides when a client may ask
+and push.
 """
 
 from __future__ import annotations

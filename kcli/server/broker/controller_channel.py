@@ -20,9 +20,8 @@ from kcli.protocol.apis import API_KEYS, ENVELOPE
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.envelope import encode_principal, pack_host
 from kcli.server.events import CloseConnection, Effect, ResponseReceived, SendRequest, SendResponse
-from kcli.server.host_address import pack_host
-from kcli.server.principal import encode_principal
 from kcli.server.waiting import Waiting
 
 Callback = Callable[[Message | None, int], None]

@@ -21,9 +21,10 @@ from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, Api
 from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, encode_response_parts, read_request_header
 from kcli.protocol.message import Message
+from kcli.server.api_versions import highest_version
 from kcli.server.apis.context import BrokerParts, RequestContext
 from kcli.server.apis.produce import first_error
-from kcli.server.apis.registry import FORWARDED, SERVED, Handler, highest_version, load_handler
+from kcli.server.apis.registry import FORWARDED, SERVED, Handler, load_handler
 from kcli.server.broker.controller_channel import ControllerChannel
 from kcli.server.events import CloseConnection, Connection, Effect, FileRegion, NoResponse, SendFile, SendResponse
 from kcli.server.foreign_clients import foreign_protocol_by_api

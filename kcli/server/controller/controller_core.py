@@ -227,7 +227,7 @@ class ControllerCore:
                 respond(None)
 
         if key == API_VERSIONS:
-            from kcli.server.controller.quorum_apis import describe_api_versions
+            from kcli.server.api_versions import describe_api_versions
 
             answer(describe_api_versions(version, SERVED, self.state.image, self.raft.high_watermark - 1))
             return

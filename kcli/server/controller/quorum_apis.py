@@ -1,62 +1,21 @@
-"""What a controller tells of itself and of the cluster: ApiVersions, DescribeCluster, DescribeQuorum on its listener.
+"""What a controller answers about itself and the cluster: DescribeCluster and DescribeQuorum on its listener.
 
 API              answered from
 ---------------  --------------------------------------------------------------------------------------------
-ApiVersions      the table of what the controller serves; the features of the image, its epoch the log's offset
 DescribeCluster  the registered controllers (endpoint type 2); brokers must be asked for brokers (KIP-919)
 DescribeQuorum   the raft client: leader, epoch, high watermark, voters with their log ends (KIP-595, KIP-853)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from kcli.format.file_names import METADATA_TOPIC
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM
+from kcli.protocol.apis import API_KEYS, DESCRIBE_CLUSTER, DESCRIBE_QUORUM
 from kcli.protocol.message import Message
-from kcli.server.controller.features import KRAFT_VERSION, supported_features
 from kcli.server.controller.raft_client import RaftClient
 from kcli.state.metadata_image import MetadataImage
 
 CONTROLLER_ENDPOINTS = 2
-_FEATURES_SINCE = 3
-_FEATURES_FROM_ZERO_SINCE = 4
-
-
-def describe_api_versions(version: int, served: Iterable[int], image: MetadataImage, epoch: int) -> Message:
-    """The answer to ApiVersions; version 0 with an error where the version asked for is not known."""
-    api = API_KEYS[API_VERSIONS]
-    classes = api.response.classes
-    is_known = api.lowest_version <= version <= api.highest_version
-    listed = sorted(served) if is_known else [API_VERSIONS]
-    response = api.response.new(
-        error_code=error_codes.NONE if is_known else error_codes.UNSUPPORTED_VERSION,
-        api_keys=[
-            classes["ApiVersion"](
-                api_key=key,
-                min_version=API_KEYS[key].lowest_version,
-                max_version=API_KEYS[key].highest_version - API_KEYS[key].is_latest_unstable,
-            )
-            for key in listed
-        ],
-    )
-    if is_known and version >= _FEATURES_SINCE:
-        first = 0 if version >= _FEATURES_FROM_ZERO_SINCE else 1
-        response.supported_features = [
-            classes["SupportedFeatureKey"](name=name, min_version=levels.lowest, max_version=levels.highest)
-            for name, levels in supported_features().items()
-            if levels.lowest >= first  # KAFKA-17492: an older client may fail to read a range that begins at 0
-        ]
-        finalized = dict(image.features)
-        if image.kraft_version > 0:
-            finalized[KRAFT_VERSION] = image.kraft_version
-        response.finalized_features_epoch = epoch
-        response.finalized_features = [
-            classes["FinalizedFeatureKey"](name=name, max_version_level=level, min_version_level=level)
-            for name, level in finalized.items()
-        ]
-    return response
 
 
 def describe_cluster(request: Message, image: MetadataImage, cluster_id: str, leader_id: int, listener: str) -> Message:

@@ -22,7 +22,8 @@ from kcli.protocol.apis import (
     PRODUCE,
 )
 from kcli.protocol.framing import encode_request
-from kcli.server.apis.registry import SERVED, highest_version
+from kcli.server.api_versions import highest_version
+from kcli.server.apis.registry import SERVED
 from kcli.server.events import CloseConnection, Connection, RequestReceived, SendResponse
 from tests.server.whole_node import Closed, WholeNode, batch
 

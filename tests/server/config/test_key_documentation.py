@@ -29,5 +29,5 @@ def test_nothing_is_told_of_what_is_no_key_here() -> None:
 
 
 def test_a_start_does_not_load_the_texts() -> None:
-    source = "import sys, kcli.server.apis.describe_configs; print('kcli.server.config.key_documentation' in sys.modules)"
+    source = "import sys, kcli.server.apis.configs; print('kcli.server.config.key_documentation' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", source], capture_output=True, check=True).stdout == b"False\n"

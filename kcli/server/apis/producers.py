@@ -1,12 +1,16 @@
-"""DescribeProducers: the producers whose last batches a partition remembers (KIP-664).
+"""InitProducerId and DescribeProducers: ids for idempotent producers, and the producers that a partition remembers (KIP-664).
 
-    field of a producer        of a producer without a batch or transaction
-    -------------------------  --------------------------------------------
-    last sequence, timestamp   -1
-    coordinator epoch          -1
-    current_txn_start_offset   -1
+transactional id   producer id, epoch   InitProducerId answers
+-----------------  -------------------  ----------------------------------------------------------------------------
+null               none                 a new id, epoch 0
+null               any (KIP-360)        a new id as well: without a transaction no state has to be kept
+empty                                   INVALID_REQUEST
+any                                     INVALID_REQUEST: transactions are not served yet
 
-The leader answers; anything else is refused with Kafka's error and a sentence.
+Without a transactional id it needs IDEMPOTENT_WRITE on the cluster, or WRITE on some topic (KIP-679; KafkaApis of Kafka 4.3).
+
+DescribeProducers is answered by the leader; other partitions get Kafka's error and a sentence. The last sequence and timestamp,
+the coordinator epoch and current_txn_start_offset are -1 for a producer without a batch or transaction.
 """
 
 from __future__ import annotations
@@ -19,6 +23,26 @@ from kcli.server.replication.partition import PartitionError
 from kcli.state.topic_names import topic_name_fault
 
 _NONE = -1
+
+
+def handle_init_producer_id(context: RequestContext, request: Message) -> Message | None:
+    """Answer an InitProducerIdRequest once there is an id."""
+    make = context.api.response.new
+    transactional_id = request.transactional_id
+    if transactional_id is not None:
+        if not context.is_allowed("WRITE", "TRANSACTIONAL_ID", transactional_id):
+            return make(error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_epoch=_NONE)
+        return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NONE)
+    if (request.producer_id < 0) != (request.producer_epoch < 0):
+        return make(error_code=error_codes.INVALID_REQUEST, producer_epoch=_NONE)
+    if not (context.is_allowed("IDEMPOTENT_WRITE", "CLUSTER") or context.is_allowed_by_type("WRITE", "TOPIC")):
+        return make(error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED, producer_epoch=_NONE)
+
+    def allocated(producer_id: int, now_ms: int) -> None:
+        context.respond(make(error_code=error_codes.NONE, producer_id=producer_id, producer_epoch=0))
+
+    context.broker.producer_ids.next(allocated, context.now_ms)
+    return None
 
 
 def handle_describe_producers(context: RequestContext, request: Message) -> Message:
@@ -43,7 +67,7 @@ def _refusal(context: RequestContext, topic: str) -> tuple[int, str | None]:
     if not context.is_allowed("READ", "TOPIC", topic):
         return error_codes.TOPIC_AUTHORIZATION_FAILED, f"{context.connection.principal} may not read topic {topic}"
     if topic not in context.broker.metadata.image.topic_ids:
-        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}"
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist"
     return error_codes.NONE, None
 
 
@@ -51,7 +75,7 @@ def _describe(context: RequestContext, topic: str, answer: Message) -> None:
     partition = context.broker.replica_manager.partition(topic, answer.partition_index)
     if partition is None:
         answer.error_code = context.broker.replica_manager.missing_partition_code(topic, answer.partition_index)
-        answer.error_message = f"{topic}-{answer.partition_index} is not on broker {context.broker.node_id}"
+        answer.error_message = f"{topic}-{answer.partition_index} is not hosted by broker {context.broker.node_id}"
         return
     try:
         log = partition.leader_log()
