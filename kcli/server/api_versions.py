@@ -7,8 +7,8 @@
 
 Before version 4 a client may fail to read a supported feature that begins at 0, so it is omitted there (KAFKA-17492).
 Produce is offered from version 0 on, although those before 3 are removed: older librdkafkas take a broker without the
-older versions for one without compression (KAFKA-18659). From version 3 on a client sends its software name and version; an invalid
-name is refused with INVALID_REQUEST.
+older versions for one without compression (KAFKA-18659). From version 3 on a client sends its software name and version;
+an invalid one is refused with INVALID_REQUEST.
 """
 
 from __future__ import annotations
