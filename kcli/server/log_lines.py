@@ -1,4 +1,4 @@
-"""The level of a line of a node's log. The kinds of lines are those of kcli.log.report_line, which logs share with servers."""
+"""Levels of the lines of a node's log; kcli.log.report_line has the kinds of lines, and `fault_line` for faults of kcli."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INFO, WARN, ERROR = "INFO", "WARN", "ERROR"
 
 
 def level_of(line: str) -> str:
-    """The level of a line: INFO, WARN or ERROR."""
+    """Return the level of a line: INFO, WARN or ERROR."""
     if isinstance(line, FailureLine):
         return ERROR
     return WARN if isinstance(line, WarningLine) else INFO

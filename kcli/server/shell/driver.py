@@ -46,10 +46,10 @@ from kcli.server.events import (
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.loopback import answer_event, request_event
 from kcli.server.metrics.broker_metrics import ListenerMetrics
-from kcli.server.shell.acceptor import Acceptor, Gate
+from kcli.server.shell.acceptor import Acceptor
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
 from kcli.server.shell.clock import Clock
-from kcli.server.shell.limits import Limits
+from kcli.server.shell.connection_quotas import ConnectionQuotas, Limits
 from kcli.server.shell.receive_buffers import BufferPool
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Driver:
         self.clock = clock or Clock()
         self.buffers = BufferPool(limits.max_receive_bytes)
         self.max_request_bytes = limits.max_request_bytes
-        self.gate = Gate(limits, tell)
+        self.quotas = ConnectionQuotas(limits, tell)
         self.idle_round = 0
         self.on_change: Callable[[], None] = lambda: None
         self.request_times: RequestTimes | None = None  # only where metrics are asked for
@@ -249,8 +249,8 @@ class Driver:
             return ClientConnection(self, Connection(self._connection_id(), listener, host, port), self.loop)
 
         self.of_listener(listener)
-        self._acceptors.append(Acceptor(bound, self.gate, serve))
-        if self._idle_timer is None and self.gate.limits.max_idle_ms > 0:
+        self._acceptors.append(Acceptor(bound, self.quotas, serve))
+        if self._idle_timer is None and self.quotas.limits.max_idle_ms > 0:
             self._look_for_idle_ones()
 
     def connection_made(self, client: ClientConnection) -> None:
@@ -264,11 +264,11 @@ class Driver:
             self.request_times.forget(client.connection.connection_id)
         self._clients.discard(client)
         client.metrics.closed += 1
-        self.gate.leave(client.connection.client_host)
+        self.quotas.remove(client.connection.client_host)
         self.dispatch(ConnectionClosed(client.connection))
 
     def _look_for_idle_ones(self) -> None:
-        max_idle_ms = self.gate.limits.max_idle_ms
+        max_idle_ms = self.quotas.limits.max_idle_ms
         idle = [client for client in self._clients if self.idle_round - client.active_round > IDLE_ROUNDS]
         for client in idle:
             client.metrics.expired += 1
