@@ -21,7 +21,7 @@ def handle_get_telemetry_subscriptions(context: RequestContext, request: Message
     if instance_id == ZERO_UUID:
         instance_id = clients.new_client_id()
     subscription = _subscription(context, instance_id)
-    code = clients.ask(instance_id, subscription.interval_ms, context.now_ms)
+    code = clients.subscribe(instance_id, subscription.interval_ms, context.now_ms)
     if code:
         return context.new("GetTelemetrySubscriptionsResponse", error_code=code)
     return context.new(

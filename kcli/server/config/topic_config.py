@@ -1,14 +1,13 @@
-"""A topic's configuration: what stands for it in the broker's, what it is in effect, and what it may be set to.
+"""A topic's configuration: its defaults, its effective values, and the checks of new values.
 
-    a topic key's value comes from, first found wins     as
+    where a topic key's value is looked up, in order     as
     ---------------------------------------------------  ------------------------------------------------------------
     the topic's own configuration (ConfigRecords)        text, kept as it was sent
-    the broker keys behind it (keys.txt)                 log.retention.ms|minutes|hours for retention.ms, ...
+    the broker keys of its default (keys.txt)            log.retention.ms|minutes|hours for retention.ms, ...
     keys.txt                                             its default
 
-Rules for new values (Kafka's LogConfig.validate): names must be Kafka's, values valid each by itself, and together
-min.compaction.lag.ms may not be above max.compaction.lag.ms; with remote.storage.enable, which needs tiered storage, a few
-more. A null is refused by whoever reads the request.
+Rules for new values (Kafka's LogConfig.validate): each name must be known and each value valid, min.compaction.lag.ms must
+not be above max.compaction.lag.ms, and remote.storage.enable needs tiered storage. Null values are refused before.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from kcli.state.metadata_values import ConfigResource
 
 
 def topic_defaults(config: ConfigReader) -> dict[str, str]:
-    """What a topic's keys are where it has no configuration of its own, as text."""
+    """Return the values of the keys of a topic without a configuration of its own, as text."""
     derived = config.current.derived
     found = derived.get("topic defaults")
     if found is None:
@@ -40,7 +39,7 @@ def topic_defaults(config: ConfigReader) -> dict[str, str]:
 
 
 def effective_topic_config(config: ConfigReader, overrides: Mapping[str, str]) -> dict[str, str]:
-    """What a topic's keys are in effect, as text: for LogConfig.of."""
+    """Return the effective values of a topic's keys, as text for LogConfig.of."""
     return {**topic_defaults(config), **overrides}
 
 
@@ -64,12 +63,12 @@ class TopicConfigs:
 
 
 def check_topic_config(config: ConfigReader, overrides: Mapping[str, str]) -> None:
-    """Refuse a topic's configuration that is not valid. Raises ConfigRequestError (INVALID_CONFIG)."""
+    """Check a topic's configuration. Raises ConfigRequestError (INVALID_CONFIG)."""
     parsed: dict[str, ConfigValue] = {}
     for name, text in effective_topic_config(config, overrides).items():
         key = TOPIC_KEYS.get(name)
         if key is None:
-            raise invalid_config(f"{name} is no configuration of topics{nearest_name(name, TOPIC_KEYS)}")
+            raise invalid_config(f"{name} is not a configuration of topics{nearest_name(name, TOPIC_KEYS)}")
         try:
             parsed[name] = parse_value(key, text)
         except ConfigError as error:

@@ -68,7 +68,7 @@ from kcli.server.events import Connection
 from kcli.server.flushes import Flushes
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import FailureLine
-from kcli.server.metrics.answer_errors import AnswerErrors
+from kcli.server.metrics.broker_metrics import ErrorCounts
 from kcli.server.rng import Rng
 from kcli.server.timing_wheel import Timer
 from kcli.state.image_records import controller_record
@@ -163,7 +163,7 @@ class ControllerCore:
         self._timer = timer
         self._tell = tell
         self.cluster_id = cluster_id
-        self.errors = AnswerErrors()
+        self.errors = ErrorCounts()
         self.raft = RaftClient(raft_config(config, directory_ids, bound), disk, files, timer, flushes.flush, tell)
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, tell), lambda: self.raft.next_offset)
         times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))

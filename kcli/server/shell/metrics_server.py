@@ -21,8 +21,7 @@ from functools import partial
 from time import perf_counter
 
 from kcli.server.controller.controller_core import ControllerCore
-from kcli.server.metrics.collector import ONLY_PROCESSOR, RawSamples, expose, sample, sample_listeners
-from kcli.server.metrics.rates import Rates
+from kcli.server.metrics.collector import ONLY_PROCESSOR, Rates, RawSamples, expose, sample, sample_listeners
 from kcli.server.node import Node
 from kcli.server.shell.driver import Driver
 from kcli.server.shell.idle_time import IdleTime
@@ -59,9 +58,9 @@ def sampler(node: Node, driver: Driver, listeners: Iterable[str], idle: IdleTime
 
 def _sample_loop(raw: RawSamples, idle: IdleTime) -> None:
     share = idle.share()
-    raw.tell("kafka_network_processor_idlepercent", share, ONLY_PROCESSOR)
-    raw.tell("kafka_network_socketserver_networkprocessoravgidlepercent", share)
-    raw.tell("kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count", idle.wait_ns)
+    raw.add("kafka_network_processor_idlepercent", share, ONLY_PROCESSOR)
+    raw.add("kafka_network_socketserver_networkprocessoravgidlepercent", share)
+    raw.add("kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count", idle.wait_ns)
 
 
 class MetricsServer:

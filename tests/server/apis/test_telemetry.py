@@ -103,8 +103,8 @@ def test_only_so_many_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(client_metrics, "MAX_CLIENTS", 3)
     clients = ClientMetricsManager(Counting())
     ids = [clients.new_client_id() for _ in range(5)]
-    assert [clients.ask(instance_id, 1000, 0) for instance_id in ids] == [0] * 5
+    assert [clients.subscribe(instance_id, 1000, 0) for instance_id in ids] == [0] * 5
     # The last three are known, the first two were forgotten.
-    assert {clients.ask(instance_id, 1000, 1) for instance_id in ids[2:]} == {error_codes.THROTTLING_QUOTA_EXCEEDED}
-    assert clients.ask(ids[0], 1000, 1) == 0
-    assert clients.ask(Uuid(b"x" * 16), 1000, 1) == 0
+    assert {clients.subscribe(instance_id, 1000, 1) for instance_id in ids[2:]} == {error_codes.THROTTLING_QUOTA_EXCEEDED}
+    assert clients.subscribe(ids[0], 1000, 1) == 0
+    assert clients.subscribe(Uuid(b"x" * 16), 1000, 1) == 0
