@@ -10,7 +10,7 @@ answered              when
 --------------------  ---------------------------------------------------------------------------------------------------
 at once               min_bytes are there (or fetch.max.bytes, if that is less); a log refuses; a log diverges from the
                       reader's; no partition can grow; max_wait_ms is 0
-later                 one of the partitions has grown and now it is enough, or is gone or led by another; or max_wait_ms is
+later                 one of the partitions has grown and now it is enough, or is deleted or led by another; or max_wait_ms is
                       over
 never                 the connection ends first
 
@@ -191,7 +191,7 @@ class _Fetch:
 
     @property
     def is_sliced(self) -> bool:
-        """Whether the partitions are so many that they are read in slices."""
+        """Whether there are more than MANY_PARTITIONS, which are read in slices."""
         return len(self._plan.targets) > MANY_PARTITIONS
 
     def watched(self) -> tuple[dict[Hashable, FetchTarget], list[int]]:

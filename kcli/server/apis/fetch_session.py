@@ -8,7 +8,7 @@
                                   and those forgotten removed; n must be the next epoch
 
 A partition has news if it has records, an error, a diverging epoch, or another high watermark or log start offset than the
-client received last. Partitions that had records move to the end of the session's order, so that each is served in turn. A
+client received last. Partitions that had records move to the end of the session's order, so that all are served equally. A
 partition that a request names twice counts once, as it is named last.
 
 The cache holds max.incremental.fetch.session.cache.slots sessions. A full cache evicts the session that was used least
@@ -130,7 +130,7 @@ class FetchSessionCache:
             )
         session = self._sessions.get(request.session_id)
         if session is None:
-            raise SessionError(error_codes.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {request.session_id}")
+            raise SessionError(error_codes.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {request.session_id} does not exist")
         if session.epoch != request.session_epoch:
             message = f"fetch session {session.session_id} is at epoch {session.epoch}, not {request.session_epoch}"
             raise SessionError(error_codes.INVALID_FETCH_SESSION_EPOCH, message)

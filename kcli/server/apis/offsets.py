@@ -12,7 +12,7 @@ timestamp  since  ListOffsets answers the offset (read committed: not beyond the
 
 Any other timestamp below 0: UNSUPPORTED_VERSION. A partition that is asked for twice is answered once, with INVALID_REQUEST.
 A search that inflates a batch or reads through much of a segment is a Compute effect, and the answer waits for it. The log may
-change while it runs: the result is compared with the log afterwards, and if the file is gone the search begins again, up to
+change while it runs: the result is compared with the log afterwards, and if the file is deleted the search begins again, up to
 MAX_SEARCHES times; then the client has to ask again (NOT_LEADER_OR_FOLLOWER).
 
 leader epoch asked for             OffsetForLeaderEpoch answers

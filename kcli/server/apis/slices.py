@@ -1,7 +1,7 @@
 """Handlers of long requests, done in time slices: no request occupies the event loop for longer than about 10 ms.
 
 The first slice runs at once; each later one is scheduled for "now", so that other events are handled first. So is the step
-after the last slice, which often takes as long: the answer is encoded. Requests that have slices left take turns.
+after the last slice, which often takes as long: the answer is encoded. Requests with slices left alternate.
 The state may change between slices, as it may between the answers of several brokers.
 """
 

@@ -43,8 +43,8 @@ preallocate: Whether the file of a new segment is allocated at its full size.
 remote.log.copy.disable: Whether a tiered topic stops copying segments to remote storage; tiered storage is not served yet.
 remote.log.delete.on.disable: Whether remote data is deleted when tiering is disabled; tiered storage is not served yet.
 remote.storage.enable: Whether the topic is tiered; only false is accepted, since tiered storage is not served yet.
-retention.bytes: The size in bytes above which the oldest segments of a partition are deleted; -1 is no limit.
-retention.ms: The age of a segment's newest record in ms after which the segment is deleted; -1 is no limit.
+retention.bytes: The size in bytes above which the oldest segments of a partition are deleted; -1 means no limit.
+retention.ms: The age of a segment's newest record in ms after which the segment is deleted; -1 means no limit.
 segment.bytes: The size of a segment in bytes at which the next one begins.
 segment.index.bytes: The size of a segment's index in bytes; a full index begins the next segment.
 segment.jitter.ms: The largest random time in ms by which a segment is rolled earlier, so that not all roll at once.

@@ -177,7 +177,7 @@ server_brokertopicmetrics_nokeycompactedtopicrecords_total | Not counted separat
 network_requestmetrics_requestqueuetimems* network_requestmetrics_responsequeuetimems* \
 | There is one event loop and no queue
 network_requestmetrics_throttletimems* server_request_* server_fetch_queue_size server_produce_queue_size \
-server_controllermutation_queue_size | There are no quotas, so no client is throttled
+server_controllermutation_queue_size | Quotas are not served
 network_acceptor_* server_socket_server_metrics_broker_connection_accept_rate \
 | Connections that must wait do so in the backlog of the system
 network_socketserver_memorypool* | The memory of requests is not counted

@@ -60,7 +60,7 @@ class Sampled:
 
 
 class RequestTimes:
-    """The times of all requests by API key, and of flushes. A connection has at most one request under way."""
+    """The times of all requests by API key, and of flushes. A connection has at most one request in progress."""
 
     def __init__(self) -> None:
         self._times: dict[int, Sampled] = {}
