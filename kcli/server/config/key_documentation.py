@@ -140,11 +140,6 @@ _SENTENCES = {"TOPIC": _read(_TOPIC), "CLIENT_METRICS": _read(_CLIENT_METRICS)}
 _SENTENCES["BROKER"] = _broker_sentences()
 
 
-def documented_keys(resource_type: str) -> set[str]:
-    """Return the names of the documented keys."""
-    return set(_SENTENCES.get(resource_type, {}))
-
-
 def documentation_of(resource_type: str, name: str) -> str | None:
     """Return the sentence of a key, None for a key without one."""
     return _SENTENCES.get(resource_type, {}).get(name)

@@ -20,8 +20,7 @@ depend on other keys (Kafka's rules):
     inter.broker.listener.name         security.inter.broker.protocol
     num.replica.alter.log.dirs.threads the number of log.dirs
 
-`listener.name.<name>.<key>` overrides <key> for one listener: `listener_value`. Dynamic configuration overrides all of this:
-dynamic_config makes a new ServerConfig of all layers with each change.
+Dynamic configuration overrides all of this: dynamic_config makes a new ServerConfig of all layers with each change.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from kcli.server.config.definitions import BROKER_KEYS
-from kcli.server.config.key_names import LISTENER_PREFIX
 from kcli.server.config.listeners import SECURITY_PROTOCOLS, Listener, parse_listeners, parse_security_protocols
-from kcli.server.config.values import default_value, format_value, parse_value
+from kcli.server.config.values import default_value, parse_value
 
 MS_PER_MINUTE = 60_000
 MS_PER_HOUR = 60 * MS_PER_MINUTE
@@ -157,11 +155,6 @@ class ServerConfig(ConfigReader):
         if definition.is_required:
             return parse_value(definition, REQUIRED_DEFAULTS[key])
         return default_value(definition)
-
-    def listener_value(self, listener_name: str, key: str) -> Any:
-        """Return the value of a key for one listener: `listener.name.<name>.<key>` if it is stated, else the key's own."""
-        text = self.text(f"{LISTENER_PREFIX}{listener_name.lower()}.{key}")
-        return self[key] if text is None else parse_value(BROKER_KEYS[key], text)
 
     # ------------------------------------------------------------------------------------------------------- identity
 
@@ -329,8 +322,3 @@ _FOLLOWERS: dict[str, Callable[[ServerConfig], Any]] = {
     "inter.broker.listener.name": _inter_broker_listener_name,
     "num.replica.alter.log.dirs.threads": _alter_log_dirs_threads,
 }
-
-
-def effective_text(config: ServerConfig, key: str) -> str | None:
-    """Return `config[key]` as text."""
-    return format_value(config[key])

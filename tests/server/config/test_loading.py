@@ -172,12 +172,6 @@ def test_keys_without_meaning_are_named_in_one_line() -> None:
     assert any(line.endswith("not served yet: group.max.size") for line in warnings)
 
 
-def test_a_listeners_own_value_stands_over_the_keys() -> None:
-    config = of_text("listener.name.plaintext.max.connections=5\nmax.connections=7")
-    assert config.listener_value("PLAINTEXT", "max.connections") == 5
-    assert config.listener_value("OTHER", "max.connections") == 7
-
-
 def test_what_guards_may_stand_at_its_default() -> None:
     for name in BROKER_KEYS:
         key = BROKER_KEYS[name]
