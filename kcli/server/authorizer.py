@@ -1,4 +1,4 @@
-"""The interface that says what a principal may do. The broker's handlers ask it, the controller's do not.
+"""The interface that decides what a principal may do. The broker's handlers ask it, those of the controller do not.
 
 Operations and resource types are Kafka's, by name: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION,
 DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE on TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER.
@@ -15,14 +15,14 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class Authorizer(Protocol):
-    """Says what may be done."""
+    """Decides what may be done (Kafka: org.apache.kafka.server.authorizer.Authorizer)."""
 
     def is_allowed(self, connection: Connection, operation: str, resource_type: str, resource_name: str) -> bool:
-        """True where the connection's principal may do `operation` on the resource, from its host."""
+        """Return whether the connection's principal may do `operation` on the resource, from its host."""
         ...
 
-    def is_allowed_somewhere(self, connection: Connection, operation: str, resource_type: str) -> bool:
-        """True where the principal may do `operation` on some resource of the type (KIP-679)."""
+    def is_allowed_by_type(self, connection: Connection, operation: str, resource_type: str) -> bool:
+        """Return whether the principal may do `operation` on at least one resource of the type (KIP-679)."""
         ...
 
 
@@ -30,9 +30,9 @@ class AllowAll:
     """The authorizer of a broker without authorizer.class.name."""
 
     def is_allowed(self, connection: Connection, operation: str, resource_type: str, resource_name: str) -> bool:
-        """True, always."""
+        """Return True."""
         return True
 
-    def is_allowed_somewhere(self, connection: Connection, operation: str, resource_type: str) -> bool:
-        """True, always."""
+    def is_allowed_by_type(self, connection: Connection, operation: str, resource_type: str) -> bool:
+        """Return True."""
         return True

@@ -1,10 +1,10 @@
-"""Which clients a plain listener recognises though they speak another protocol, and what the log says of them.
+"""Clients of other protocols that a PLAINTEXT listener recognises, and the log line for each.
 
-a client speaks  recognised by                                  what to do
----------------  ---------------------------------------------  -----------------------------------------------
-TLS              a size that begins as a handshake record does  security.protocol=PLAINTEXT in the client
-SASL             SaslHandshake or SaslAuthenticate              the same
-HTTP             a size that is the beginning of a method       a browser or health check is at the wrong port
+protocol  recognised by                                  remedy
+--------  ---------------------------------------------  -----------------------------------------------
+TLS       a size that begins like a handshake record     security.protocol=PLAINTEXT in the client
+SASL      SaslHandshake or SaslAuthenticate              security.protocol=PLAINTEXT in the client
+HTTP      a size that is the beginning of a method       a browser or health check uses the wrong port
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _HTTP_STARTS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b
 
 
 def foreign_protocol_by_size(size: int) -> str | None:
-    """Return what a client speaks that states a request of an impossible `size`, as a sentence for the log; None if unknown."""
+    """Return the log text for a client that sent an impossible `size`; None if its protocol is not recognised."""
     first = size.to_bytes(4, "big", signed=True)
     if first[0] == _TLS_HANDSHAKE:
-        return "it speaks TLS, and this listener is plain; give the client security.protocol=PLAINTEXT"
+        return "it uses TLS, but the listener is PLAINTEXT: set security.protocol=PLAINTEXT in the client"
     if first in _HTTP_STARTS:
-        return "it speaks HTTP, and this listener speaks Kafka's protocol; metrics are served at --metrics-port"
+        return "it uses HTTP, but the listener serves the Kafka protocol; metrics are served at --metrics-port"
     return None
 
 
 def foreign_protocol_by_api(api_key: int) -> str | None:
-    """Return the same of a request of an API that a plain listener does not serve."""
+    """Return the log text for an API that shows that the client uses SASL; None for any other API."""
     if api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
-        return "it wants to log in by SASL, and this listener is plain; give the client security.protocol=PLAINTEXT"
+        return "it uses SASL, but the listener is PLAINTEXT: set security.protocol=PLAINTEXT in the client"
     return None

@@ -1,4 +1,4 @@
-"""The dice that a core is handed: random.Random has this form, seeded by the shell or by the simulator."""
+"""The source of random numbers that a core is given: random.Random, seeded by the shell or by the simulator."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Protocol
 
 
 class Random(Protocol):
-    """Chance, as the core may ask for it."""
+    """The methods of random.Random that a core may call."""
 
     def randint(self, a: int, b: int) -> int:
-        """An integer from a to b, both included."""
+        """Return an integer from a to b, both included."""
         ...
 
     def random(self) -> float:
-        """A number from 0 up to, but not including, 1."""
+        """Return a number from 0 up to, but not including, 1."""
         ...
 
     def randbytes(self, n: int) -> bytes:
-        """So many bytes."""
+        """Return n bytes."""
         ...

@@ -1,4 +1,4 @@
-"""The one timer of a node: a hierarchical timing wheel, as Kafka's purgatories have it.
+"""The timer of a node: a hierarchical timing wheel, as in Kafka's purgatories.
 
     level   a bucket spans        a wheel of 20 buckets reaches
     -----   -------------------   -------------------------------
@@ -7,13 +7,13 @@
     2       400 ms                8 s
     n       20^n ms               20^(n+1) ms
 
-A task goes into the bucket of the lowest level that reaches its time. When a bucket above level 0 comes up, its tasks go down
-into finer ones, so each is moved a few times and runs at its millisecond; scheduling and cancelling cost the same whatever
-waits. Only buckets that hold something stand in a heap: that is how the next deadline is known without ticking.
+A task is put into the bucket of the lowest level that reaches its time. When a bucket above level 0 is due, its tasks are
+moved to finer buckets, so each is moved a few times and runs at its millisecond; the cost of scheduling and cancelling does not
+depend on the number of tasks. A heap has the buckets with tasks, which gives the next deadline without ticking.
 
-The tasks that are due run in the order of their times, those of one time in the order in which they came. What a task
-schedules for now, or for the past, runs at the next `advance`, not in this one: no task can hold the node by re-arming itself.
-What a callback raises goes out of `advance`; the tasks that were due after it stay, and run at the next one.
+Due tasks run in the order of their times, and those of one time in the order in which they were scheduled. A task that a
+callback schedules for now, or for the past, runs at the next `advance`: no task can block the node by scheduling itself again.
+An exception of a callback leaves `advance`; the tasks that were due after it run at the next one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Callback = Callable[[int], None]
 
 
 class TimerTask:
-    """A callback that is to run at `at_ms`; `cancel` takes it back and may come late or twice."""
+    """A callback that runs at `at_ms`, unless it is cancelled before."""
 
     __slots__ = ("_bucket", "at_ms", "callback", "sequence")
 
@@ -40,7 +40,7 @@ class TimerTask:
         self._bucket: dict[TimerTask, None] | None = None
 
     def cancel(self) -> None:
-        """The callback will not run."""
+        """Cancel the callback; this may be called twice, and after it has run."""
         self.callback = None
         if self._bucket is not None:
             self._bucket.pop(self, None)
@@ -48,18 +48,18 @@ class TimerTask:
 
 
 class Timer:
-    """Tasks by the node's time; `clock_ms` is that of the last `advance`, in ms, and `wall` what the wall clock shows then."""
+    """Tasks by the node's time; `clock_ms` is the time of the last `advance`, and `wall` the wall clock at that time."""
 
     def __init__(self, start_ms: int = 0, wall: WallTime | None = None) -> None:
         self.clock_ms = start_ms
         self.wall = wall or WallTime()
-        self._levels: list[dict[int, dict[TimerTask, None]]] = []  # by level: bucket by the time at which it comes up
+        self._levels: list[dict[int, dict[TimerTask, None]]] = []  # by level: bucket by the time at which it is due
         self._spans_ms: list[int] = []
-        self._coming: list[tuple[int, int]] = []  # heap of (time, level) of buckets that hold something, or did
+        self._coming: list[tuple[int, int]] = []  # heap of (time, level) of the buckets that have, or had, tasks
         self._sequence = 0
 
     def schedule(self, at_ms: int, callback: Callback) -> TimerTask:
-        """Have `callback(now_ms)` run at `at_ms` -> the task, which can be cancelled."""
+        """Have `callback(now_ms)` run at `at_ms`; return the task, which can be cancelled."""
         self._sequence += 1
         task = TimerTask(at_ms, callback, self._sequence)
         self._insert(task)
@@ -73,17 +73,17 @@ class Timer:
         while len(self._levels) <= level:
             self._levels.append({})
             self._spans_ms.append(WHEEL_SIZE ** len(self._spans_ms))
-        comes_up_ms = at_ms - at_ms % span_ms
+        due_ms = at_ms - at_ms % span_ms
         buckets = self._levels[level]
-        bucket = buckets.get(comes_up_ms)
+        bucket = buckets.get(due_ms)
         if bucket is None:
-            bucket = buckets[comes_up_ms] = {}
-            heapq.heappush(self._coming, (comes_up_ms, level))
+            bucket = buckets[due_ms] = {}
+            heapq.heappush(self._coming, (due_ms, level))
         bucket[task] = None
         task._bucket = bucket
 
     def next_deadline_ms(self) -> int | None:
-        """When `advance` must be called next; None: nothing waits. It may come before any task is due."""
+        """Return when `advance` must be called next, None without tasks. It may be before any task is due."""
         while self._coming:
             at_ms, level = self._coming[0]
             if self._levels[level][at_ms]:
@@ -93,7 +93,7 @@ class Timer:
         return None
 
     def advance(self, now_ms: int) -> None:
-        """Run what is due at `now_ms`; a clock that went back changes nothing. Raises what a callback raises."""
+        """Run the tasks that are due at `now_ms`; an earlier time than the last does nothing. Raises what a callback raises."""
         due: list[TimerTask] = []
         while self._coming and self._coming[0][0] <= now_ms:
             at_ms, level = heapq.heappop(self._coming)
@@ -114,7 +114,7 @@ class Timer:
                 if callback is not None:
                     callback(now_ms)
         finally:
-            # Only where a callback raised is anything left.
+            # Tasks are left only if a callback raised.
             for task in due:
                 if task.callback is not None:
                     self._insert(task)

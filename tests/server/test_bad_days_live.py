@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kcli.protocol import error_codes
-from kcli.server.broker.broker import MAX_FILES_PER_FETCH
+from kcli.server.apis.fetch import MAX_FILES_PER_FETCH
 from kcli.server.raft.metadata_batches import decode_batches, encode_data_batch, encode_metadata_record, new_record
 from tests.conftest import missing
 from tests.server.live import PATIENCE_S, LiveServer, numbered, wait_for

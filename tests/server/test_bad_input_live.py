@@ -59,10 +59,10 @@ def head(key: int, version: int, body: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it speaks HTTP"),
-        (b"OPTIONS * HTTP/1.1\r\n\r\n", "it speaks HTTP"),
-        (head(17, 1, b"\0\5PLAIN"), "it wants to log in by SASL, and this listener is plain"),
-        (head(36, 0, b"\0\0\0\0"), "it wants to log in by SASL, and this listener is plain"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it uses HTTP"),
+        (b"OPTIONS * HTTP/1.1\r\n\r\n", "it uses HTTP"),
+        (head(17, 1, b"\0\5PLAIN"), "it uses SASL, but the listener is PLAINTEXT"),
+        (head(36, 0, b"\0\0\0\0"), "it uses SASL, but the listener is PLAINTEXT"),
         (b"\xff\xff\xff\xff\0\0\0\0", "-1 bytes"),
         (b"\x06\x40\x00\x01", "socket.request.max.bytes"),
         (b"\0\0\0\0", "RequestHeader"),
@@ -87,7 +87,7 @@ def test_a_client_that_speaks_tls_is_told_apart(server: LiveServer) -> None:
     with server.client() as client, pytest.raises((ssl.SSLError, ConnectionResetError, OSError)):
         port = client.raw.getsockname()[1]
         context.wrap_socket(client.raw, server_hostname="localhost")
-    assert "speaks TLS" in closing_line(server, port)
+    assert "uses TLS" in closing_line(server, port)
 
 
 def test_random_bytes_in_hundreds_of_connections(server: LiveServer, witness: Witness) -> None:

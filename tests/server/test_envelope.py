@@ -12,10 +12,8 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, ENVELOPE
 from kcli.protocol.errors import DecodeError, MessageError
 from kcli.protocol.framing import encode_request, read_response_header
-from kcli.server.envelope import close_envelope, open_envelope
+from kcli.server.envelope import close_envelope, decode_principal, encode_principal, open_envelope, pack_host, unpack_host
 from kcli.server.events import Connection
-from kcli.server.host_address import pack_host, unpack_host
-from kcli.server.principal import decode_principal, encode_principal
 
 CARRIER = Connection(1, "CONTROLLER", "10.0.0.1", principal="User:broker", is_internal=True)
 

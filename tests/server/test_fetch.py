@@ -29,7 +29,7 @@ def node(tmp_path: Path) -> WholeNode:
 
 
 def partition_of(node: WholeNode, topic: str = "t", index: int = 0) -> Partition:
-    found = node.broker.partition(topic, index)
+    found = node.broker.replica_manager.partition(topic, index)
     assert found is not None
     return found
 
@@ -118,7 +118,7 @@ def test_time_runs_out_with_what_there_is(node: WholeNode) -> None:
     assert waiting.answer is None
     node.advance(1)
     assert len(only(waiting).records) == len(ONE)
-    assert node.broker.fetch_purgatory.size == 0
+    assert node.broker.replica_manager.fetch_purgatory.size == 0
 
 
 def test_no_more_is_waited_for_than_may_be_sent(node: WholeNode) -> None:
@@ -187,7 +187,7 @@ def test_the_first_batch_comes_whole_and_the_others_only_where_they_fit(node: Wh
     assert sizes(partition_max_bytes=1) == [len(ONE), 0, 0]
     assert sizes(max_bytes=3 * len(ONE)) == [2 * len(ONE), len(ONE), 0]
     assert sizes(partition_max_bytes=len(ONE)) == [len(ONE)] * 3
-    node.broker.fetch_max_bytes = len(ONE)
+    node.broker.fetch.max_bytes = len(ONE)
     assert sizes() == [len(ONE), 0, 0]
 
 
@@ -209,7 +209,7 @@ def test_read_committed_sees_what_is_decided(node: WholeNode) -> None:
     abort = NewRecordBatch(0, 0, node.now_ms, node.now_ms, 1, marker, attributes, producer_id=9, producer_epoch=0).encode()
     log.append_as_leader(memoryview(bytearray(abort)), 0, node.now_ms, origin=AppendOrigin.COORDINATOR)
     log.update_high_watermark(log.log_end_offset)
-    node.broker.fetch_purgatory.check(("t", 0), node.now_ms)
+    node.broker.replica_manager.fetch_purgatory.check(("t", 0), node.now_ms)
     node.handle(DeadlineReached())
     answer = only(waiting)
     assert len(answer.records) == len(data) + len(ONE) + len(abort)
@@ -261,7 +261,7 @@ def test_a_topic_that_is_deleted_ends_the_wait(node: WholeNode) -> None:
     waiting = node.fetch({("gone", 1): 0, ("t", 0): 0}, max_wait_ms=5000)
     node.delete_topic("gone")
     assert partitions_of(waiting.result())["gone", 1].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
-    assert node.broker.fetch_purgatory.size == 0
+    assert node.broker.replica_manager.fetch_purgatory.size == 0
 
 
 def test_who_is_gone_is_not_answered_and_not_remembered(node: WholeNode) -> None:
@@ -271,14 +271,14 @@ def test_who_is_gone_is_not_answered_and_not_remembered(node: WholeNode) -> None
     node.produce("t", 0, ONE)
     node.advance(1000)
     assert waiting.answer is None
-    assert (node.broker.fetch_purgatory.size, node.broker._waiting_fetches) == (0, {})
+    assert (node.broker.replica_manager.fetch_purgatory.size, node.broker.fetch.waiting) == (0, {})
 
 
 def test_a_directory_that_fails_is_told_to_who_waits(tmp_path: Path) -> None:
     node = WholeNode(tmp_path / "a", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}", f"metadata.log.dir={tmp_path / 'm'}")
     node.create_topic("t", 2)
     waiting = node.fetch({("t", 0): 0, ("t", 1): 0}, max_wait_ms=500)
-    node.broker.storage_failed(partition_of(node), OSError(5, "Input/output error"))
+    node.broker.replica_manager.handle_log_dir_failure(partition_of(node), OSError(5, "Input/output error"))
     node.advance(1)
     codes = [part.error_code for part in partitions_of(waiting.result()).values()]
     assert codes == [error_codes.KAFKA_STORAGE_ERROR, 0]
@@ -325,7 +325,7 @@ def test_records_never_pass_through_python(node: WholeNode) -> None:
 
 def test_a_broker_that_has_left_serves_nobody(node: WholeNode) -> None:
     node.stop()
-    with pytest.raises(Closed, match="stops"):
+    with pytest.raises(Closed, match="the broker is stopping"):
         node.fetch({("t", 0): 0}).result()
-    with pytest.raises(Closed, match="stops"):
+    with pytest.raises(Closed, match="the broker is stopping"):
         node.produce("t", 0, ONE).result()

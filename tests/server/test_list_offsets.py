@@ -13,7 +13,7 @@ from kcli.log.log_segment import LogSegment
 from kcli.log.reading.log_reader import SegmentReader
 from kcli.protocol import apis, error_codes
 from kcli.protocol.apis import API_KEYS
-from kcli.server.apis import list_offsets
+from kcli.server.apis import offsets
 from tests.server.apis.asking import struct
 from tests.server.whole_node import START_MS, Pending, WholeNode, batch
 
@@ -96,7 +96,7 @@ def test_a_segment_may_go_while_it_is_searched(node: WholeNode) -> None:
     """What was deleted meanwhile is not found and is no fault of the disk: the search begins anew."""
     node.create_topic("u", 1)
     node.produce("t", 0, compressed(1_500_000))
-    log = node.broker.partition("t", 0).log  # type: ignore[union-attr]
+    log = node.broker.replica_manager.partition("t", 0).log  # type: ignore[union-attr]
     log.roll(node.now_ms)
     node.produce("t", 0, compressed(1_500_000, START_MS + 5))
     node.holds_flushes = True
@@ -114,7 +114,7 @@ def test_the_log_start_may_rise_above_what_was_found(node: WholeNode) -> None:
         node.produce("t", 0, compressed(1_500_000))
     node.holds_flushes = True
     pending = list_offsets_of(node, START_MS)
-    node.broker.partition("t", 0).log.maybe_increment_log_start_offset(1)  # type: ignore[union-attr]
+    node.broker.replica_manager.partition("t", 0).log.maybe_increment_log_start_offset(1)  # type: ignore[union-attr]
     node.release_computations()
     assert offsets_of(pending) == [(0, START_MS, 1)]
 
@@ -123,7 +123,7 @@ def test_a_topic_may_go_while_it_is_searched(node: WholeNode) -> None:
     node.produce("t", 0, compressed(1_500_000))
     node.holds_flushes = True
     pending = list_offsets_of(node, START_MS)
-    del node.broker.partitions["t", 0]
+    del node.broker.replica_manager.partitions["t", 0]
     node.release_computations()
     assert offsets_of(pending)[0][0] == error_codes.NOT_LEADER_OR_FOLLOWER
 
@@ -134,7 +134,7 @@ def test_a_fault_in_a_search_ends_the_request_only(node: WholeNode, monkeypatch:
     pending = list_offsets_of(node, START_MS)
     monkeypatch.setattr(SegmentReader, "batches", lambda *arguments, **options: 1 / 0)
     node.release_computations()
-    with pytest.raises(Exception, match="met a fault"):
+    with pytest.raises(Exception, match="caused a fault"):
         pending.result()
     assert any("a fault of kcli" in line for line in node.lines)
 
@@ -143,9 +143,9 @@ def test_a_disk_that_fails_takes_the_directory_offline(node: WholeNode, monkeypa
     node.produce("t", 0, compressed(1_500_000))
     node.holds_flushes = True
     pending = list_offsets_of(node, START_MS)
-    monkeypatch.setattr(list_offsets.SegmentScan, "run", lambda *arguments: (_ for _ in ()).throw(OSError(5, "broken")))
+    monkeypatch.setattr(offsets.SegmentScan, "run", lambda *arguments: (_ for _ in ()).throw(OSError(5, "broken")))
     failed: list[OSError] = []
-    monkeypatch.setattr(node.broker, "storage_failed", lambda partition, error: failed.append(error))
+    monkeypatch.setattr(node.broker.replica_manager, "handle_log_dir_failure", lambda partition, error: failed.append(error))
     node.release_computations()
     assert offsets_of(pending)[0][0] == error_codes.KAFKA_STORAGE_ERROR
     assert [error.strerror for error in failed] == ["broken"]

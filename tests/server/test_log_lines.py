@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcli.server.controller.controller_server import ControllerServer
-from kcli.server.log_lines import FailureLine, Line, WarningLine, fields_of, level_of
+from kcli.server.log_lines import FailureLine, Line, WarningLine, fault_line, fields_of, level_of
 from kcli.server.shell.log_writer import LogWriter
 from tests.conftest import ROOT
 from tests.server.whole_node import WholeNode
@@ -26,13 +26,13 @@ def test_a_line_is_written_at_its_level(line: str, level: str) -> None:
 
 
 def test_what_happens_to_a_node_has_its_level(tmp_path: Path) -> None:
-    """A start is told as INFO, a log directory that fails as WARN, a fault of the program as ERROR."""
+    """A start is logged as INFO, a log directory that fails as WARN, a fault of the program as ERROR."""
     node = WholeNode(tmp_path / "data", f"log.dirs={tmp_path / 'data'},{tmp_path / 'other'}")
     assert {level_of(line) for line in node.lines} == {"INFO"}
     node.broker.log_manager.take_offline(str(tmp_path / "other"), OSError(errno.EIO, "Input/output error"))
     assert "offline" in node.lines[-1] and level_of(node.lines[-1]) == "WARN"
     assert fields_of(node.lines[-1]) == {"path": str(tmp_path / "other"), "error": "Input/output error"}
-    node.broker.fault("a test", ValueError("x"))
+    node.broker.report(fault_line("a test", ValueError("x")))
     assert level_of(node.lines[-1]) == "ERROR"
     assert fields_of(node.lines[-1]) == {"error": "ValueError('x')", "what": "a test"}
 

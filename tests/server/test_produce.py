@@ -42,7 +42,7 @@ def test_records_are_appended_and_told(node: WholeNode, version: int, acks: int)
     assert (first.error_code, first.base_offset, second.base_offset) == (0, 0, 2)
     assert first.log_append_time_ms == -1
     assert second.log_start_offset == (0 if version >= 5 else -1)
-    partition = node.broker.partition("t", 0)
+    partition = node.broker.replica_manager.partition("t", 0)
     assert partition is not None and partition.log is not None
     assert partition.log.high_watermark == partition.log.log_end_offset == 3
 
@@ -153,7 +153,7 @@ def test_a_disk_that_cannot_flush_is_told_and_ends_its_directory(tmp_path: Path)
     node.create_topic("flushed", 2, flush_messages="1")
     homes = {}
     for index in (0, 1):
-        partition = node.broker.partition("flushed", index)
+        partition = node.broker.replica_manager.partition("flushed", index)
         assert partition is not None and partition.log is not None
         homes[index] = Path(partition.log.directory).parent.name
     assert set(homes.values()) == {"a", "b"}
@@ -175,7 +175,7 @@ def test_a_fetch_learns_what_was_produced(node: WholeNode) -> None:
 
 
 def test_who_is_not_the_leader_says_so(node: WholeNode) -> None:
-    partition = node.broker.partition("t", 0)
+    partition = node.broker.replica_manager.partition("t", 0)
     assert partition is not None
     partition.is_leader = False
     assert only(node.produce("t", 0, batch(b"a"))).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
@@ -183,7 +183,7 @@ def test_who_is_not_the_leader_says_so(node: WholeNode) -> None:
 
 def test_too_few_in_sync_replicas_refuse_acks_all_only(node: WholeNode) -> None:
     node.create_topic("careful", 1, min_insync_replicas="2")
-    partition = node.broker.partition("careful", 0)
+    partition = node.broker.replica_manager.partition("careful", 0)
     assert partition is not None
     partition.replicas = [1, 2]
     assert only(node.produce("careful", 0, batch(b"a"))).error_code == error_codes.NOT_ENOUGH_REPLICAS
@@ -209,7 +209,7 @@ def test_kafkas_own_topics_take_nothing_from_clients(node: WholeNode) -> None:
 
 def test_replicas_that_do_not_come_time_out(node: WholeNode) -> None:
     """With a second replica in sync, as clusters will have it, the answer waits for the high watermark."""
-    partition = node.broker.partition("t", 0)
+    partition = node.broker.replica_manager.partition("t", 0)
     assert partition is not None and partition.log is not None
     partition.isr = [1, 2]
     late, done = node.produce("t", 0, batch(b"a"), timeout_ms=100), node.produce("t", 0, batch(b"b"), timeout_ms=300)
@@ -218,10 +218,10 @@ def test_replicas_that_do_not_come_time_out(node: WholeNode) -> None:
     node.advance(1)
     assert only(late).error_code == error_codes.REQUEST_TIMED_OUT
     partition.log.update_high_watermark(2)
-    node.broker.produce_purgatory.check(partition.key, node.now_ms)
+    node.broker.replica_manager.produce_purgatory.check(partition.key, node.now_ms)
     node.handle(DeadlineReached())
     assert only(done).error_code == 0
-    assert node.broker.produce_purgatory.size == 0
+    assert node.broker.replica_manager.produce_purgatory.size == 0
 
 
 # ------------------------------------------------------------------------------------------- batches whose check takes long
@@ -284,7 +284,7 @@ def test_batches_that_wait_for_a_check_count_as_memory_of_requests(node: WholeNo
 def test_a_partition_may_go_while_its_batch_is_checked(node: WholeNode) -> None:
     node.holds_flushes = True
     pending = node.produce("t", 1, inflating(5_000_000))
-    partition = node.broker.partition("t", 1)
+    partition = node.broker.replica_manager.partition("t", 1)
     assert partition is not None
     partition.is_leader = False
     node.release_computations()
@@ -297,7 +297,7 @@ def test_a_check_that_ends_when_the_node_leaves_appends_nothing(tmp_path: Path) 
     node.create_topic("t", 2)
     node.holds_flushes = True
     node.produce("t", 1, inflating(5_000_000))
-    log = node.broker.partition("t", 1).log  # type: ignore[union-attr]
+    log = node.broker.replica_manager.partition("t", 1).log  # type: ignore[union-attr]
     node.holds_flushes = False
     node.stop()
     node.release_computations()
@@ -309,7 +309,7 @@ def test_a_fault_in_a_check_is_told_and_ends_the_connection(node: WholeNode, mon
         raise RuntimeError("a fault")
 
     monkeypatch.setattr(produce, "check_carefully", check)
-    with pytest.raises(Closed, match="met a fault"):
+    with pytest.raises(Closed, match="caused a fault"):
         node.produce_all({("t", index): inflating(5_000_000) for index in (0, 1)}).result()
     assert node.held_bytes == 0
     assert any("a fault of kcli in serving Produce" in line for line in node.lines)
@@ -335,7 +335,7 @@ def test_transactional_batches_are_refused_while_transactions_are_not_served(nod
     assert {index: answer.error_code for index, answer in answers.items()} == {0: error_codes.UNSUPPORTED_VERSION, 1: 0}
     if version >= 8:
         assert "does not serve transactions yet" in answers[0].error_message
-    partition = node.broker.partition("t", 0)
+    partition = node.broker.replica_manager.partition("t", 0)
     assert partition is not None and partition.log is not None
     assert partition.log.log_end_offset == partition.log.last_stable_offset == 0
     with pytest.raises(Closed, match="UNSUPPORTED_VERSION"):

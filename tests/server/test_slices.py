@@ -193,13 +193,13 @@ def test_a_decision_in_slices_is_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     ]
     more = struct(apis.CREATE_PARTITIONS, "CreatePartitionsTopic", name="x", count=12, assignments=None)
     assert ask(node, apis.CREATE_PARTITIONS, 3, topics=[more], timeout_ms=5_000).results[0].error_code == 0
-    node.until(lambda: node.broker.partition("x", 11) is not None)
+    node.until(lambda: node.broker.replica_manager.partition("x", 11) is not None)
     node.produce("x", 11, batch(b"kept"))
     again = WholeNode(tmp_path / "data")
-    keys = sorted(again.broker.partitions)
+    keys = sorted(again.broker.replica_manager.partitions)
     assert keys == [("x", index) for index in range(12)] + [("y", index) for index in range(9)]
-    again.until(lambda: all(partition.is_leader for partition in again.broker.partitions.values()))
-    assert {partition.leader_epoch for partition in again.broker.partitions.values()} == {2}
+    again.until(lambda: all(partition.is_leader for partition in again.broker.replica_manager.partitions.values()))
+    assert {partition.leader_epoch for partition in again.broker.replica_manager.partitions.values()} == {2}
     assert len(partitions_of(again.fetch({("x", 11): 0}).result())["x", 11].records) > 0
 
 
@@ -265,7 +265,7 @@ def test_a_produce_in_slices_appends_every_batch_once(
         }
         assert codes == dict.fromkeys(batches, 0) | {("?", 0): error_codes.UNKNOWN_TOPIC_OR_PARTITION}
     node.advance(100)
-    assert node.broker.held_produce_bytes == node.held_bytes == 0
+    assert node.broker.produce.held_bytes == node.held_bytes == 0
     monkeypatch.undo()
     for index in range(PARTITIONS):
         kept = bytes(partitions_of(node.fetch({("t", index): (index + 1) % 2}).result())["t", index].records)
@@ -277,10 +277,10 @@ def test_a_fault_in_a_later_slice_of_a_produce_leaves_nothing_held(
 ) -> None:
     finely()
     pending = node.send(apis.PRODUCE, 12, produce_request({("t", index): batch(b"x") for index in range(3)}, 1))
-    monkeypatch.setattr(node.broker, "partition", lambda *args: 1 // 0)
+    monkeypatch.setattr(node.broker.replica_manager, "partition", lambda *args: 1 // 0)
     node.advance(100)
     assert isinstance(pending.answer, Closed)
-    assert node.broker.held_produce_bytes == node.held_bytes == 0
+    assert node.broker.produce.held_bytes == node.held_bytes == 0
 
 
 # ---------------------------------------------------------------------------------- what happens to others between slices
@@ -304,7 +304,7 @@ def test_a_fetch_is_forgotten_whose_client_goes_while_it_is_read(node: WholeNode
     node.fetch({("u", 0): 0, ("u", 1): 0}, max_wait_ms=60_000, connection=connection)
     node.close(connection)
     node.advance(1_000)
-    assert node.broker.fetch_purgatory.size == 0
+    assert node.broker.replica_manager.fetch_purgatory.size == 0
 
 
 def test_a_fetch_in_slices_learns_that_its_leader_is_another(node: WholeNode, finely: Callable[[], None]) -> None:
@@ -312,7 +312,7 @@ def test_a_fetch_in_slices_learns_that_its_leader_is_another(node: WholeNode, fi
     waiting = node.fetch({("u", 0): 0, ("u", 1): 0}, max_wait_ms=5_000)
     for _ in range(2):
         slice_(node)
-    partition = node.broker.partition("u", 0)
+    partition = node.broker.replica_manager.partition("u", 0)
     assert partition is not None and waiting.answer is None
     partition.is_leader = False
     node.advance(100)
@@ -385,7 +385,7 @@ def test_a_produce_by_id_appends_to_no_topic_that_is_made_anew_between_slices(
     codes = [answer.error_code for answer in topic.partition_responses]
     assert codes == [0] * (after + 1) + [error_codes.UNKNOWN_TOPIC_ID] * (PARTITIONS - after - 1)
     for index in range(PARTITIONS):
-        partition = node.broker.partition("t", index)
+        partition = node.broker.replica_manager.partition("t", index)
         assert partition is not None and partition.log is not None and partition.log.log_end_offset == 1
 
 
@@ -393,7 +393,7 @@ def test_a_node_that_leaves_appends_nothing_to_logs_that_it_closes(tmp_path: Pat
     """What is not appended when the closing begins is not appended: it would lie behind the marks of a stop in order."""
     node = WholeNode(tmp_path / "leaving", "controlled.shutdown.enable=false")
     node.create_topic("t", PARTITIONS)
-    logs = [node.broker.partition("t", index).log for index in range(PARTITIONS)]  # type: ignore[union-attr]
+    logs = [node.broker.replica_manager.partition("t", index).log for index in range(PARTITIONS)]  # type: ignore[union-attr]
     finely()
     pending = node.produce_all({("t", index): batch(b"x") for index in reversed(range(PARTITIONS))})
     node.stop()

@@ -58,7 +58,7 @@ def test_retention_follows_the_wall_clock(tmp_path: Path) -> None:
     node = WholeNode(tmp_path / "data", *settings)
     node.create_topic("t", 1)
     node.produce("t", 0, batch(b"a", timestamp=node.now_ms))
-    log = node.broker.partition("t", 0).log  # type: ignore[union-attr]
+    log = node.broker.replica_manager.partition("t", 0).log  # type: ignore[union-attr]
     node.wall.off_ms = -HOUR_MS
     node.advance(HOUR_MS)
     assert log.log_start_offset == 0
@@ -74,7 +74,7 @@ def test_flush_ms_is_counted_by_the_nodes_time(tmp_path: Path, step_ms: int) -> 
     node.wall.off_ms = step_ms
     node.create_topic("t", 1, flush_ms="5000")
     node.produce("t", 0, batch(b"a", timestamp=node.now_ms + step_ms))
-    log = node.broker.partition("t", 0).log  # type: ignore[union-attr]
+    log = node.broker.replica_manager.partition("t", 0).log  # type: ignore[union-attr]
     node.advance(4000)
     assert log.recovery_point == 0
     node.advance(1500)

@@ -240,7 +240,7 @@ class WholeNode:
         self.until(lambda: pending.answer is not None)
         (answer,) = pending.result().topics
         assert answer.error_code == 0, answer.error_message
-        self.until(lambda: self.broker.partition(name, partitions - 1) is not None)
+        self.until(lambda: self.broker.replica_manager.partition(name, partitions - 1) is not None)
         return self.broker.image.topic_ids[name]
 
     def delete_topic(self, name: str) -> None:

@@ -1,73 +1,80 @@
-"""What a handler of a request gets: the request's surroundings, and the broker as handlers may see it.
+"""What the handler of a request is given: the request's context, and the parts of the broker.
 
-A handler is a function `(context, request) -> response`, both messages of the API in the request's version. It returns None
-where the answer comes later: then whoever has the context calls `context.respond(response)` once.
+A handler is a function `(context, request) -> response`; both messages are of the API in the request's version. It returns None
+if the answer comes later: then `context.respond(response)` or `context.failed(error)` is called once.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kcli.protocol.apis import Api
 from kcli.protocol.message import Message
 from kcli.server.authorizer import CLUSTER_NAME, Authorizer
 from kcli.server.events import Connection
-from kcli.state.metadata_image import MetadataImage
+
+if TYPE_CHECKING:
+    from kcli.log.disk.port import LogDisk
+    from kcli.server.apis.slices import SliceScheduler
+    from kcli.server.broker.producer_ids import ProducerIdManager
+    from kcli.server.broker.topic_creation import AutoTopicCreationManager
+    from kcli.server.config.dynamic_config import DynamicConfig
+    from kcli.server.metadata_cache import MetadataCache
+    from kcli.server.metrics.broker_metrics import BrokerMetrics
+    from kcli.server.metrics.client_metrics import ClientMetricsManager
+    from kcli.server.outstanding import Computations
+    from kcli.server.replication.replica_manager import ReplicaManager
 
 
-class BrokerPort(Protocol):
-    """The broker as handlers see it; kcli.server.broker.broker has it whole."""
+class BrokerParts(NamedTuple):
+    """The parts of a broker that its handlers use."""
 
     node_id: int
     cluster_id: str
-    image: MetadataImage
-    config: Any  # kcli.server.config.dynamic_config's DynamicConfig
-    disk: Any  # kcli.log.disk.port's LogDisk
-    computations: Any  # kcli.server.outstanding's Computations
-    log_manager: Any  # kcli.log.log_manager's LogManager
+    config: DynamicConfig
+    metadata: MetadataCache
+    replica_manager: ReplicaManager
     authorizer: Authorizer
-    metrics: Any
-    metadata_offset: int
-    router: Any  # kcli.server.broker.request_router's RequestRouter
-    producer_ids: Any  # kcli.server.broker.producer_ids' ProducerIds
-    rng: Any  # kcli.server.rng's Random
-    timer: Any  # kcli.server.timing_wheel's Timer
-    turns: Any  # kcli.server.apis.slices' Turns
-    client_metrics: Any  # kcli.server.metrics.client_metrics' ClientMetrics, or None before a client asks
+    metrics: BrokerMetrics
+    client_metrics: ClientMetricsManager
+    producer_ids: ProducerIdManager
+    topic_creation: AutoTopicCreationManager
+    computations: Computations
+    slices: SliceScheduler
+    disk: LogDisk
 
-    def auto_create_topics(self, names: list[str]) -> None:
-        """Ask the controller for topics that clients name."""
-        ...
 
-    def storage_failed(self, partition: Any, error: OSError) -> None:
-        """The disk refused a partition's bytes: its log directory goes offline."""
-        ...
-
-    def partition(self, topic: str, index: int) -> Any:
-        """The partition that this broker hosts (kcli.server.replication.partition), or None."""
-        ...
-
-    def missing_partition_code(self, topic: str, index: int) -> int:
-        """What a client is told of a partition that this broker does not host."""
-        ...
+class Responder(Protocol):
+    """What ends a request: kcli.server.broker.request_router."""
 
     def respond(self, context: RequestContext, response: Message) -> None:
         """Answer a request, once."""
         ...
 
-    def fault(self, what: str, error: Exception) -> None:
-        """Say in the log that this program has a fault."""
+    def failed(self, context: RequestContext, error: Exception) -> None:
+        """Log a fault of this program, and answer the request with UNKNOWN_SERVER_ERROR or close its connection."""
         ...
 
 
 class RequestContext:
-    """One request under way; `now_ms` is when it came. `wants_answer` is False for a produce with acks=0."""
+    """One request; `now_ms` is when it came. `wants_answer` is False for a produce with acks=0."""
 
-    __slots__ = ("api", "broker", "client_id", "connection", "correlation_id", "now_ms", "version", "wants_answer")
+    __slots__ = (
+        "_responder",
+        "api",
+        "broker",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "now_ms",
+        "version",
+        "wants_answer",
+    )
 
     def __init__(
         self,
-        broker: BrokerPort,
+        broker: BrokerParts,
+        responder: Responder,
         connection: Connection,
         api: Api,
         version: int,
@@ -76,6 +83,7 @@ class RequestContext:
         now_ms: int,
     ) -> None:
         self.broker = broker
+        self._responder = responder
         self.connection = connection
         self.api = api
         self.version = version
@@ -85,17 +93,21 @@ class RequestContext:
         self.wants_answer = True
 
     def new(self, struct: str, /, **fields: Any) -> Message:
-        """A struct of the API's response, by Kafka's name, or the response itself (its name ends in Response)."""
+        """Make a struct of the API's response by Kafka's name, or the response itself (its name ends in Response)."""
         return self.api.response.classes[struct](**fields)
 
     def is_allowed(self, operation: str, resource_type: str, resource_name: str = CLUSTER_NAME) -> bool:
-        """True where the client may do that."""
+        """Return whether the client may do `operation` on that resource."""
         return self.broker.authorizer.is_allowed(self.connection, operation, resource_type, resource_name)
 
-    def is_allowed_somewhere(self, operation: str, resource_type: str) -> bool:
-        """True where the client may do that on some resource of the type."""
-        return self.broker.authorizer.is_allowed_somewhere(self.connection, operation, resource_type)
+    def is_allowed_by_type(self, operation: str, resource_type: str) -> bool:
+        """Return whether the client may do `operation` on at least one resource of the type."""
+        return self.broker.authorizer.is_allowed_by_type(self.connection, operation, resource_type)
 
     def respond(self, response: Message) -> None:
-        """Answer the request, now that it can be."""
-        self.broker.respond(self, response)
+        """Answer the request, once."""
+        self._responder.respond(self, response)
+
+    def failed(self, error: Exception) -> None:
+        """End the request after an exception that is a fault of this program."""
+        self._responder.failed(self, error)

@@ -1,77 +1,92 @@
-"""Fetch: bytes of the logs that this broker leads, as they lie on the disk, up to the offset that the reader may see.
+"""Fetch: bytes of the logs that this broker leads, as they are on the disk, up to the offset that the reader may see.
 
-    isolation          sees records up to        and is told of
+    isolation          returns records up to     and
     -----------------  ------------------------  ---------------------------------------------------------------------
     read uncommitted   the high watermark
-    read committed     the last stable offset    the aborted transactions that touch the offsets of its records, to leave
-                                                 theirs out (Kafka: LocalLog.addAbortedTransactions)
+    read committed     the last stable offset    the aborted transactions that overlap the offsets of its records, so that
+                                                 the reader can skip theirs (Kafka: LocalLog.addAbortedTransactions)
 
 answered              when
 --------------------  ---------------------------------------------------------------------------------------------------
-at once               min_bytes are there (or fetch.max.bytes, where that is less); a log refuses; a log parts from the
-                      reader's; there is no partition that could grow; max_wait_ms is 0
-later                 one of the partitions has grown and now it is enough, or is gone or led by another; or time is up
-not                   the connection ends first
+at once               min_bytes are there (or fetch.max.bytes, if that is less); a log refuses; a log diverges from the
+                      reader's; no partition can grow; max_wait_ms is 0
+later                 one of the partitions has grown and now it is enough, or is deleted or led by another; or max_wait_ms is
+                      over
+never                 the connection ends first
 
-A partition that nobody knows, or that the reader may not see, does not end the wait for the others, as in Kafka: else a reader
-that still asks for a deleted topic would ask without a pause. The first partition that has anything gives at least one batch,
-however small the limits are, so that a reader always gets on. While a fetch waits, an append costs it a look at the one
-partition that has grown; what it is answered with is read when it is answered, for files may be closed meanwhile. A fetch of
-many partitions is read in slices, and what has records is read once more when it is answered.
-Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.broker.fetch_session.
+A partition that is unknown, or that the reader may not see, does not end the wait for the others, as in Kafka: otherwise a
+reader that still asks for a deleted topic would ask without a pause. The first partition with records returns at least one
+batch, however small the limits are, so that a reader always makes progress. While a fetch waits, an append checks only the
+partition that has grown; the records are read when the fetch is answered, because files may be closed in between. A fetch of
+many partitions is read in slices, and what has records is read a second time when it is answered.
+Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.apis.fetch_session.
 
-Versions 4 to 12 name topics, 13 and later have their ids. From 12 on a reader that tells the epoch of what it read last is
-told where its log parts from this one. From 16 on the answer to a wrong leader names the right one.
+Versions 4 to 12 name topics, 13 and later have their ids. From 12 on a reader that states the epoch of its last record is
+answered with the offset at which its log diverges. From 16 on the answer to a wrong leader names the right one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any
 
 from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import Pace, in_slices
-from kcli.server.broker.fetch_session import FetchPlan, FetchTarget, SessionError, rotate
-from kcli.server.broker.purgatory import DelayedOperation
-from kcli.server.events import FileRegion
+from kcli.server.apis.context import BrokerParts, RequestContext
+from kcli.server.apis.fetch_session import FetchPlan, FetchSessionCache, FetchTarget, SessionError, TopicKey, rotate
+from kcli.server.apis.slices import SliceBudget, in_slices
+from kcli.server.config.server_config import ServerConfig
+from kcli.server.events import Connection, FileRegion
 from kcli.server.replication.partition import Partition, PartitionError
+from kcli.server.replication.purgatory import DelayedOperation
+from kcli.server.rng import Random
 
 TOPIC_IDS_VERSION = 13
-# From this version on the answer to who asks a wrong leader, or by an old epoch, names the right one (KIP-951).
+# From this version on the answer to a wrong leader or an old epoch names the right leader (KIP-951).
 NAMES_LEADER_VERSION = 16
 READ_COMMITTED = 1
 _WRONG_LEADER = (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH)
-# What is told of a partition that no log of this broker answers for.
+# The errors of a partition that has no log on this broker.
 _NO_LOG = (
     error_codes.UNKNOWN_TOPIC_ID,
     error_codes.UNKNOWN_TOPIC_OR_PARTITION,
     error_codes.TOPIC_AUTHORIZATION_FAILED,
 )
 _NO_RECORDS = b""
-# Of so many partitions a fetch is read in slices. Each costs so much, where its files are not open.
+# A fetch of more partitions is read in slices; each partition costs _READ_US if its files are not open.
 MANY_PARTITIONS = 150
 _READ_US = 100
+# A fetch is answered from at most this many partitions, each by system calls of its own. The others come next: a session
+# rotates its partitions, and other clients change the order in which they ask.
+MAX_FILES_PER_FETCH = 200
+MAX_BYTES_KEY = "fetch.max.bytes"
+MAX_SESSIONS_KEY = "max.incremental.fetch.session.cache.slots"
 
 
 class DelayedFetch(DelayedOperation):
-    """A fetch that waits for bytes; `sizes` is what each of its partitions had when it was looked at last."""
+    """A fetch that waits for bytes; `sizes` are the bytes that each of its partitions had at the last check."""
 
-    __slots__ = ("_fetch", "_size_bytes", "_sizes", "_targets", "context")
+    __slots__ = ("_context", "_fetch", "_handler", "_size_bytes", "_sizes", "_targets")
 
-    def __init__(self, fetch: _Fetch, context: RequestContext, targets: dict[Hashable, FetchTarget], sizes: list[int]) -> None:
+    def __init__(
+        self,
+        handler: FetchHandler,
+        fetch: _Fetch,
+        context: RequestContext,
+        targets: dict[Hashable, FetchTarget],
+        sizes: list[int],
+    ) -> None:
         super().__init__()
-        self.context = context
+        self._handler = handler
+        self._context = context
         self._fetch = fetch
         self._targets = targets
         self._sizes = dict(zip(targets, sizes))
         self._size_bytes = sum(sizes)
 
     def key_changed(self, key: Hashable, now_ms: int) -> bool:
-        """Look at one partition -> True when there is now enough, or an error."""
+        """Check one partition; return whether there are enough bytes now, or an error."""
         size = self._fetch.available_bytes(self._targets[key])
         if size is None:
             return True
@@ -81,46 +96,69 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self, now_ms: int) -> None:
         """Answer with what there is."""
-        in_slices(self.context, self._fetch.read(), self._fetch.respond, now_ms)
+        self._handler.waiting.pop(self._context.connection, None)
+        in_slices(self._context, self._fetch.read(), self._fetch.respond, now_ms)
+
+    def failed(self, error: Exception) -> None:
+        """End the request after an exception."""
+        self._handler.waiting.pop(self._context.connection, None)
+        self._context.failed(error)
 
 
 class FetchHandler:
-    """Serves Fetch for one broker; `broker` is kcli.server.broker.broker's Broker."""
+    """Serves Fetch for one broker. `waiting` has the fetches in the purgatory by connection."""
 
-    def __init__(self, broker: Any) -> None:
-        self._broker = broker
+    def __init__(self, broker: BrokerParts, rng: Random) -> None:
+        self.broker = broker
+        self.sessions = FetchSessionCache(broker.config.get_int(MAX_SESSIONS_KEY), rng)
+        self.max_bytes = broker.config.get_int(MAX_BYTES_KEY)
+        self.max_files = max(1, min(MAX_FILES_PER_FETCH, broker.replica_manager.log_manager.files.max_open // 2))
+        self.waiting: dict[Connection, DelayedFetch] = {}
+        broker.config.watch((MAX_BYTES_KEY, MAX_SESSIONS_KEY), self._reconfigure)
+
+    def _reconfigure(self, config: ServerConfig) -> None:
+        self.max_bytes = config.get_int(MAX_BYTES_KEY)
+        self.sessions.max_sessions = config.get_int(MAX_SESSIONS_KEY)
 
     def handle(self, context: RequestContext, request: Message) -> Message | None:
-        """Read what a FetchRequest asks for."""
-        broker = self._broker
+        """Answer a FetchRequest, now or later."""
         try:
-            plan = broker.fetch_sessions.plan(request, context.version, context.now_ms)
+            plan = self.sessions.plan(request, context.version, context.now_ms)
         except SessionError as error:
             return context.new("FetchResponse", error_code=error.code, session_id=0, responses=[])
-        fetch = _Fetch(broker, context, request, plan)
+        fetch = _Fetch(self, context, request, plan)
 
         def decide(now_ms: int) -> None:
             if fetch.is_enough or request.max_wait_ms <= 0:
                 fetch.respond(now_ms)
                 return
+            if context.connection.is_closed:  # while the fetch was read in slices
+                return
             targets, sizes = fetch.watched()
-            delayed = DelayedFetch(fetch, context, targets, sizes)
-            broker.watch_fetch(context.connection, delayed, targets, context.now_ms + request.max_wait_ms)
+            purgatory = self.broker.replica_manager.fetch_purgatory
+            delayed = self.waiting[context.connection] = DelayedFetch(self, fetch, context, targets, sizes)
+            purgatory.watch(delayed, targets, context.now_ms + request.max_wait_ms)
             if fetch.is_sliced:
-                # What grew between the slices has not been looked at since.
+                # What was appended between the slices has not been checked yet.
                 for key in fetch.grown(targets):
-                    broker.fetch_purgatory.check(key, now_ms)
+                    purgatory.check(key, now_ms)
 
         in_slices(context, fetch.read(), decide, context.now_ms)
         return None
 
+    def connection_closed(self, connection: Connection) -> None:
+        """Drop the fetch that waits for a connection that is gone."""
+        fetch = self.waiting.pop(connection, None)
+        if fetch is not None:
+            self.broker.replica_manager.fetch_purgatory.drop(fetch)
+
 
 class _Fetch:
-    """One fetch under way."""
+    """One fetch that is being handled."""
 
     __slots__ = (
-        "_broker",
         "_context",
+        "_handler",
         "_is_committed",
         "_make",
         "_max_bytes",
@@ -128,34 +166,36 @@ class _Fetch:
         "_names",
         "_plan",
         "_refused",
+        "_replica_manager",
         "_uses_ids",
         "answers",
         "is_enough",
         "min_bytes",
     )
 
-    def __init__(self, broker: Any, context: RequestContext, request: Message, plan: FetchPlan) -> None:
-        self._broker = broker
+    def __init__(self, handler: FetchHandler, context: RequestContext, request: Message, plan: FetchPlan) -> None:
+        self._handler = handler
+        self._replica_manager = handler.broker.replica_manager
         self._context = context
         self._plan = plan
         self._uses_ids = context.version >= TOPIC_IDS_VERSION
         self._is_committed = request.isolation_level == READ_COMMITTED
-        self._max_bytes = min(request.max_bytes, broker.fetch_max_bytes)
-        self._max_files = broker.max_files_per_fetch
+        self._max_bytes = min(request.max_bytes, handler.max_bytes)
+        self._max_files = handler.max_files
         self.min_bytes = min(request.min_bytes, self._max_bytes)
         self._make = context.api.response.classes["PartitionData"]
-        self._refused: set[object] = set()
+        self._refused: set[TopicKey] = set()
         self._names = self._find_names()
         self.answers: list[Message] = []
         self.is_enough = False
 
     @property
     def is_sliced(self) -> bool:
-        """True where there are so many partitions that others get their turns in between."""
+        """Whether there are more than MANY_PARTITIONS, which are read in slices."""
         return len(self._plan.targets) > MANY_PARTITIONS
 
     def watched(self) -> tuple[dict[Hashable, FetchTarget], list[int]]:
-        """The partitions whose growth may complete the fetch, by key, and the bytes that each has now."""
+        """Return the partitions whose growth may complete the fetch, by key, and the bytes that each has now."""
         targets: dict[Hashable, FetchTarget] = {}
         sizes = []
         for target, answer in zip(self._plan.targets, self.answers):
@@ -165,41 +205,44 @@ class _Fetch:
         return targets, sizes
 
     def grown(self, targets: dict[Hashable, FetchTarget]) -> list[Hashable]:
-        """The watched partitions that are not any more as they were read."""
+        """Return the watched partitions that have changed since they were read."""
         known = {id(target): answer for target, answer in zip(self._plan.targets, self.answers)}
         grown = []
         for key, target in targets.items():
-            partition, answer = self._broker.partitions.get(key), known[id(target)]
-            log = partition.log if partition is not None and partition.is_leader else None
+            name, answer = self._names[target.topic], known[id(target)]
+            partition = None if name is None else self._replica_manager.partition(name, target.partition.partition)
+            if partition is None or not partition.is_leader or partition.log is None or self._is_another(partition, target):
+                grown.append(key)
+                continue
             seen = (answer.high_watermark, answer.last_stable_offset)
-            if log is None or self._is_another(partition, target) or (log.high_watermark, log.last_stable_offset) != seen:
+            if (partition.log.high_watermark, partition.log.last_stable_offset) != seen:
                 grown.append(key)
         return grown
 
-    def _find_names(self) -> dict[object, str | None]:
-        """The names of the topics, None for an unknown id; and which of them the client may not read."""
-        names: dict[object, str | None] = {}
+    def _find_names(self) -> dict[TopicKey, str | None]:
+        """Return the names of the topics, None for an unknown id; note those that the client may not read."""
+        topic_name = self._handler.broker.metadata.topic_name
+        names: dict[TopicKey, str | None] = {}
         for target in self._plan.targets:
             topic = target.topic
             if topic not in names:
-                name: str | None = self._broker.topic_name(topic) if self._uses_ids else topic  # type: ignore[assignment]
-                names[topic] = name
+                name = names[topic] = topic if isinstance(topic, str) else topic_name(topic)
                 if name is not None and not self._context.is_allowed("READ", "TOPIC", name):
                     self._refused.add(topic)
         return names
 
     def read(self) -> Iterator[None]:
-        """Read all targets: a PartitionData each into `answers`, and whether that `is_enough` to answer with."""
+        """Read all targets: make a PartitionData of each in `answers`, and decide whether that `is_enough` for an answer."""
         left_bytes, left_files = self._max_bytes, self._max_files
         read_bytes = 0
         is_decided, may_grow = False, False
         answers: list[Message] = []
-        pace = None
+        budget = None
         if self.is_sliced:
-            pace = Pace()
-            yield  # to make the plan was a slice of its own
+            budget = SliceBudget()
+            yield  # making the plan was a slice of its own
         for target in self._plan.targets:
-            if pace is not None and pace.is_due(_READ_US):
+            if budget is not None and budget.is_spent(_READ_US):
                 yield
             max_bytes = target.partition.partition_max_bytes
             if max_bytes > left_bytes:
@@ -220,7 +263,7 @@ class _Fetch:
         self.is_enough = is_decided or not may_grow or read_bytes >= self.min_bytes
 
     def available_bytes(self, target: FetchTarget) -> int | None:
-        """What a target has to read now; None where the reader must be told something else of it."""
+        """Return how many bytes of a target can be read now; None if the answer for it is an error or a diverging epoch."""
         answer = self._read_one(target, min(target.partition.partition_max_bytes, self._max_bytes), True)
         return None if answer.error_code or answer.diverging_epoch.epoch >= 0 else len(answer.records)
 
@@ -231,9 +274,9 @@ class _Fetch:
             return self._failed(wanted, error_codes.UNKNOWN_TOPIC_ID)
         if target.topic in self._refused:
             return self._failed(wanted, error_codes.TOPIC_AUTHORIZATION_FAILED)
-        partition = self._broker.partitions.get((name, wanted.partition))
+        partition = self._replica_manager.partition(name, wanted.partition)
         if partition is None:
-            return self._failed(wanted, self._broker.missing_partition_code(name, wanted.partition))
+            return self._failed(wanted, self._replica_manager.missing_partition_code(name, wanted.partition))
         if self._is_another(partition, target):
             return self._failed(wanted, error_codes.INCONSISTENT_TOPIC_ID)
         try:
@@ -260,7 +303,7 @@ class _Fetch:
             )
             return answer
         except OSError as error:
-            self._broker.storage_failed(partition, error)
+            self._replica_manager.handle_log_dir_failure(partition, error)
             return self._failed(wanted, error_codes.KAFKA_STORAGE_ERROR)
         return self._make(
             partition_index=wanted.partition,
@@ -272,7 +315,7 @@ class _Fetch:
         )
 
     def _is_another(self, partition: Partition, target: FetchTarget) -> bool:
-        """True where the topic was deleted, and one of its name made, since the id was looked up."""
+        """Return whether the topic was deleted, and one of its name created, since the id was looked up."""
         return self._uses_ids and partition.topic_id != target.topic
 
     def _failed(self, wanted: Message, code: int) -> Message:
@@ -281,10 +324,10 @@ class _Fetch:
         )
 
     def _diverging(self, log: UnifiedLog, wanted: Message) -> Message | None:
-        """Where the reader's log parts from this one before its fetch offset; None where it does not."""
+        """Return the answer to a reader whose log diverges before its fetch offset; None if it does not diverge."""
         epoch, end_offset = log.leader_epochs.end_offset_for(wanted.last_fetched_epoch, log.log_end_offset)
         if epoch < 0 or end_offset < 0:
-            raise OffsetOutOfRangeError(f"no leader epoch {wanted.last_fetched_epoch} is known")
+            raise OffsetOutOfRangeError(f"leader epoch {wanted.last_fetched_epoch} is unknown")
         if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
             return None
         return self._make(
@@ -305,7 +348,7 @@ class _Fetch:
         return [make(producer_id=txn.producer_id, first_offset=txn.first_offset) for txn in aborted]
 
     def _read_again(self) -> None:
-        """Read what has records once more: between slices its files may have been closed, or deleted."""
+        """Read what has records a second time: between slices its files may have been closed or deleted."""
         is_first = True
         for at, target in enumerate(self._plan.targets):
             size = len(self.answers[at].records)
@@ -314,35 +357,35 @@ class _Fetch:
                 is_first = False
 
     def respond(self, now_ms: int) -> None:
-        """Answer with what was read; an incremental fetch leaves out what the client knows."""
+        """Answer with what was read; an incremental fetch omits the partitions without news."""
         if self.is_sliced:
             self._read_again()
         plan, context, answers = self._plan, self._context, self.answers
         session_id = 0
-        told = list(zip(plan.targets, answers))
+        answered = list(zip(plan.targets, answers))
         if plan.is_incremental and plan.session is not None:
             session_id = plan.session.session_id
             if plan.session.epoch != plan.epoch:
                 code = error_codes.INVALID_FETCH_SESSION_EPOCH
                 context.respond(context.new("FetchResponse", error_code=code, session_id=session_id, responses=[]))
                 return
-            told = [(target, answer) for target, answer in told if target.has_news(answer)]
-            for target, answer in told:
+            answered = [(target, answer) for target, answer in answered if target.has_news(answer)]
+            for target, answer in answered:
                 if len(answer.records):
                     rotate(plan.session, target)
         elif plan.begins_session:
-            for target, answer in told:
+            for target, answer in answered:
                 target.has_news(answer)
-            session_id = self._broker.fetch_sessions.begin(plan.targets, self._uses_ids, now_ms)
+            session_id = self._handler.sessions.begin(plan.targets, self._uses_ids, now_ms)
         self._count(answers)
-        context.respond(context.new("FetchResponse", session_id=session_id, responses=self._topics(told)))
+        context.respond(context.new("FetchResponse", session_id=session_id, responses=self._topics(answered)))
 
-    def _topics(self, told: list[tuple[FetchTarget, Message]]) -> list[Message]:
-        """The answers by topic; a topic stands once for each stretch of its partitions, as they come."""
+    def _topics(self, answered: list[tuple[FetchTarget, Message]]) -> list[Message]:
+        """Return the answers by topic; a topic is repeated if other topics come between its partitions."""
         make = self._context.api.response.classes["FetchableTopicResponse"]
         topics: list[Message] = []
         last: object = None
-        for target, answer in told:
+        for target, answer in answered:
             if not topics or target.topic != last:
                 last = target.topic
                 topics.append(make(topic_id=last, partitions=[]) if self._uses_ids else make(topic=last, partitions=[]))
@@ -350,10 +393,11 @@ class _Fetch:
         return topics
 
     def _count(self, answers: list[Message]) -> None:
-        metrics, known = self._broker.metrics, self._broker.image.topic_ids
+        broker = self._handler.broker
+        metrics, known = broker.metrics, broker.metadata.image.topic_ids
         for target, answer in zip(self._plan.targets, answers):
             name = self._names[target.topic]
-            # Names that no topic has are the client's invention; they must not fill the memory.
+            # Counters are kept for existing topics only: clients could fill the memory with invented names.
             if name is not None and name in known:
                 topic = metrics.topic(name)
                 topic.total_fetch_requests += 1

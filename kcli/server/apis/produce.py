@@ -1,37 +1,36 @@
-"""Produce: a client's batches into the logs that this broker leads, and the answer when they count.
+"""Produce: a client's batches are appended to the logs that this broker leads, and acknowledged.
 
     acks   answered
     -----  ------------------------------------------------------------------------------------------------------------
-    0      never; an error closes the connection, which is all that the client can see
-    1      when the leader has them
+    0      never; an error closes the connection, which is all that the client can notice
+    1      when the leader has the records
     -1     when all in-sync replicas have them (the high watermark has passed them)
 
-Where flush.messages or flush.ms makes a log flush, the answer waits for the disk as well, whatever the acks say: in Kafka
-the append itself does the fsync; so the request's timeout begins behind it, and never answers for a disk that is not done.
-Other partitions of the request are not held up by one that fails: each has its own error.
+If flush.messages or flush.ms makes a log flush, the answer waits for the disk as well, whatever acks is: in Kafka the append
+itself does the fsync. The request's timeout therefore begins after the flush.
+Each partition of the request has its own error; one that fails does not delay the others.
 
-A batch whose records take long to check (they inflate to much, or must be built anew) is checked by a Compute effect, and the
-answer waits for it; the other clients do not. A request of many partitions is appended in slices, but for large batches, which
-are appended sooner than copied: no other of its connection is served meanwhile, so a producer's batches stay in their order.
-What both copy counts in queued.max.request.bytes while it waits (HoldMemory), so that reading pauses where too much does.
+A batch whose records take long to check (they inflate to much, or must be rebuilt) is checked by a Compute effect; the answer
+waits for it and other clients do not. A request of many partitions is appended in slices, except for large batches, which take
+longer to copy than to append: no other request of its connection is handled in between, so a producer's batches stay in order.
+The copies of both count in queued.max.request.bytes while they wait (HoldMemory), so reading pauses if they are too many.
 
-Kafka's own topics take nothing from clients but from its admin tools, which say who they are by their client id.
+Clients may not write to Kafka's own topics, except for its admin tools, which are recognised by their client id.
 
 A batch of a transaction is refused with UNSUPPORTED_VERSION while transactions are not served: nothing could end the
-transaction, and the last stable offset would stay at it forever. Kafka's own client takes that code for fatal
-(TransactionManager of 4.3), where INVALID_TXN_STATE would have it abort the transaction and try again. Clients that look for a
-coordinator first fail there with the same: kafka-python with error 35, librdkafka with a fatal _UNSUPPORTED_FEATURE. Logs that
-Kafka wrote may have such batches: recovery, reads and replication do not come here.
+transaction, and the last stable offset would never pass it. Kafka's own client treats that code as fatal (TransactionManager of
+4.3); after INVALID_TXN_STATE it would abort the transaction and try again. Clients that look for a coordinator first fail
+there: kafka-python with error 35, librdkafka with a fatal _UNSUPPORTED_FEATURE. Logs that Kafka wrote may have such batches:
+recovery, reads and replication do not use this module.
 
-Versions 3 to 12 name topics, 13 has their ids (KIP-516). Below version 7 zstd is not known, so such batches are refused.
-Errors of single records are told from version 8 on (KIP-467).
+Versions 3 to 12 name topics, 13 has their ids (KIP-516). zstd needs version 7, so such batches are refused in older ones.
+Errors of single records are returned from version 8 on (KIP-467).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from kcli.format.codec_streams import ZSTD
 from kcli.format.kafka_uuid import Uuid
@@ -45,48 +44,51 @@ from kcli.log.record_validator import LongCheckError
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
-from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import Pace, in_slices
-from kcli.server.broker.purgatory import DelayedOperation
-from kcli.server.events import HoldMemory
-from kcli.server.log_lines import WarningLine
+from kcli.server.apis.context import BrokerParts, RequestContext
+from kcli.server.apis.slices import SliceBudget, in_slices
+from kcli.server.config.topic_config import TopicConfigs
+from kcli.server.events import Effect, HoldMemory
+from kcli.server.log_lines import LimitedLines, WarningLine
 from kcli.server.replication.partition import Partition, PartitionError
+from kcli.server.replication.purgatory import DelayedOperation
+from kcli.server.timing_wheel import Timer
 from kcli.state.topic_names import INTERNAL_TOPICS
 
 # From this version on topics are named by their ids.
 TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
-# The one client id that may write to Kafka's own topics.
+# The client id that may write to Kafka's own topics.
 ADMIN_CLIENT_ID = "__admin_client"
 _NO_TRANSACTIONS = "kcli serve does not serve transactions yet; produce without a transactional.id"
 _OWN_TOPIC = "{} is one of Kafka's own topics, which clients do not write to"
-# Requests that are appended in slices are held in memory, all together at most so much.
+# The limit of memory for all requests that are appended in slices.
 MAX_HELD_BYTES = 128 * 1024 * 1024
-# What a batch costs: some look-ups and calls of the system, and its bytes; and what it costs to copy it into new memory.
+# What a batch costs: look-ups and system calls, and its bytes; and what copying its bytes into new memory costs.
 _APPEND_US = 60
 _BYTES_A_US = 2_000
 _COPIED_BYTES_A_US = 1_000
+_NO_BATCH = memoryview(b"")
 _ATTRIBUTES_LOW_BYTE = BATCH_ATTRIBUTES_AT + 1
 # A partition that was appended to, the offset that its high watermark must reach, its part of the response.
 Waiting = tuple[Partition, int, Message]
 ToFlush = tuple[UnifiedLog, Message]
-# A batch whose check takes long, by topic (its id where the version has it) and index, and its part of the response.
+# A batch whose check takes long, by topic name, topic id (None in old versions) and index, and its part of the response.
 ToCheck = tuple[str, Uuid | None, int, memoryview, Message]
 
 
 class DelayedProduce(DelayedOperation):
-    """A produce that waits for high watermarks to pass what it appended."""
+    """A produce that waits until high watermarks have passed its records."""
 
-    __slots__ = ("_response", "_waiting", "context")
+    __slots__ = ("_context", "_response", "_waiting")
 
     def __init__(self, context: RequestContext, response: Message, waiting: list[Waiting]) -> None:
         super().__init__()
-        self.context = context
+        self._context = context
         self._response = response
         self._waiting = waiting
 
     def can_complete(self, now_ms: int) -> bool:
-        """True when all high watermarks have passed, or cannot any more."""
+        """Return whether all high watermarks have passed the records, or no longer can."""
         left = []
         for partition, offset, answer in self._waiting:
             if not partition.is_leader:
@@ -99,52 +101,70 @@ class DelayedProduce(DelayedOperation):
         return not left
 
     def on_complete(self, now_ms: int) -> None:
-        """Answer; what is still waited for gets its error."""
+        """Answer; the partitions that still wait have timed out."""
         for _, _, answer in self._waiting:
             answer.error_code = error_codes.REQUEST_TIMED_OUT
-        self.context.respond(self._response)
+        self._context.respond(self._response)
+
+    def failed(self, error: Exception) -> None:
+        """End the request after an exception."""
+        self._context.failed(error)
 
 
 class ProduceHandler:
-    """Serves Produce for one broker; `broker` is kcli.server.broker.broker's Broker."""
+    """Serves Produce for one broker; `held_bytes` is the memory of requests that are appended in slices."""
 
-    def __init__(self, broker: Any) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        broker: BrokerParts,
+        topic_configs: TopicConfigs,
+        timer: Timer,
+        effects: list[Effect],
+        report: Callable[[str], None],
+    ) -> None:
+        self.broker = broker
+        self.topic_configs = topic_configs
+        self.timer = timer
+        self.effects = effects
+        self.transactional_lines = LimitedLines(report)
+        self.held_bytes = 0
 
     def handle(self, context: RequestContext, request: Message) -> Message | None:
-        """Append what a ProduceRequest carries."""
+        """Append the batches of a ProduceRequest; it is answered now or later."""
         context.wants_answer = request.acks != 0
-        produce = _Produce(self._broker, context, request)
+        produce = _Produce(self, context, request)
         in_slices(context, produce.append_all(request), produce.finish, context.now_ms)
         return None
 
 
 def _refusal(context: RequestContext, request: Message) -> tuple[int, str | None] | None:
-    """Why the whole request is refused, or None."""
+    """Return why the whole request is refused, or None."""
     if request.acks not in (-1, 0, 1):
-        return error_codes.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; -1, 0 and 1 are known"
+        return error_codes.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it must be -1, 0 or 1"
     if request.transactional_id is not None and not context.is_allowed("WRITE", "TRANSACTIONAL_ID", request.transactional_id):
         return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
     return None
 
 
 class _Produce:
-    """One produce under way."""
+    """One produce that is being handled."""
 
     __slots__ = (
         "_acks",
-        "_broker",
         "_checking",
         "_context",
+        "_handler",
         "_held_bytes",
+        "_replica_manager",
         "_responses",
         "_timeout_ms",
         "_to_flush",
         "_waiting",
     )
 
-    def __init__(self, broker: Any, context: RequestContext, request: Message) -> None:
-        self._broker = broker
+    def __init__(self, handler: ProduceHandler, context: RequestContext, request: Message) -> None:
+        self._handler = handler
+        self._replica_manager = handler.broker.replica_manager
         self._context = context
         self._acks = request.acks
         self._timeout_ms = request.timeout_ms
@@ -155,16 +175,16 @@ class _Produce:
         self._checking: list[ToCheck] = []
 
     def append_all(self, request: Message) -> Iterator[None]:
-        """Append each partition's batch; a step is a slice."""
+        """Append the batch of each partition; a step is a slice."""
         try:
             yield from self._append_topics(request)
         finally:
             if self._held_bytes:
-                self._broker.held_produce_bytes -= self._held_bytes
-                self._broker.effects.append(HoldMemory(-self._held_bytes))
+                self._handler.held_bytes -= self._held_bytes
+                self._handler.effects.append(HoldMemory(-self._held_bytes))
 
     def _append_topics(self, request: Message) -> Iterator[None]:
-        broker, context, pace = self._broker, self._context, Pace()
+        handler, context, budget = self._handler, self._context, SliceBudget()
         classes = context.api.response.classes
         make_topic, make_partition = classes["TopicProduceResponse"], classes["PartitionProduceResponse"]
         uses_ids = context.version >= TOPIC_IDS_VERSION
@@ -172,7 +192,7 @@ class _Produce:
         now_ms = context.now_ms
         for topic in request.topic_data:
             topic_id = topic.topic_id if uses_ids else None
-            name = topic.name if topic_id is None else broker.topic_name(topic_id)
+            name = topic.name if topic_id is None else handler.broker.metadata.topic_name(topic_id)
             answers: list[Message] = []
             self._responses.append(
                 make_topic(topic_id=topic.topic_id, partition_responses=answers)
@@ -187,30 +207,29 @@ class _Produce:
                     answer.error_code, answer.error_message = refusal
                     continue
                 self.append(name, topic_id, data.index, records, answer, now_ms)
-                if pace.is_due(_APPEND_US if records is None else _APPEND_US + len(records) // _BYTES_A_US):
+                if budget.is_spent(_APPEND_US if records is None else _APPEND_US + len(records) // _BYTES_A_US):
                     self._hold(request)
                     if self._held_bytes:
                         yield
-                        now_ms = broker.timer.clock_ms
+                        now_ms = handler.timer.clock_ms
 
     def _hold(self, request: Message) -> None:
-        """Copy what is still to be appended, once: the frame is the shell's again after this slice.
+        """Copy the batches that are left, once: the shell reuses the frame after this slice.
 
-        Where so much is held already that there is no room, this request has to be done in one go; and where that is done
-        before a copy would be, which holds the loop as well.
+        The request is done in one slice instead if too much is held already, or if appending takes less time than the copy.
         """
         if self._held_bytes:
             return
         left = [data for topic in request.topic_data for data in topic.partition_data if data.records]
         size_bytes = sum(len(data.records) for data in left)
-        if self._broker.held_produce_bytes + size_bytes > MAX_HELD_BYTES:
+        if self._handler.held_bytes + size_bytes > MAX_HELD_BYTES:
             return
         if size_bytes // _COPIED_BYTES_A_US > len(left) * _APPEND_US + size_bytes // _BYTES_A_US:
             return
         for data in left:
             data.records = memoryview(bytearray(data.records))
-        self._broker.held_produce_bytes += size_bytes
-        self._broker.effects.append(HoldMemory(size_bytes))
+        self._handler.held_bytes += size_bytes
+        self._handler.effects.append(HoldMemory(size_bytes))
         self._held_bytes = size_bytes
 
     def append(
@@ -222,23 +241,12 @@ class _Produce:
         answer: Message,
         now_ms: int,
     ) -> None:
-        """Append one partition's batch, as it came or checked; `answer` is filled in."""
-        broker, context = self._broker, self._context
-        if name is None:
-            answer.error_code = error_codes.UNKNOWN_TOPIC_ID
+        """Append the batch of one partition, as received or checked, and fill in `answer`."""
+        context, replica_manager = self._context, self._replica_manager
+        partition = self._find_partition(name, topic_id, index, answer)
+        if name is None or partition is None:
             return
-        if not context.is_allowed("WRITE", "TOPIC", name):
-            answer.error_code = error_codes.TOPIC_AUTHORIZATION_FAILED
-            return
-        partition = broker.partition(name, index)
-        if partition is None:
-            answer.error_code = broker.missing_partition_code(name, index)
-            return
-        if topic_id is not None and partition.topic_id != topic_id:
-            # Meanwhile the topic was deleted, and one of its name made.
-            answer.error_code = error_codes.UNKNOWN_TOPIC_ID
-            return
-        topic_metrics = broker.metrics.topic(name)
+        topic_metrics = context.broker.metrics.topic(name)
         if not isinstance(records, ValidBatch):
             topic_metrics.total_produce_requests += 1
         size_bytes = 0 if records is None else len(records)
@@ -248,7 +256,8 @@ class _Produce:
         try:
             if isinstance(records, memoryview):
                 self._check_kind(name, records, now_ms)
-            info = partition.append(records if size_bytes else memoryview(b""), self._acks, broker.timer.wall.at(now_ms))
+            wall_ms = self._handler.timer.wall.at(now_ms)
+            info = partition.append(records if records is not None and size_bytes else _NO_BATCH, self._acks, wall_ms)
         except LongCheckError:
             assert isinstance(records, memoryview)
             self._check_later(name, topic_id, index, records, answer)
@@ -259,9 +268,10 @@ class _Produce:
         except OSError as error:
             topic_metrics.failed_produce_requests += 1
             answer.error_code, answer.error_message = error_codes.KAFKA_STORAGE_ERROR, error.strerror
-            broker.storage_failed(partition, error)
+            replica_manager.handle_log_dir_failure(partition, error)
             return
         log = partition.log
+        assert log is not None
         answer.base_offset, answer.log_start_offset = info.first_offset, info.log_start_offset
         answer.log_append_time_ms = info.log_append_time_ms
         if not info.duplicate:
@@ -270,13 +280,30 @@ class _Produce:
         if log.high_watermark <= info.last_offset:
             self._waiting.append((partition, info.last_offset + 1, answer))
         elif not info.duplicate:
-            broker.fetch_purgatory.check(partition.key, now_ms)
+            replica_manager.fetch_purgatory.check(partition.key, now_ms)
         if log.needs_flush(now_ms, by_time=False):
             self._to_flush.append((log, answer))
 
+    def _find_partition(self, name: str | None, topic_id: Uuid | None, index: int, answer: Message) -> Partition | None:
+        """Return the partition if the client may write to it and it is hosted here; otherwise fill in the error."""
+        if name is None:
+            answer.error_code = error_codes.UNKNOWN_TOPIC_ID
+            return None
+        if not self._context.is_allowed("WRITE", "TOPIC", name):
+            answer.error_code = error_codes.TOPIC_AUTHORIZATION_FAILED
+            return None
+        partition = self._replica_manager.partition(name, index)
+        if partition is None:
+            answer.error_code = self._replica_manager.missing_partition_code(name, index)
+        elif topic_id is not None and partition.topic_id != topic_id:
+            # The topic was deleted, and another one of its name created.
+            answer.error_code = error_codes.UNKNOWN_TOPIC_ID
+            return None
+        return partition
+
     def _check_later(self, name: str, topic_id: Uuid | None, index: int, records: memoryview, answer: Message) -> None:
-        """Copy a batch whose check takes long: the frame is the shell's again when this event is done with."""
-        self._broker.effects.append(HoldMemory(len(records)))
+        """Copy a batch whose check takes long: the shell reuses the frame after this event."""
+        self._handler.effects.append(HoldMemory(len(records)))
         self._checking.append((name, topic_id, index, memoryview(bytearray(records)), answer))
 
     def _check_kind(self, topic: str, records: memoryview, now_ms: int) -> None:
@@ -284,25 +311,25 @@ class _Produce:
         if self._context.version < ZSTD_VERSION and _is_zstd(records):
             raise PartitionError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of Produce")
         if _is_transactional(records):
-            self._tell_transactional(topic, now_ms)
+            self._report_transactional(topic, now_ms)
             raise PartitionError(error_codes.UNSUPPORTED_VERSION, _NO_TRANSACTIONS)
 
-    def _tell_transactional(self, topic: str, now_ms: int) -> None:
+    def _report_transactional(self, topic: str, now_ms: int) -> None:
         host, client_id = self._context.connection.client_host, self._context.client_id
 
         def line(count: int) -> WarningLine:
             text = f"transactional batches were refused ({count}), the last of {client_id!r} at {host} for {topic}"
             return WarningLine(f"{text}: {_NO_TRANSACTIONS}", topic=topic, host=host)
 
-        self._broker.transactional_lines.tell(line, now_ms)
+        self._handler.transactional_lines.report(line, now_ms)
 
     def _refused(self, name: str, size_bytes: int, answer: Message, error: AppendError | PartitionError) -> None:
-        self._broker.metrics.topic(name).append_refused(error.code, size_bytes)
+        self._context.broker.metrics.topic(name).append_refused(error.code, size_bytes)
         answer.error_code, answer.error_message = error.code, str(error)
         answer.record_errors = _record_errors(self._context, error)
 
     def finish(self, now_ms: int) -> None:
-        """All partitions were looked at: check what takes long, wait for flushes, for replicas; then answer."""
+        """Check the batches that take long, wait for flushes and for replicas, then answer. All other batches are appended."""
         if self._checking:
             self._check_next(now_ms)
         elif self._to_flush:
@@ -311,15 +338,15 @@ class _Produce:
             self._wait_for_replicas(now_ms)
 
     def _check_next(self, now_ms: int) -> None:
-        """Have one batch checked beside the loop, and append it then; one after the other, so memory stays bounded."""
+        """Check one batch outside the event loop, then append it. One at a time, so that memory stays bounded."""
         name, topic_id, index, records, answer = self._checking.pop(0)
-        config = self._broker.topic_config(name)
+        config = self._handler.topic_configs.log_config(name)
 
         def checked(result: ValidBatch | Exception, now_ms: int) -> None:
-            self._broker.effects.append(HoldMemory(-len(records)))
+            self._handler.effects.append(HoldMemory(-len(records)))
             if isinstance(result, Exception) and not isinstance(result, AppendError):
-                self._broker.effects.append(HoldMemory(-sum(len(left) for _, _, _, left, _ in self._checking)))
-                self._broker.router.failed(self._context, result)
+                self._handler.effects.append(HoldMemory(-sum(len(left) for _, _, _, left, _ in self._checking)))
+                self._context.failed(result)
                 return
             if isinstance(result, AppendError):
                 self._refused(name, len(records), answer, result)
@@ -327,10 +354,11 @@ class _Produce:
                 self.append(name, topic_id, index, result, answer, now_ms)
             self.finish(now_ms)
 
-        self._broker.computations.compute(partial(_check, records, config, self._broker.timer.wall.at(now_ms)), checked)
+        wall_ms = self._handler.timer.wall.at(now_ms)
+        self._context.broker.computations.compute(partial(_check, records, config, wall_ms), checked)
 
     def _wait_for_flushes(self, now_ms: int) -> None:
-        """Go on when the disk has all of it; a partition that it refuses has its error."""
+        """Wait until the appended batches are durable; a partition whose flush fails gets KAFKA_STORAGE_ERROR."""
         left = len(self._to_flush)
 
         def flushed(error: OSError | None, now_ms: int, answer: Message) -> None:
@@ -342,10 +370,10 @@ class _Produce:
                 self._wait_for_replicas(now_ms)
 
         for log, answer in self._to_flush:
-            self._broker.flush_log(log, partial(flushed, answer=answer), now_ms)
+            self._replica_manager.flush_log(log, partial(flushed, answer=answer), now_ms)
 
     def _wait_for_replicas(self, now_ms: int) -> None:
-        """Answer when all in-sync replicas have it, where that is asked for; else at once."""
+        """With acks=-1, answer when all in-sync replicas have the records; else at once."""
         context = self._context
         response = context.api.response.classes["ProduceResponse"](responses=self._responses)
         if self._acks == -1 and self._waiting:
@@ -354,13 +382,13 @@ class _Produce:
                 delayed = DelayedProduce(context, response, waiting)
                 keys = [partition.key for partition, _, _ in waiting]
                 deadline_ms = now_ms + max(0, self._timeout_ms)
-                self._broker.produce_purgatory.try_complete_else_watch(delayed, keys, deadline_ms, now_ms)
+                self._replica_manager.produce_purgatory.try_complete_else_watch(delayed, keys, deadline_ms, now_ms)
                 return
         context.respond(response)
 
 
 def _check(records: memoryview, config: LogConfig, now_ms: int) -> ValidBatch | Exception:
-    """What is done beside the loop, where nobody would see it fail."""
+    """Check a batch outside the event loop; an exception is returned, because none may be raised there."""
     try:
         return check_carefully(records, config, now_ms)
     except Exception as error:
@@ -372,7 +400,7 @@ def _is_zstd(records: memoryview) -> bool:
 
 
 def _is_transactional(records: memoryview) -> bool:
-    """Whether it is data of a transaction; control batches of clients have an error of their own."""
+    """Return whether it is data of a transaction; control batches of clients have an error of their own."""
     if len(records) < HEADER_BYTES or records[MAGIC_POSITION] != MAGIC:
         return False
     return records[_ATTRIBUTES_LOW_BYTE] & (TRANSACTIONAL_FLAG | CONTROL_FLAG) == TRANSACTIONAL_FLAG
@@ -386,7 +414,7 @@ def _record_errors(context: RequestContext, error: Exception) -> list[Message]:
 
 
 def first_error(response: Message) -> int:
-    """The first error in a ProduceResponse, 0 where there is none: it decides what becomes of a connection with acks=0."""
+    """Return the first error in a ProduceResponse, 0 for none: it closes a connection with acks=0."""
     for topic in response.responses:
         for answer in topic.partition_responses:
             if answer.error_code:

@@ -1,8 +1,8 @@
-"""What takes long, done a slice at a time: no request holds the node above some 10 ms.
+"""Handlers of long requests, done in time slices: no request occupies the event loop for longer than about 10 ms.
 
-The first slice is done at once; each later one comes by a deadline of "now", so that other events are let in between, and so
-does what follows of them all, which often is as long: an answer is encoded. Of many requests under way one has its turn then.
-The state may change between slices, as it may between the partitions of any answer that several brokers give.
+The first slice runs at once; each later one is scheduled for "now", so that other events are handled first. So is the step
+after the last slice, which often takes as long: the answer is encoded. Requests with slices left alternate.
+The state may change between slices, as it may between the answers of several brokers.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.timing_wheel import Timer
 
-# The work of a slice, by estimates: the slowest machines take thrice as long as these say.
+# The estimated work of a slice; the slowest machines take three times as long.
 SLICE_US = 2_500
-# What an answer's part on a topic or a partition costs to make.
+# What the part of an answer for a topic or a partition costs.
 TOPIC_US = 10
 PARTITION_US = 5
 _DONE = object()
 
 
-class Pace:
-    """Adds up what work costs: `is_due(us)` tells when others have their turn."""
+class SliceBudget:
+    """The work that is left in the current slice, in microseconds by estimates."""
 
     __slots__ = ("_left_us",)
 
     def __init__(self) -> None:
         self._left_us = SLICE_US
 
-    def is_due(self, us: int) -> bool:
-        """Count work of some microseconds -> True where it is time for a new slice."""
+    def is_spent(self, us: int) -> bool:
+        """Count work of `us` microseconds; return True, and begin a new budget, if the slice should end here."""
         self._left_us -= us
         if self._left_us > 0:
             return False
@@ -39,64 +39,64 @@ class Pace:
         return True
 
 
-class Turns:
-    """Requests under way that have work left: a step of one of them each time that others were let in."""
+class SliceScheduler:
+    """Requests with slices left. One slice of one of them runs each time that other events were handled."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._waiting: deque[Callable[[int], None]] = deque()
-        self._is_over = False
+        self._is_closed = False
 
-    def wait(self, step: Callable[[int], None], now_ms: int) -> None:
-        """Have `step(now_ms)` called when those that wait already have had their turns."""
-        if self._is_over:
+    def schedule(self, step: Callable[[int], None], now_ms: int) -> None:
+        """Have `step(now_ms)` called after the steps that already wait."""
+        if self._is_closed:
             return
         if not self._waiting:
             self._timer.schedule(now_ms, self._next)
         self._waiting.append(step)
 
     def _next(self, now_ms: int) -> None:
-        if self._is_over:
+        if self._is_closed:
             return
         step = self._waiting.popleft()
         if self._waiting:
             self._timer.schedule(now_ms, self._next)
         step(now_ms)
 
-    def end(self) -> None:
-        """The node leaves and its logs close: what is not done by now is left undone, and not answered."""
-        self._is_over = True
+    def close(self) -> None:
+        """Drop the steps that are left, and do not answer their requests: the node stops and its logs close."""
+        self._is_closed = True
         self._waiting.clear()
 
 
 def in_slices(context: RequestContext, work: Iterator[None], done: Callable[[int], None], now_ms: int) -> None:
-    """Do `work`, a slice at each step, then `done(now_ms)`, which answers; at once where it is one slice.
+    """Run `work` one slice at a time, then `done(now_ms)`, which answers; at once if the work is one slice.
 
-    A fault in a later step is answered as one in a handler is; one in the first goes to who called.
+    An exception in the first slice goes to the caller, one in a later slice to `context.failed`.
     """
     if next(work, _DONE) is _DONE:
         done(now_ms)
         return
-    broker = context.broker
+    slices = context.broker.slices
 
     def step(now_ms: int) -> None:
         is_last = False
         try:
             is_last = next(work, _DONE) is _DONE
         except Exception as error:
-            broker.router.failed(context, error)
+            context.failed(error)
             return
-        broker.turns.wait(finish if is_last else step, now_ms)
+        slices.schedule(finish if is_last else step, now_ms)
 
     def finish(now_ms: int) -> None:
         try:
             done(now_ms)
         except Exception as error:
-            broker.router.failed(context, error)
+            context.failed(error)
 
-    broker.turns.wait(step, now_ms)
+    slices.schedule(step, now_ms)
 
 
 def answer_in_slices(context: RequestContext, work: Iterator[None], response: Message) -> None:
-    """Do `work`, which fills in `response`, a slice at each step, then send that."""
+    """Run `work`, which fills in `response`, one slice at a time, then send the response."""
     in_slices(context, work, lambda now_ms: context.respond(response), context.now_ms)

@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions and PushTelemetry: clients are told which of their metrics are wanted, and push them (KIP-714).
+"""GetTelemetrySubscriptions and PushTelemetry: clients ask which of their metrics to push, and push them (KIP-714).
 
-What is wanted stands in the configurations of type CLIENT_METRICS; who may ask and push, and when, is known to
-kcli.server.metrics.client_metrics.
+The subscriptions are configurations of type CLIENT_METRICS; kcli.server.metrics.client_metrics decides when a client may ask
+and push.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.metrics.client_metrics import ACCEPTED_COMPRESSION_TYPES, ClientMetrics, Subscription, subscription_of
+from kcli.server.metrics.client_metrics import ACCEPTED_COMPRESSION_TYPES, Subscription, subscription_of
 
 _MAX_BYTES_KEY = "telemetry.max.bytes"
 
 
 def handle_get_telemetry_subscriptions(context: RequestContext, request: Message) -> Message:
     """Answer a GetTelemetrySubscriptionsRequest."""
-    clients = _clients(context)
+    clients = context.broker.client_metrics
     instance_id = request.client_instance_id
     if instance_id == ZERO_UUID:
         instance_id = clients.new_client_id()
     subscription = _subscription(context, instance_id)
-    code = clients.ask(instance_id, subscription.interval_ms, context.now_ms)
+    code = clients.subscribe(instance_id, subscription.interval_ms, context.now_ms)
     if code:
         return context.new("GetTelemetrySubscriptionsResponse", error_code=code)
     return context.new(
@@ -38,7 +38,7 @@ def handle_get_telemetry_subscriptions(context: RequestContext, request: Message
 
 def handle_push_telemetry(context: RequestContext, request: Message) -> Message:
     """Answer a PushTelemetryRequest."""
-    code = _clients(context).push(
+    code = context.broker.client_metrics.push(
         request.client_instance_id,
         _subscription(context, request.client_instance_id),
         request.subscription_id,
@@ -51,12 +51,5 @@ def handle_push_telemetry(context: RequestContext, request: Message) -> Message:
     return context.new("PushTelemetryResponse", error_code=code)
 
 
-def _clients(context: RequestContext) -> ClientMetrics:
-    clients: ClientMetrics | None = context.broker.client_metrics
-    if clients is None:
-        clients = context.broker.client_metrics = ClientMetrics(context.broker.rng)
-    return clients
-
-
 def _subscription(context: RequestContext, instance_id: Uuid) -> Subscription:
-    return subscription_of(context.broker.image, instance_id, context.client_id or "", context.connection)
+    return subscription_of(context.broker.metadata.image, instance_id, context.client_id or "", context.connection)

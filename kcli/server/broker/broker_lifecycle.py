@@ -87,7 +87,8 @@ class BrokerLifecycleManager:
         self.broker_epoch = response.broker_epoch
         self.state = BrokerState.RECOVERY
         if self.has_been_unfenced:
-            self._broker.tell(Line(f"registered again, with broker epoch {self.broker_epoch}", broker_epoch=self.broker_epoch))
+            epoch = self.broker_epoch
+            self._broker.report(Line(f"registered again, with broker epoch {epoch}", broker_epoch=epoch))
         self._beat(now_ms)
 
     def _failed(self, what: str, response: Message | None, now_ms: int, retry: Callable[[int], None]) -> None:
@@ -96,7 +97,7 @@ class BrokerLifecycleManager:
         if code not in (error_codes.NOT_CONTROLLER, self._logged_refusal):
             self._logged_refusal = code
             name = error_codes.NAMES.get(code, code)
-            self._broker.tell(WarningLine(f"the controller refuses {what}: {name}; asking again", error=name))
+            self._broker.report(WarningLine(f"the controller refuses {what}: {name}; asking again", error=name))
         delay_ms = self._backoff.delay_ms(self._failed_attempts, self._broker.rng)
         self._failed_attempts += 1
         self._again(delay_ms, now_ms, retry)
@@ -137,7 +138,7 @@ class BrokerLifecycleManager:
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             seconds = SHUTDOWN_TIMEOUT_MS // 1000
             what = f"the controller has not approved the controlled shutdown for {seconds} s: stopping without it"
-            self._broker.tell(WarningLine(what, seconds=seconds))
+            self._broker.report(WarningLine(what, seconds=seconds))
             self._release(now_ms)
 
     def _release(self, now_ms: int) -> None:
@@ -197,6 +198,6 @@ class BrokerLifecycleManager:
             self._release(now_ms)
             return
         what = f"broker {self._broker.node_id} was unregistered while it runs; registering again"
-        self._broker.tell(WarningLine(what, broker=self._broker.node_id))
+        self._broker.report(WarningLine(what, broker=self._broker.node_id))
         self.state = BrokerState.STARTING
         self._again(self._interval_ms, now_ms, self.start)

@@ -1,13 +1,13 @@
-"""Makes a broker be what the metadata log says: it applies the records, then looks at what they changed.
+"""Applies committed metadata to a broker (Kafka: BrokerMetadataPublisher): first the records, then what they have changed.
 
     records                                     what the broker does
     ------------------------------------------  ------------------------------------------------------------------------
     Topic, Partition, PartitionChange           opens or makes the logs of its replicas; leads or follows
-    RemoveTopic                                 gives the topic's logs up to be deleted; waiting requests get their errors
-    Config of a topic                           its logs go by the new settings from now on
-    Config of this broker or of all brokers     the broker's own settings, as far as they can change while it runs
+    RemoveTopic                                 deletes the topic's logs; requests that wait for them fail
+    Config of a topic                           applies the new settings to its logs
+    Config of this broker or of all brokers     changes the broker's settings, as far as they can change while it runs
 
-The first time, at start, everything in the image counts as changed.
+At the start, everything in the image counts as changed. Work that takes long is done in slices, in the order of the records.
 """
 
 from __future__ import annotations
@@ -15,52 +15,73 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.log.storage_errors import StorageError
 from kcli.protocol.message import Message
-from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.broker.assignments_manager import AssignmentsManager
+from kcli.server.broker.replica_moves import ReplicaMoves
+from kcli.server.config.cleaner_config import cleaner_settings
+from kcli.server.config.dynamic_config import DynamicConfig
+from kcli.server.config.topic_config import TopicConfigs
+from kcli.server.log_lines import Line
+from kcli.server.metadata_cache import MetadataCache
+from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
-from kcli.state.metadata_image import MetadataImage
+from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, Topic, name_of
 
-# How many logs are opened or deleted before other events get their turn, and as how many of them counts one that is made, with
-# five files: some milliseconds of work. As many changes of partitions whose logs are open cost as one log does.
+# The number of logs that are opened or deleted in one slice, which takes some milliseconds.
 SLICE_LOGS = 8
+# A log that is made, with five files, counts as this many that are opened.
 LOGS_A_NEW_ONE = 4
 LOGS_DELETED_TOGETHER = 4
+# This many changes of partitions whose logs are open, or new settings of this many topics, count as one opened log.
 CHANGES_A_LOG = 50
-# So many topics' logs get new settings at the cost of one log; each topic's settings are put together anew.
 TOPICS_A_LOG = 15
-# Does some of what records ask for -> as how many opened logs it counts.
+# Does a piece of work at `now_ms` and returns the number of opened logs that it counts as.
 Work = Callable[[int], int]
 _PARTITION_RECORDS = frozenset(("PartitionRecord", "PartitionChangeRecord"))
 PartitionKey = tuple[Uuid, int]
 
 
 class MetadataPublisher:
-    """Applies metadata to one broker, `broker`."""
+    """Applies metadata to the parts of one broker. `report` writes a line of the node's log."""
 
-    def __init__(self, broker: Any) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        config: DynamicConfig,
+        metadata: MetadataCache,
+        topic_configs: TopicConfigs,
+        replica_manager: ReplicaManager,
+        moves: ReplicaMoves,
+        assignments: AssignmentsManager,
+        metrics: BrokerMetrics,
+        timer: Timer,
+        report: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._topic_configs = topic_configs
+        self._replica_manager = replica_manager
+        self._log_manager = replica_manager.log_manager
+        self._node_id = replica_manager.node_id
+        self._moves = moves
+        self._assignments = assignments
+        self._metrics = metrics
+        self._timer = timer
+        self._report = report
         self._is_started = False
-        self._is_started_long_ago = False  # all partitions that come from now on are new
+        self._is_initial_work_done = False  # all partitions that appear from now on are new
         self._work: deque[Work] = deque()
         self._is_working = False
-        # What records have changed that is not yet published: partitions, topics removed, configurations.
+        # Changes that are not yet published: partitions, removed topics, configurations.
         self._pending: tuple[dict[PartitionKey, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
 
-    @property
-    def image(self) -> MetadataImage:
-        """The metadata as the broker knows it."""
-        image: MetadataImage = self._broker.image
-        return image
-
     def apply(self, records: Iterable[Message], last_offset: int, now_ms: int) -> None:
-        """Apply committed records up to `last_offset`, and do what they ask for. Raises StateError for what cannot be."""
+        """Apply committed records up to `last_offset`, then their changes. Raises StateError for an impossible record."""
         changed, removed, configs = self._pending
-        image = self.image
+        image = self._metadata.image
         for record in records:
             kind = record.STRUCT.name
             if kind in _PARTITION_RECORDS:
@@ -68,27 +89,27 @@ class MetadataPublisher:
             elif kind == "RemoveTopicRecord" and record.topic_id in image.topics:
                 removed.append(image.topics[record.topic_id])
             elif kind == "ClearElrRecord":
-                changed.update(dict.fromkeys(self._partitions()))
+                changed.update(dict.fromkeys(self._all_partitions()))
             image.apply(record)
             if kind == "ConfigRecord":
                 configs[ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)] = None
-        self._broker.metadata_offset = last_offset
-        # The records of a metadata transaction count when it ends.
+        self._metadata.offset = last_offset
+        # The records of a metadata transaction take effect when it ends.
         if self._is_started and image.pending_records is None:
             self._pending = ({}, [], {})
             self._publish(changed, removed, configs, now_ms)
 
     def start(self, now_ms: int, done: Callable[[int], None]) -> None:
-        """Do what the image asks for as a whole, then `done(now_ms)`; the logs that are there have been loaded."""
+        """Apply the whole image, then call `done(now_ms)`. The logs in the log directories have been loaded."""
         self._is_started = True
         self._pending = ({}, [], {})
-        self._broker.reconfigure()
-        # The logs were loaded with the settings of before, and with their topics' as of then.
-        self._reconfigure_topics(list(self.image.topic_ids))
-        self._publish(self._partitions(), [], {}, now_ms)
+        self._reconfigure_broker()
+        # The logs were loaded with the settings before that, and with those of their topics at the time.
+        self._reconfigure_topics(list(self._metadata.image.topic_ids))
+        self._publish(self._all_partitions(), [], {}, now_ms)
 
         def finish(now_ms: int) -> int:
-            self._is_started_long_ago = True
+            self._is_initial_work_done = True
             done(now_ms)
             return 1
 
@@ -96,9 +117,9 @@ class MetadataPublisher:
         self._run_work(now_ms)
 
     def end(self, now_ms: int, done: Callable[[int], None]) -> None:
-        """Do what was asked for up to now and nothing more, then `done(now_ms)`: it closes the logs.
+        """Finish the work so far and accept no more, then call `done(now_ms)`, which closes the logs.
 
-        A directory that is made or renamed while its log directory closes would spoil the marks of a stop in order.
+        A directory that is made or renamed while its log directory closes would make the clean stop look unclean.
         """
 
         def finish(now_ms: int) -> int:
@@ -111,25 +132,40 @@ class MetadataPublisher:
         if not self._is_working:
             self._run_work(now_ms)
 
-    def _partitions(self) -> Iterator[PartitionKey]:
-        """All that the image has."""
-        return ((topic.topic_id, index) for topic in self.image.topics.values() for index in topic.partitions)
+    def _all_partitions(self) -> Iterator[PartitionKey]:
+        return ((topic.topic_id, index) for topic in self._metadata.image.topics.values() for index in topic.partitions)
 
     def _publish(
         self, changed: Iterable[PartitionKey], removed: list[Topic], configs: dict[ConfigResource, None], now_ms: int
     ) -> None:
         for topic in removed:
-            self._remove(topic, now_ms)
+            self._remove(topic)
         self._update(changed, now_ms)
-        if any(resource.type == "BROKER" for resource in configs) and self._broker.reconfigure():
-            self._reconfigure_topics(list(self.image.topic_ids))
+        if any(resource.type == "BROKER" for resource in configs) and self._reconfigure_broker():
+            self._reconfigure_topics(list(self._metadata.image.topic_ids))
         else:
             self._reconfigure_topics([resource.name for resource in configs if resource.type == "TOPIC"])
         if not self._is_working:
             self._run_work(now_ms)
 
+    # -------------------------------------------------------------------------------------------------- configurations
+
+    def _reconfigure_broker(self) -> bool:
+        """Apply the broker's present configuration to all but the logs; return whether it has changed."""
+        changed = self._config.follow(self._metadata.image)
+        if not changed:
+            return False
+        self._log_manager.change_settings(
+            file_delete_delay_ms=self._config["log.segment.delete.delay.ms"],
+            producer_id_expiration_ms=self._config["producer.id.expiration.ms"],
+            **cleaner_settings(self._config),
+        )
+        keys = ", ".join(changed)
+        self._report(Line(f"dynamic configuration: {keys} changed", keys=keys))
+        return True
+
     def _reconfigure_topics(self, names: list[str]) -> None:
-        """Let the logs of topics follow their present settings, at once where the topics are few."""
+        """Apply the present settings of topics to their logs, at once for a few topics."""
         if len(names) <= TOPICS_A_LOG:
             self._reconfigure(names, 0)
             return
@@ -138,130 +174,98 @@ class MetadataPublisher:
 
     def _reconfigure(self, names: Iterable[str], now_ms: int) -> int:
         for name in names:
-            self._broker.reconfigure_topic(name)
+            topic = self._metadata.image.topic(name)
+            if topic is not None:
+                self._log_manager.update_topic_config(name, topic.partitions, self._topic_configs.log_config(name))
         return 1
 
     def _run_work(self, now_ms: int) -> None:
-        """Do a slice of the work that waits, in its order: a topic's old logs go before one of its name is made anew."""
+        """Do one slice of the work that waits, in its order: logs of a deleted topic go before a new topic of its name."""
         self._is_working = True
         left = SLICE_LOGS
         while left > 0 and self._work:
             left -= self._work.popleft()(now_ms)
-        self._broker.take_log_flushes(now_ms)
+        self._replica_manager.take_log_flushes(now_ms)
         self._is_working = bool(self._work)
         if self._work:
-            self._broker.timer.schedule(now_ms, self._run_work)
+            self._timer.schedule(now_ms, self._run_work)
+
+    # ------------------------------------------------------------------------------------------------------ partitions
 
     def _update(self, changed: Iterable[PartitionKey], now_ms: int) -> None:
-        """Have logs opened for partitions that are new here; the others go by their new states, at once where they are few."""
-        broker, topics = self._broker, self.image.topics
+        """Open the logs of partitions that are new here, and apply the state of the others, at once if there are few."""
         known: list[PartitionKey] = []
-        for key in changed:
-            topic_id, index = key
-            topic = topics.get(topic_id)
-            if topic is None or index not in topic.partitions or broker.node_id not in topic.partitions[index].replicas:
+        for topic_id, index in changed:
+            registration = self._metadata.partition(topic_id, index)
+            if registration is None or self._node_id not in registration.replicas:
                 continue
-            partition = broker.partitions.get((topic.name, index))
-            if partition is None or partition.topic_id != topic_id:
+            if self._hosted(topic_id, index) is None:
                 self._work.append(partial(self._open, topic_id, index))
             else:
-                known.append(key)
+                known.append((topic_id, index))
         if len(known) <= CHANGES_A_LOG:
             self._apply_all(known, now_ms)
             return
         for start in range(0, len(known), CHANGES_A_LOG):
             self._work.append(partial(self._apply_all, known[start : start + CHANGES_A_LOG]))
 
+    def _hosted(self, topic_id: Uuid, index: int) -> Partition | None:
+        """Return the hosted partition; one of a deleted topic of the same name does not count."""
+        name = self._metadata.topic_name(topic_id)
+        partition = None if name is None else self._replica_manager.partition(name, index)
+        return partition if partition is not None and partition.topic_id == topic_id else None
+
     def _apply_all(self, keys: Iterable[PartitionKey], now_ms: int) -> int:
         for topic_id, index in keys:
-            topic = self.image.topics.get(topic_id)
-            partition = None if topic is None else self._broker.partitions.get((topic.name, index))
-            if topic is not None and partition is not None and partition.topic_id == topic_id:
-                self._apply(topic, index, partition, now_ms)
+            partition = self._hosted(topic_id, index)
+            if partition is not None:
+                self._apply(partition, now_ms)
         return 1
 
-    def _apply(self, topic: Topic, index: int, partition: Partition, now_ms: int) -> None:
+    def _apply(self, partition: Partition, now_ms: int) -> None:
+        registration = self._metadata.partition(partition.topic_id, partition.index)
+        assert registration is not None
         was_leader = partition.is_leader
-        partition.apply(topic.partitions[index])
-        self._compare_directory(topic, index, partition, now_ms)
+        partition.apply(registration)
+        self._compare_directory(partition, now_ms)
         if was_leader and not partition.is_leader:
-            self._broker.produce_purgatory.check(partition.key, now_ms)
-            self._broker.fetch_purgatory.check(partition.key, now_ms)
+            self._replica_manager.check_waiting([partition.key], now_ms)
 
-    def directory_of(self, topic_id: Uuid, index: int) -> Uuid | None:
-        """The id of the log directory that the metadata puts this broker's replica in, or None."""
-        topic = self.image.topics.get(topic_id)
-        if topic is None or index not in topic.partitions or self._broker.node_id not in topic.partitions[index].replicas:
-            return None
-        return _directory(topic, index, self._broker.node_id)
-
-    def _compare_directory(self, topic: Topic, index: int, partition: Partition, now_ms: int) -> None:
-        """Tell the controller where the log really lies, if it believes otherwise; a replica on its way there is put there."""
-        if partition.log is not None:
-            directory_id = self._broker.log_manager.directory_id_of(partition.log)
-            registered = _directory(topic, index, self._broker.node_id)
-            if (
-                directory_id is not None
-                and directory_id != registered
-                and not self._broker.moves.follow(partition, registered, now_ms)
-            ):
-                self._broker.assignments.assign(topic.topic_id, index, directory_id, now_ms)
+    def _compare_directory(self, partition: Partition, now_ms: int) -> None:
+        """Report the log's directory if the metadata names another one, unless the replica is moving there."""
+        if partition.log is None:
+            return
+        directory_id = self._log_manager.directory_id_of(partition.log)
+        registered = self._metadata.directory_of(partition.topic_id, partition.index, self._node_id)
+        if directory_id in (None, registered) or self._moves.follow(partition, registered, now_ms):
+            return
+        assert directory_id is not None
+        self._assignments.assign(partition.topic_id, partition.index, directory_id, now_ms)
 
     def _open(self, topic_id: Uuid, index: int, now_ms: int) -> int:
         """Open or make the log of a partition, if the metadata still has it."""
-        broker = self._broker
-        topic = self.image.topics.get(topic_id)
+        topic = self._metadata.image.topics.get(topic_id)
         if topic is None or index not in topic.partitions:
             return 1
-        known = len(broker.log_manager.logs)
-        log = None
-        try:
-            log = broker.log_manager.get_or_create_log(
-                topic.name,
-                index,
-                topic_id,
-                broker.topic_config(topic.name),
-                now_ms=now_ms,
-                directory_id=_directory(topic, index, broker.node_id),
-                is_new=self._is_started_long_ago,
-            )
-        except (OSError, StorageError) as error:
-            text = f"the log of {topic.name}-{index} cannot be opened: {error}"
-            broker.tell(FailureLine(text, topic=topic.name, partition=index, error=error))
-        partition = Partition(broker.node_id, topic.name, index, topic_id, log)
-        broker.partitions[topic.name, index] = partition
-        self._apply(topic, index, partition, now_ms)
-        return LOGS_A_NEW_ONE if len(broker.log_manager.logs) > known else 1
+        known = len(self._log_manager.logs)
+        partition = self._replica_manager.create_partition(
+            topic,
+            index,
+            self._topic_configs.log_config(topic.name),
+            self._metadata.directory_of(topic_id, index, self._node_id),
+            now_ms,
+            is_new=self._is_initial_work_done,
+        )
+        self._apply(partition, now_ms)
+        return LOGS_A_NEW_ONE if len(self._log_manager.logs) > known else 1
 
-    def _remove(self, topic: Topic, now_ms: int) -> None:
-        broker = self._broker
-        gone = []
-        for index in topic.partitions:
-            partition = broker.partitions.get((topic.name, index))
-            if partition is None or partition.topic_id != topic.topic_id:
-                continue
-            del broker.partitions[topic.name, index]
-            partition.is_leader = False
-            partition.log = None
-            gone.append(partition.key)
-        broker.metrics.forget_topic(topic.name)
-        for start in range(0, len(gone), LOGS_DELETED_TOGETHER):
+    def _remove(self, topic: Topic) -> None:
+        stopped = self._replica_manager.stop_partitions(topic)
+        self._metrics.forget_topic(topic.name)
+        for start in range(0, len(stopped), LOGS_DELETED_TOGETHER):
             end = start + LOGS_DELETED_TOGETHER
-            self._work.append(partial(self._delete, topic.name, gone[start:end], end >= len(gone)))
+            self._work.append(partial(self._delete, topic.name, stopped[start:end], end >= len(stopped)))
 
     def _delete(self, topic: str, keys: list[tuple[str, int]], is_last: bool, now_ms: int) -> int:
-        for key in keys:
-            self._broker.produce_purgatory.check(key, now_ms)
-            self._broker.fetch_purgatory.check(key, now_ms)
-        try:
-            self._broker.log_manager.delete_logs(keys, now_ms, with_checkpoints=is_last)
-        except StorageError as error:
-            self._broker.tell(WarningLine(f"topic {topic} is deleted, but {error}", topic=topic, error=error))
+        self._replica_manager.delete_logs(topic, keys, now_ms, with_checkpoints=is_last)
         return len(keys)
-
-
-def _directory(topic: Topic, index: int, node_id: int) -> Uuid | None:
-    """The id of the log directory that the metadata puts a replica in, or None."""
-    registration = topic.partitions[index]
-    at = registration.replicas.index(node_id)
-    return registration.directories[at] if at < len(registration.directories) else None

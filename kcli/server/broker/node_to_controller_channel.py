@@ -21,10 +21,9 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, ENVELOPE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.envelope import encode_principal, pack_host
 from kcli.server.events import CloseConnection, NodeRole, PeerNode, SendResponse
-from kcli.server.host_address import pack_host
 from kcli.server.peers import Answer, ExponentialBackoff, PeerFailure, Peers
-from kcli.server.principal import encode_principal
 
 Callback = Callable[[Message | None, int], None]
 

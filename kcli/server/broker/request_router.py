@@ -1,63 +1,71 @@
-"""From a frame to its handler and back: the header, the version, the message, the answer.
+"""From a frame to its handler and back: the header, the version, the message, the answer (Kafka: KafkaApis).
 
 what comes                                          what is done
 --------------------------------------------------  --------------------------------------------------------------
-bytes that are no request, an unknown API or        the connection is closed, with one line in the log: without a
+bytes that are not a request, an unknown API or     the connection is closed, with one line in the log: without a
 version, an API that is not served                  known version no answer can be formed
 ApiVersions of an unknown version                   answered in version 0 with UNSUPPORTED_VERSION (KIP-511)
-a message that does not decode                      the connection is closed, likewise
-a fault of ours in a handler                        the request's answer with UNKNOWN_SERVER_ERROR where its form has
-                                                    an error for the whole, else the connection is closed
-anything, once the broker has left the cluster      the connection is closed: its logs are being closed
-a produce with acks=0                               nothing, whenever it is done; an error closes the connection
+a message that cannot be decoded                    the connection is closed, with one line in the log
+an exception in a handler                           answered with UNKNOWN_SERVER_ERROR if the response has an error
+                                                    code of its own, else the connection is closed
+any request after the broker has left the cluster   the connection is closed: the logs are being closed
+a produce with acks=0                               no answer; an error closes the connection
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, Api
 from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, encode_response_parts, read_request_header
 from kcli.protocol.message import Message
-from kcli.server.apis.context import RequestContext
+from kcli.server.api_versions import highest_version
+from kcli.server.apis.context import BrokerParts, RequestContext
 from kcli.server.apis.produce import first_error
 from kcli.server.apis.registry import FORWARDED, SERVED, Handler, load_handler
+from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
 from kcli.server.events import CloseConnection, Connection, Effect, FileRegion, NoResponse, SendFile, SendResponse
 from kcli.server.foreign_clients import foreign_protocol_by_api
+from kcli.server.log_lines import fault_line
 
 
 class RequestRouter:
-    """Hands the requests of clients to their handlers; `effects` is where the node collects what is to be done."""
+    """Passes clients' requests to their handlers.
 
-    def __init__(self, broker: Any, effects: list[Effect], unstable_versions: bool = False) -> None:
-        self._broker = broker
+    `handlers` has those that are objects with a state; the others are loaded when their first request comes. `effects` is the
+    node's list of effects, `report` writes a line of its log.
+    """
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        handlers: Mapping[int, Handler],
+        controller: NodeToControllerChannelManager,
+        effects: list[Effect],
+        report: Callable[[str], None],
+    ) -> None:
+        self._parts = parts
+        self._metrics = parts.metrics
+        self._handlers = dict(handlers)
+        self._controller = controller
         self._effects = effects
-        self._unstable_versions = unstable_versions
-        self._handlers: dict[int, Handler] = {}
+        self._report = report
+        self._has_unstable_versions = parts.config.get_bool("unstable.api.versions.enable")
         self.is_open = True
 
-    def serve_with(self, key: int, handler: Handler) -> None:
-        """Serve an API with a method of an object."""
-        self._handlers[key] = handler
-
-    def highest_version(self, key: int) -> int:
-        """The highest version of an API that is served."""
-        api = API_KEYS[key]
-        return api.highest_version - (api.is_latest_unstable and not self._unstable_versions)
-
     def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
-        """Take a request."""
+        """Handle one request, without the 4 bytes of its size."""
         if not self.is_open:
-            self._effects.append(CloseConnection(connection, "the broker stops"))
+            self._effects.append(CloseConnection(connection, "the broker is stopping"))
             return
         try:
             key, version, correlation_id, client_id, position = read_request_header(frame)
             if key not in SERVED:
                 raise MessageError(foreign_protocol_by_api(key) or f"a request {API_KEYS[key].name}, which is not served")
             api = API_KEYS[key]
-            if version > self.highest_version(key) and key != API_VERSIONS:
+            if version > highest_version(key, self._has_unstable_versions) and key != API_VERSIONS:
                 raise MessageError(f"a request {api.name} of version {version}, which is not stable")
         except MessageError as error:
             self._effects.append(CloseConnection(connection, error.message))
@@ -71,14 +79,14 @@ class RequestRouter:
             self._effects.append(CloseConnection(connection, f"its {api.name} of version {version}: {error.message}"))
             return
         except Exception as error:
-            self._broker.fault(f"reading {api.name} of version {version}", error)
-            self._effects.append(CloseConnection(connection, f"its {api.name} met a fault"))
+            self._report(fault_line(f"reading {api.name} of version {version}", error))
+            self._effects.append(CloseConnection(connection, f"its {api.name} caused a fault"))
             return
-        self._broker.metrics.request(key, version)
-        context = RequestContext(self._broker, connection, api, version, correlation_id, client_id, now_ms)
+        self._metrics.request(key, version)
+        context = RequestContext(self._parts, self, connection, api, version, correlation_id, client_id, now_ms)
         if key in FORWARDED:
-            # It goes on as it came; it was read so that what does not decode ends here, with its reason.
-            self._broker.forward(context, frame)
+            # It is forwarded as it came. It was decoded so that a malformed request is refused here, with a reason.
+            self._controller.forward(context, frame)
         else:
             self._serve(context, request)
 
@@ -96,18 +104,18 @@ class RequestRouter:
             self.respond(context, response)
 
     def failed(self, context: RequestContext, error: Exception) -> None:
-        """A request met a fault of this program: say so in the log, and to the client as far as the form of its answer can."""
+        """Log a fault of this program, and answer the request with UNKNOWN_SERVER_ERROR or close its connection."""
         api = context.api
-        self._broker.fault(f"serving {api.name} of version {context.version}", error)
+        self._report(fault_line(f"serving {api.name} of version {context.version}", error))
         response = api.response.new()
         if not context.wants_answer or not _has_error_code(api, context.version):
-            self._effects.append(CloseConnection(context.connection, f"its {api.name} met a fault"))
+            self._effects.append(CloseConnection(context.connection, f"its {api.name} caused a fault"))
             return
         response.error_code = error_codes.UNKNOWN_SERVER_ERROR
         self.respond(context, response)
 
     def respond(self, context: RequestContext, response: Message) -> None:
-        """Send an answer; to who wants none, only let the next request come, or end the connection where there is an error."""
+        """Send an answer. A client that wants none gets its next request handled, or its connection closed after an error."""
         connection = context.connection
         if not context.wants_answer:
             error = first_error(response)
@@ -117,8 +125,8 @@ class RequestRouter:
             else:
                 self._effects.append(NoResponse(connection))
             return
-        api, version = context.api, _answered_version(context.api, context.version)
-        self._broker.metrics.errors.count(api.key, response)
+        api, version = context.api, _response_version(context.api, context.version)
+        self._metrics.errors.count(api.key, response)
         try:
             if api.key == FETCH:
                 parts = encode_response_parts(context.correlation_id, api, version, response)
@@ -129,16 +137,16 @@ class RequestRouter:
                 return
             self._effects.append(SendResponse(connection, encode_response(context.correlation_id, api, version, response)))
         except MessageError as error:
-            self._broker.fault(f"answering {api.name} of version {version}", error)
-            self._effects.append(CloseConnection(connection, f"its answer cannot be written: {error.message}"))
+            self._report(fault_line(f"answering {api.name} of version {version}", error))
+            self._effects.append(CloseConnection(connection, f"its answer cannot be encoded: {error.message}"))
 
 
-def _answered_version(api: Api, version: int) -> int:
-    """The version of an answer: the request's, but 0 for ApiVersions of a version that is not known."""
+def _response_version(api: Api, version: int) -> int:
+    """Return the version of a response: the request's, but 0 for ApiVersions of an unknown version."""
     return 0 if api.key == API_VERSIONS and not api.lowest_version <= version <= api.highest_version else version
 
 
 def _has_error_code(api: Api, version: int) -> bool:
-    """Whether an answer has an error for the whole of it."""
-    answered = _answered_version(api, version)
+    """Return whether a response has an error code for the whole of it."""
+    answered = _response_version(api, version)
     return any(field.attribute == "error_code" and field.versions.has(answered) for field in api.response.schema.root.fields)

@@ -13,7 +13,7 @@ close the logs        the last slice is done: checkpoints, snapshots, the mark o
                       taken any more. Logs that were not all loaded stay unchanged, for the next start
 stopped
 
-A broker that is not ready NOT_READY_MS after its start logs what it waits for, and again each NOT_READY_MS.
+A broker that is not ready NOT_READY_MS after its start logs what it waits for, and again every NOT_READY_MS.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class BrokerStartup:
         if self._broker.lifecycle.has_been_unfenced or self._is_leaving:
             return
         reason, seconds = self._awaited(), (now_ms - self._begin_ms) // 1000
-        self._broker.tell(WarningLine(f"not ready after {seconds} s: {reason}", seconds=seconds, reason=reason))
+        self._broker.report(WarningLine(f"not ready after {seconds} s: {reason}", seconds=seconds, reason=reason))
         self._broker.timer.schedule(now_ms + NOT_READY_MS, self._report_not_ready)
 
     def _awaited(self) -> str:
         if not self._has_caught_up:
             if self._metadata.leader_id < 0:
                 return "the metadata quorum has no leader"
-            return f"the metadata log is being read; it is applied up to offset {self._broker.metadata_offset}"
+            return f"the metadata log is being read; it is applied up to offset {self._broker.metadata.offset}"
         if not self._is_loaded:
             return "the logs are being loaded"
         if not self._is_published:
@@ -102,7 +102,7 @@ class BrokerStartup:
             self._broker.timer.schedule(now_ms, self._catch_up)
         if self._is_published:
             self._broker.lifecycle.metadata_changed(now_ms)
-            self._broker.take_log_flushes(now_ms)
+            self._broker.replica_manager.take_log_flushes(now_ms)
 
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
         """Do nothing: the leader is read when a request is sent to it."""
@@ -115,29 +115,32 @@ class BrokerStartup:
             self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
             return
         self._has_caught_up = True
-        broker, directory_of = self._broker, self._broker.publisher.directory_of
-        timer = broker.timer
-        work = broker.log_manager.start(broker.topic_config, self._is_hosted, now_ms, directory_of, lambda: timer.clock_ms)
+        timer, configs = self._broker.timer, self._broker.topic_configs
+        work = self._broker.log_manager.start(
+            configs.log_config, self._is_hosted, now_ms, self._directory_of, lambda: timer.clock_ms
+        )
         run_slices(timer, work, self._loaded, now_ms)
 
     def _is_hosted(self, topic_id: Uuid, partition: int) -> bool:
-        topic = self._broker.image.topics.get(topic_id)
-        found = None if topic is None else topic.partitions.get(partition)
+        found = self._broker.metadata.partition(topic_id, partition)
         return found is not None and self._broker.node_id in found.replicas
+
+    def _directory_of(self, topic_id: Uuid, partition: int) -> Uuid | None:
+        return self._broker.metadata.directory_of(topic_id, partition, self._broker.node_id)
 
     def _loaded(self, now_ms: int) -> None:
         if self._is_leaving:
             return
         self._is_loaded = True
         self._broker.moves.recover(now_ms)
-        self._broker.publisher.start(now_ms, self._publish_done)
+        self._broker.publisher.start(now_ms, self._published)
 
-    def _publish_done(self, now_ms: int) -> None:
+    def _published(self, now_ms: int) -> None:
         if self._is_leaving:
             return
         self._is_published = True
-        self._broker.log_tasks_begin(now_ms)
-        self._broker.take_log_flushes(now_ms)
+        self._broker.replica_manager.begin_log_tasks(now_ms)
+        self._broker.replica_manager.take_log_flushes(now_ms)
         self._broker.lifecycle.start(now_ms)
 
     def stop(self, now_ms: int, on_stopped: Callable[[int], None]) -> None:
@@ -148,7 +151,7 @@ class BrokerStartup:
         self._is_leaving = True
         self._broker.router.is_open = False
         self._broker.computations.forget()
-        self._broker.turns.end()
+        self._broker.slices.close()
         if not self._is_loaded:
             on_stopped(now_ms)
             return

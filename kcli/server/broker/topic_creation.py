@@ -1,39 +1,43 @@
-"""Making topics that a client names and nobody made, where auto.create.topics.enable allows it.
+"""Topics that are created when a client names them, if auto.create.topics.enable allows it (Kafka: AutoTopicCreationManager).
 
-The broker asks the controller as a client would: the default partitions and replication factor. A name that is on its way is
-not asked for again; the client, who was told UNKNOWN_TOPIC_OR_PARTITION, comes back until the topic is there. A refusal of
-the controller is logged, once for each name and error, and the name is not asked for again for REFUSED_PAUSE_MS.
+The broker sends the controller a CreateTopics with the default partitions and replication factor. A name that is being created
+is not requested again; its clients are answered UNKNOWN_TOPIC_OR_PARTITION and ask again until the topic exists. A refusal by
+the controller is logged once for each name and error, and the name is not requested again for REFUSED_PAUSE_MS.
 
-Kafka's own topics have their numbers from keys of their own (offsets.topic.*, transaction.state.log.* and
-share.coordinator.state.topic.*), since a number of partitions that coordinators were once found by must never change:
+Kafka's own topics have keys of their own for these numbers (offsets.topic.*, transaction.state.log.* and
+share.coordinator.state.topic.*), since the number of partitions decides which broker coordinates a group and must not change:
 
-    topic                configs beside segment.bytes
+    topic                configs in addition to segment.bytes
     -------------------  -------------------------------------------------------------------------------------------
-    __consumer_offsets   compacted, as the producer compresses
+    __consumer_offsets   compacted, with the producer's compression
     __transaction_state  compacted, uncompressed, its own min.insync.replicas, no unclean elections
-    __share_group_state  kept for ever, as the producer compresses, its own min.insync.replicas
+    __share_group_state  kept forever, with the producer's compression, its own min.insync.replicas
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
 from kcli.protocol.message import Message
+from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
+from kcli.server.config.server_config import ConfigReader
 from kcli.server.log_lines import WarningLine
+from kcli.server.timing_wheel import Timer
 
 _CONTROLLER_DEFAULT = -1
 TIMEOUT_MS = 30_000
 REFUSED_PAUSE_MS = 10_000
-# Of so many names the refusal is remembered: clients choose them.
+# The number of names whose refusal is remembered; clients choose the names, so it needs a limit.
 MAX_REFUSED = 1_000
+# The number of names in one log line.
 MAX_NAMED = 5
 
 
 class _OwnTopic(NamedTuple):
-    """One of Kafka's own topics: what its keys begin with, its configs, and whether it has a key for min.insync.replicas."""
+    """One of Kafka's own topics: the prefix of its keys, its configs, and whether it has a key for min.insync.replicas."""
 
     keys: str
     configs: dict[str, str]
@@ -55,8 +59,8 @@ _OWN_TOPICS = {
 }
 
 
-def _creatable(name: str, config: Any) -> Message:
-    """What the controller is asked for; `config` is the broker's."""
+def _creatable(name: str, config: ConfigReader) -> Message:
+    """Return the topic of a CreateTopics request."""
     classes = API_KEYS[CREATE_TOPICS].request.classes
     own = _OWN_TOPICS.get(name)
     if own is None:
@@ -73,55 +77,60 @@ def _creatable(name: str, config: Any) -> Message:
 
 
 class _Refusal(NamedTuple):
-    """The controller's error for a name, and when it may be asked again."""
+    """The controller's error for a name, and when the name may be requested again."""
 
     error_code: int
     until_ms: int
 
 
-class TopicCreation:
-    """The topics that one broker has asked for."""
+class AutoTopicCreationManager:
+    """The topics that one broker has requested. `report` writes a line of the node's log."""
 
-    def __init__(self, broker: Any) -> None:
-        self._broker = broker
-        self._under_way: set[str] = set()
+    def __init__(
+        self, config: ConfigReader, controller: NodeToControllerChannelManager, timer: Timer, report: Callable[[str], None]
+    ) -> None:
+        self._config = config
+        self._controller = controller
+        self._timer = timer
+        self._report = report
+        self._in_flight: set[str] = set()
         self._refused: dict[str, _Refusal] = {}
 
     def create(self, names: Iterable[str]) -> None:
-        """Ask for topics of these names."""
-        now_ms = self._broker.timer.clock_ms
-        wanted = [name for name in dict.fromkeys(names) if name not in self._under_way and not self._is_paused(name, now_ms)]
+        """Request topics of these names from the controller."""
+        now_ms = self._timer.clock_ms
+        wanted = [name for name in dict.fromkeys(names) if name not in self._in_flight and not self._is_paused(name, now_ms)]
         if not wanted:
             return
-        self._under_way.update(wanted)
+        self._in_flight.update(wanted)
         api = API_KEYS[CREATE_TOPICS]
-        topics = [_creatable(name, self._broker.config) for name in wanted]
+        topics = [_creatable(name, self._config) for name in wanted]
 
         def created(response: Message | None, now_ms: int) -> None:
-            self._under_way.difference_update(wanted)
-            self._note(response.topics if response is not None else (), now_ms)
+            self._in_flight.difference_update(wanted)
+            self._handle_results(response.topics if response is not None else (), now_ms)
 
-        self._broker.controller.send(CREATE_TOPICS, api.request.new(topics=topics, timeout_ms=TIMEOUT_MS), created)
+        self._controller.send(CREATE_TOPICS, api.request.new(topics=topics, timeout_ms=TIMEOUT_MS), created)
 
     def _is_paused(self, name: str, now_ms: int) -> bool:
         refusal = self._refused.get(name)
         return refusal is not None and now_ms < refusal.until_ms
 
-    def _note(self, topics: Iterable[Message], now_ms: int) -> None:
-        """Take the controller's answers; the refusals that are new are logged, those of one error in one line."""
-        news: dict[int, list[Message]] = {}
+    def _handle_results(self, topics: Iterable[Message], now_ms: int) -> None:
+        """Remember the refusals, and log those that are new: one line for each error."""
+        by_code: dict[int, list[Message]] = {}
         for topic in topics:
             known, code = self._refused.pop(topic.name, None), topic.error_code
             if code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
                 continue
             self._refused[topic.name] = _Refusal(code, now_ms + REFUSED_PAUSE_MS)
             if known is None or known.error_code != code:
-                news.setdefault(code, []).append(topic)
+                by_code.setdefault(code, []).append(topic)
         while len(self._refused) > MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
-        for code, refused in news.items():
+        for code, refused in by_code.items():
             error, names = error_codes.NAMES.get(code, code), [topic.name for topic in refused]
             more = f" and {len(names) - MAX_NAMED} others" if len(names) > MAX_NAMED else ""
             what = f"topic {', '.join(names[:MAX_NAMED])}{more} cannot be created automatically (auto.create.topics.enable)"
             message = f": {refused[0].error_message}" if refused[0].error_message else ""
-            self._broker.tell(WarningLine(f"{what}: {error}{message}", topic=names[0], error=error))
+            self._report(WarningLine(f"{what}: {error}{message}", topic=names[0], error=error))

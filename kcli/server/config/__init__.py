@@ -1,4 +1,4 @@
-"""Kafka's configuration: `load_config` makes a ServerConfig of server.properties and overrides, or raises ConfigError."""
+"""Kafka's configuration: `load_config` reads server.properties and overrides into a ServerConfig, or raises ConfigError."""
 
 from kcli.server.config.loading import load_config
 from kcli.server.config.server_config import ServerConfig

@@ -1,23 +1,23 @@
-"""AlterConfigs and IncrementalAlterConfigs as functions: what is asked for -> the changes that the metadata log shall hold.
+"""AlterConfigs and IncrementalAlterConfigs as functions: from a request to the records of the metadata log.
 
-    operation  of one key                                     null as its value
+    operation  effect on the key                              a null value is
     ---------  ---------------------------------------------  ---------------------
-    SET        its value                                      refused
-    DELETE     its value goes; the default stands             what it is sent with
-    APPEND     each of the values that the list lacks         refused
-    SUBTRACT   the list without them                          refused
+    SET        sets its value                                 refused
+    DELETE     removes its value; the default applies         expected
+    APPEND     adds the values that the list does not have    refused
+    SUBTRACT   removes the values from the list               refused
 
-    who                             looks at
-    ------------------------------  -------------------------------------------------------------------------------------
-    preprocess: the broker asked    keys named twice, nulls; its own and the cluster's broker configuration, which it has
-                                    to be able to run with (broker_changes)
-    decide: the active controller   lists, sizes, whether the resource is there, topics', groups' and client metrics'
-                                    rules, min.insync.replicas where eligible leader replicas (ELR) depend on it
+    step                               checks
+    ---------------------------------  ----------------------------------------------------------------------------------
+    preprocess, at the broker          keys named twice, nulls; its own and the cluster's broker configuration, which it
+                                       must be able to run with (broker_changes)
+    decide, at the active controller   lists, sizes, whether the resource exists, the rules of topics, groups and client
+                                       metrics, min.insync.replicas if eligible leader replicas (ELR) depend on it
 
-APPEND and SUBTRACT start from the resource's own value, else from Kafka's default for the key; what is to be added or taken
-away is split at commas, blanks stay part of it. A change that changes nothing writes nothing, except of brokers, whose
-configuration Kafka's brokers take as a nudge to read their key stores again. Where min.insync.replicas changes while ELR is
-on, the ELR of the topics concerned is void: ClearElrRecord.
+APPEND and SUBTRACT start from the resource's own value, else from Kafka's default for the key; their operand is split at
+commas, and blanks are kept. A change without effect writes no record, except for brokers: Kafka's brokers read their key
+stores again after such a record. A change of min.insync.replicas while ELR is on clears the ELR of the topics concerned
+(ClearElrRecord).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ MAX_VALUE_CHARACTERS = 32767
 ELR_FEATURE = "eligible.leader.replicas.version"
 _MIN_ISR = "min.insync.replicas"
 _NUMBERS = {name: number for number, name in CONFIG_RESOURCE_TYPES.items()}
-_LISTS: dict[str, ConfigTable] = {"BROKER": BROKER_KEYS, "TOPIC": TOPIC_KEYS}  # Kafka knows of no other lists here
+_LISTS: dict[str, ConfigTable] = {"BROKER": BROKER_KEYS, "TOPIC": TOPIC_KEYS}  # the only lists that Kafka accepts here
 Changes = dict[str, str | None]
 
 
 class Operation(NamedTuple):
-    """One change that is asked for; `operation` is SET, DELETE, APPEND or SUBTRACT."""
+    """One requested change; `operation` is SET, DELETE, APPEND or SUBTRACT."""
 
     name: str
     operation: int
@@ -58,10 +58,10 @@ class Operation(NamedTuple):
 
 
 def resource_of(type_number: int, name: str) -> ConfigResource:
-    """The resource that a request names. Raises ConfigRequestError for a type whose configurations nobody can alter."""
+    """Return the resource that a request names. Raises ConfigRequestError for a type without configurations."""
     type_name = CONFIG_RESOURCE_TYPES.get(type_number)
     if type_name is None:
-        raise invalid_request(f"{type_number} is no type of resource that has configurations")
+        raise invalid_request(f"resource type {type_number} has no configurations")
     return ConfigResource(type_name, name)
 
 
@@ -69,15 +69,15 @@ def resource_of(type_number: int, name: str) -> ConfigResource:
 
 
 def preprocess(resource: ConfigResource, operations: Sequence[Operation], image: MetadataImage, dynamic: DynamicConfig) -> None:
-    """Refuse an IncrementalAlterConfigs of one resource before it goes to the controller. Raises ConfigRequestError."""
+    """Check an IncrementalAlterConfigs of one resource before it is forwarded. Raises ConfigRequestError."""
     names = [operation.name for operation in operations]
     if len(set(names)) < len(names):
-        raise invalid_request(f"a key is named twice: {', '.join(names)}")
+        raise invalid_request(f"a key is named twice in {', '.join(names)}")
     for name, operation, value in operations:
         if operation not in (SET, DELETE, APPEND, SUBTRACT):
-            raise invalid_request(f"{operation} is no operation for {name}")
+            raise invalid_request(f"operation {operation} for {name} is unknown")
         if value is None and operation != DELETE:
-            raise invalid_request(f"the value of {name} is null; only DELETE takes none")
+            raise invalid_request(f"the value of {name} is null, which only DELETE allows")
     if resource.type == "BROKER":
         _check_broker_name(resource, dynamic.node_id)
         current = image.configs.get(resource, {})
@@ -85,7 +85,7 @@ def preprocess(resource: ConfigResource, operations: Sequence[Operation], image:
 
 
 def preprocess_replacement(resource: ConfigResource, configs: Mapping[str, str | None], dynamic: DynamicConfig) -> None:
-    """The same of an AlterConfigs. Raises ConfigRequestError."""
+    """Check an AlterConfigs of one resource before it is forwarded. Raises ConfigRequestError."""
     values = {name: value for name, value in configs.items() if value is not None}
     if len(values) < len(configs):
         raise invalid_request(f"the value of {', '.join(name for name in configs if configs[name] is None)} is null")
@@ -96,7 +96,9 @@ def preprocess_replacement(resource: ConfigResource, configs: Mapping[str, str |
 
 def _check_broker_name(resource: ConfigResource, node_id: int) -> None:
     if resource.name not in ("", str(node_id)):
-        raise invalid_request(f"this is broker {node_id}, not {resource.name}; ask that one, or for all with an empty name")
+        raise invalid_request(
+            f"this is broker {node_id}: send the request to broker {resource.name}, or use an empty name for all brokers"
+        )
 
 
 def _check_broker_layer(resource: ConfigResource, layer: Mapping[str, str], dynamic: DynamicConfig) -> None:
@@ -109,7 +111,7 @@ def _check_broker_layer(resource: ConfigResource, layer: Mapping[str, str], dyna
 def decide(
     resource: ConfigResource, operations: Sequence[Operation], image: MetadataImage, config: ServerConfig
 ) -> list[Message]:
-    """The records of an IncrementalAlterConfigs of one resource; `config` is the controller's. Raises ConfigRequestError."""
+    """Return the records of an IncrementalAlterConfigs; `config` is the controller's. Raises ConfigRequestError."""
     current = image.configs.get(resource, {})
     return _records(resource, _changes(resource, operations, current), image, config)
 
@@ -117,7 +119,7 @@ def decide(
 def decide_replacement(
     resource: ConfigResource, configs: Mapping[str, str | None], image: MetadataImage, config: ServerConfig
 ) -> list[Message]:
-    """The records of an AlterConfigs of one resource: what it does not name goes. Raises ConfigRequestError."""
+    """Return the records of an AlterConfigs, which removes the keys that it does not name. Raises ConfigRequestError."""
     current = image.configs.get(resource, {})
     changes: Changes = {name: value for name, value in configs.items() if current.get(name) != value}
     changes.update(dict.fromkeys(name for name in current if name not in configs))
@@ -125,14 +127,14 @@ def decide_replacement(
 
 
 def config_record(resource: ConfigResource, name: str, value: str | None) -> Message:
-    """A ConfigRecord; a null value takes the configuration away."""
+    """Make a ConfigRecord; a null value removes the configuration."""
     return message_type("metadata_records", "ConfigRecord").new(
         resource_type=_NUMBERS[resource.type], resource_name=resource.name, name=name, value=value
     )
 
 
 def elr_safety_records(image: MetadataImage, config: ServerConfig) -> list[Message]:
-    """What has to stand in the metadata log before ELR is on: a min.insync.replicas of the cluster's, and none of brokers'."""
+    """Return the records that ELR needs: a min.insync.replicas of the cluster, and none of single brokers."""
     records = []
     for resource, configs in image.configs.items():
         if resource.type == "BROKER" and resource.name and _MIN_ISR in configs:
@@ -144,12 +146,12 @@ def elr_safety_records(image: MetadataImage, config: ServerConfig) -> list[Messa
 
 
 def is_elr_enabled(image: MetadataImage) -> bool:
-    """Whether eligible leader replicas (KIP-966) are on."""
+    """Return whether eligible leader replicas (KIP-966) are on."""
     return image.features.get(ELR_FEATURE, 0) > 0
 
 
 def _changes(resource: ConfigResource, operations: Iterable[Operation], current: Mapping[str, str]) -> Changes:
-    """What the operations make of the resource's own configuration, as far as there is anything to write."""
+    """Return the changes of the resource's own configuration that have to be written."""
     changes: Changes = {}
     for name, operation, value in operations:
         if operation in (APPEND, SUBTRACT):
@@ -164,7 +166,7 @@ def _changes(resource: ConfigResource, operations: Iterable[Operation], current:
 def _altered_list(resource: ConfigResource, name: str, operation: int, operand: str, current: str | None) -> str:
     key = _LISTS[resource.type].get(name) if resource.type in _LISTS else None
     if key is None or not key.is_list:
-        raise invalid_config(f"{name} is no list; only SET and DELETE change it")
+        raise invalid_config(f"{name} is not a list; use SET or DELETE")
     parts = split_list(current if current is not None else key.default or "")
     for part in operand.split(","):
         if operation == SUBTRACT and part in parts:
@@ -182,13 +184,13 @@ def _records(resource: ConfigResource, changes: Changes, image: MetadataImage, c
     _check_elr(resource, changes, image)
     for name, value in changes.items():
         if value is not None and len(value) > MAX_VALUE_CHARACTERS:
-            raise invalid_config(f"the value of {name} has {len(value)} characters; {MAX_VALUE_CHARACTERS} fit")
+            raise invalid_config(f"the value of {name} has {len(value)} characters; the limit is {MAX_VALUE_CHARACTERS}")
     _check_values(resource, _apply(image.configs.get(resource, {}), changes), config)
     if resource.type == "TOPIC" and resource.name not in image.topic_ids:
-        raise ConfigRequestError(UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.name}")
+        raise ConfigRequestError(UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name} does not exist")
     records = [config_record(resource, name, value) for name, value in changes.items()]
     if _MIN_ISR in changes and is_elr_enabled(image):
-        # A topic's own concerns that topic, a broker's all of them.
+        # A topic's own value concerns that topic, a broker's all topics.
         topic_name = resource.name if resource.type == "TOPIC" else ""
         records.append(message_type("metadata_records", "ClearElrRecord").new(topic_name=topic_name))
     return records
@@ -198,19 +200,19 @@ def _check_elr(resource: ConfigResource, changes: Changes, image: MetadataImage)
     if resource.type != "BROKER" or _MIN_ISR not in changes or not is_elr_enabled(image):
         return
     if resource.name:
-        raise ConfigRequestError(INVALID_CONFIG, f"{_MIN_ISR} of a single broker cannot change while {ELR_FEATURE} is on")
+        raise ConfigRequestError(INVALID_CONFIG, f"{_MIN_ISR} of a single broker cannot be changed while {ELR_FEATURE} is on")
     if changes[_MIN_ISR] is None:
-        raise ConfigRequestError(INVALID_CONFIG, f"{_MIN_ISR} of the cluster cannot go while {ELR_FEATURE} is on")
+        raise ConfigRequestError(INVALID_CONFIG, f"{_MIN_ISR} of the cluster cannot be removed while {ELR_FEATURE} is on")
 
 
 def _check_values(resource: ConfigResource, values: Mapping[str, str], config: ServerConfig) -> None:
-    """The rules of each type of resource for the whole of its own configuration."""
+    """Check the whole configuration of a resource. Raises ConfigRequestError."""
     if resource.type == "BROKER":
         if resource.name and not (resource.name.isascii() and resource.name.isdigit()):
-            raise invalid_request(f"{resource.name!r} is no broker's id")
+            raise invalid_request(f"{resource.name!r} is not a broker id")
         return
     if not resource.name:
-        raise invalid_request(f"a resource {resource.type} needs a name; defaults for all exist for brokers only")
+        raise invalid_request(f"a resource {resource.type} needs a name; only brokers have cluster-wide configurations")
     if resource.type == "TOPIC":
         check_topic_config(config, values)
     elif resource.type == "GROUP":
@@ -218,4 +220,4 @@ def _check_values(resource: ConfigResource, values: Mapping[str, str], config: S
     elif resource.type == "CLIENT_METRICS":
         check_client_metrics_config(values)
     else:
-        raise invalid_request(f"the controller keeps no configurations of {resource.type}")
+        raise invalid_request(f"resources of type {resource.type} have no configurations at the controller")

@@ -1,15 +1,15 @@
-"""What a broker's dynamic configuration may be changed to (Kafka's DynamicBrokerConfig.validate), a whole layer at a time.
+"""Checks of a change to a broker's dynamic configuration (Kafka's DynamicBrokerConfig.validate), one whole layer at a time.
 
-    refused                                                   since
+    refused                                                   reason
     --------------------------------------------------------  ----------------------------------------------------------
     a key that is fixed while a broker runs (keys.txt)        it is read at the start
     a keystore's or truststore's key without a listener       each listener has its own: listener.name.<name>.<key>
-    a per-broker key, or a listener's, for the whole cluster  it differs from broker to broker
-    a value that is not valid by itself or with the others    as at the start
-    threads below half or above twice of what runs            Kafka resizes its pools in steps
-    listeners, and what guards, to another value              it is not served yet (Kafka takes it)
+    a per-broker key, or a listener's, for the whole cluster  it differs between brokers
+    a value that is invalid, alone or with the others         as at the start
+    threads below half or above twice the present number      Kafka resizes its pools in steps
+    listeners and security keys, to another value             not served yet (Kafka accepts it)
 
-Names that Kafka does not know are let through: they may be a plugin's.
+Unknown names are accepted: they may be a plugin's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OF_LISTENERS_ONLY = frozenset(
         "ssl.truststore.certificates",
     )
 )
-# Of a listener's keys, those that may be the same on every broker.
+# The keys of a listener that may be set for the whole cluster.
 _CLUSTER_LISTENER_KEYS = frozenset(("max.connections", "max.connection.creation.rate", "num.network.threads"))
 _THREADS = (
     "background.threads",
@@ -53,12 +53,12 @@ _THREADS = (
     "remote.log.reader.threads",
 )
 # Kafka opens and closes listeners while it runs.
-_AT_START = frozenset(("listeners", "listener.security.protocol.map"))
-_AS_RETENTION = -2  # of log.local.retention.*: the same as log.retention.*
+_FIXED_HERE = frozenset(("listeners", "listener.security.protocol.map"))
+_SAME_AS_RETENTION = -2  # the value of log.local.retention.* for "the same as log.retention.*"
 
 
 def check_broker_change(dynamic: DynamicConfig, layer: Mapping[str, str], *, is_cluster: bool) -> None:
-    """Refuse a layer that is not valid, of this broker or of the cluster. Raises ConfigRequestError (INVALID_REQUEST)."""
+    """Check a layer of this broker or of the cluster. Raises ConfigRequestError (INVALID_REQUEST)."""
     for name, text in layer.items():
         _check_name(name, is_cluster)
         key = base_key(name)
@@ -77,9 +77,9 @@ def check_broker_change(dynamic: DynamicConfig, layer: Mapping[str, str], *, is_
 
 def _check_name(name: str, is_cluster: bool) -> None:
     if not is_dynamic(name):
-        raise invalid_request(f"{name} cannot change while a broker runs; state it in server.properties")
+        raise invalid_request(f"{name} cannot be changed while a broker runs; set it in server.properties")
     if name in _OF_LISTENERS_ONLY:
-        raise invalid_request(f"{name} can only change for a listener: {LISTENER_PREFIX}<name>.{name}")
+        raise invalid_request(f"{name} can only be changed for one listener: {LISTENER_PREFIX}<name>.{name}")
     if not is_cluster:
         return
     of_listener = name.removeprefix(LISTENER_PREFIX).partition(".")[2] if name.startswith(LISTENER_PREFIX) else ""
@@ -87,25 +87,25 @@ def _check_name(name: str, is_cluster: bool) -> None:
     if (key is not None and key.update_mode == UpdateMode.PER_BROKER) or (
         name.startswith(LISTENER_PREFIX) and of_listener not in _CLUSTER_LISTENER_KEYS
     ):
-        raise invalid_request(f"{name} differs from broker to broker; name the broker whose it is")
+        raise invalid_request(f"{name} differs between brokers; set it for a single broker")
 
 
 def _check_served(key: ConfigKey, name: str, value: ConfigValue, static: ServerConfig) -> None:
     is_guard = key.serving == Serving.GUARD and name == key.name
-    if (is_guard or name in _AT_START) and value not in (static.stated_value(name), default_value(key)):
-        raise invalid_request(f"{name} cannot change while a broker runs: that is not served yet")
+    if (is_guard or name in _FIXED_HERE) and value not in (static.stated_value(name), default_value(key)):
+        raise invalid_request(f"{name} cannot be changed while a broker runs: that is not served yet")
 
 
 def _check_threads(before: ServerConfig, after: ServerConfig) -> None:
     for key in _THREADS:
         old, new = before.get_int(key), after.get_int(key)
         if new != old and not (new > 0 and old // 2 <= new <= 2 * old):
-            raise invalid_request(f"{key}={new} is not valid; from half to twice of {old} is")
+            raise invalid_request(f"{key}={new} is not valid: it must be between half and twice the present value {old}")
 
 
 def _check_local_retention(after: ServerConfig) -> None:
     for unit in ("ms", "bytes"):
         local, whole = after.get_int(f"log.local.retention.{unit}"), after.get_int(f"log.retention.{unit}")
-        too_much = local == NO_LIMIT or local > whole
-        if local != _AS_RETENTION and whole != NO_LIMIT and too_much:
+        is_above = local == NO_LIMIT or local > whole
+        if local != _SAME_AS_RETENTION and whole != NO_LIMIT and is_above:
             raise invalid_request(f"log.local.retention.{unit}={local} must not be above log.retention.{unit}={whole}")

@@ -1,11 +1,11 @@
-"""Keys that must agree with each other: Kafka's own rules (KafkaConfig.validateValues), a sentence for each that is broken.
+"""Keys that must be consistent with each other: Kafka's rules (KafkaConfig.validateValues), with a sentence for each.
 
-group                what must hold
+group                rules
 -------------------  ----------------------------------------------------------------------------------------------
-identity             node.id and broker.id are the same; a controller is among its voters
-listeners            what kcli.server.config.listeners says; controllers' listeners are told to no client
+identity             node.id and broker.id are the same; a controller is one of its voters
+listeners            see kcli.server.config.listeners; controllers' listeners are not advertised to clients
 times and sizes      log.retention.*, log.roll.*, replica fetch waits, heartbeats below sessions, minimum below maximum
-directories          cordoned.log.dirs are among log.dirs; what recovery keeps is in none of them
+directories          cordoned.log.dirs are in log.dirs; kcli.recovery.quarantine.dir is in none of them
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 
 
 def cross_faults(config: ServerConfig) -> list[str]:
-    """Everything in which stated keys contradict each other."""
+    """Return a sentence for each rule that the stated keys break."""
     faults: list[str] = []
     for check in (_identity, _listeners, _connections, _times, _groups, _directories):
         try:
@@ -37,23 +37,23 @@ def _identity(config: ServerConfig) -> list[str]:
     if broker_id is not None and config.text("node.id") is not None and config.stated_value("broker.id") != config.node_id:
         faults.append(
             f"broker.id={broker_id}{config.where('broker.id')} and node.id={config.node_id}{config.where('node.id')} "
-            "differ; state node.id alone"
+            "differ; set node.id only"
         )
     if config.text("zookeeper.connect") is not None and config.text("process.roles") is None:
         faults.append(
-            f"zookeeper.connect{config.where('zookeeper.connect')}: ZooKeeper went with Kafka 4.0; "
-            "state process.roles=broker,controller and node.id instead"
+            f"zookeeper.connect{config.where('zookeeper.connect')}: ZooKeeper was removed in Kafka 4.0; "
+            "set process.roles=broker,controller and node.id instead"
         )
     voters = config.quorum_voters
     if voters and config.is_controller and config.node_id not in voters:
         faults.append(
-            f"controller.quorum.voters{config.where('controller.quorum.voters')}: node {config.node_id} is a controller and "
-            f"not among the voters {', '.join(map(str, voters))}"
+            f"controller.quorum.voters{config.where('controller.quorum.voters')}: node {config.node_id} is a controller but "
+            f"not one of the voters {', '.join(map(str, voters))}"
         )
     if voters and not config.is_controller and config.node_id in voters:
         faults.append(
-            f"controller.quorum.voters{config.where('controller.quorum.voters')}: node {config.node_id} is among the voters, "
-            "but process.roles does not name controller"
+            f"controller.quorum.voters{config.where('controller.quorum.voters')}: node {config.node_id} is one of the voters, "
+            "but process.roles does not contain controller"
         )
     return faults
 
@@ -72,18 +72,18 @@ def _listeners(config: ServerConfig) -> list[str]:
     ]
     if not config.is_broker:
         return faults + [
-            f"listeners: {listener} is not for controllers (controller.listener.names), and process.roles does not name broker"
+            f"listeners: {listener} is not in controller.listener.names, and process.roles does not contain broker"
             for listener in config.broker_listeners
         ]
     if not config.broker_listeners:
-        faults.append(f"listeners{config.where('listeners')}: none is for clients; all of them are for controllers")
+        faults.append(f"listeners{config.where('listeners')}: none is left for clients: all are in controller.listener.names")
         return faults
     if not config.is_controller and config.controller_listeners:
         faults.append(
-            f"listeners: {config.controller_listeners[0]} is for controllers, but process.roles does not name controller"
+            f"listeners: {config.controller_listeners[0]} is a controller's, but process.roles does not contain controller"
         )
     faults += [
-        f"advertised.listeners: clients cannot connect to {listener}; state an address that they reach"
+        f"advertised.listeners: clients cannot connect to {listener}; set an address that they can reach"
         f"{config.where('advertised.listeners') or config.where('listeners')}"
         for listener in config.advertised_listeners
         if listener.host == UNROUTABLE_HOST
@@ -99,18 +99,20 @@ def _listeners(config: ServerConfig) -> list[str]:
 def _inter_broker_listener(config: ServerConfig) -> list[str]:
     key = "inter.broker.listener.name"
     name = config.inter_broker_listener_name
-    told = [listener.name for listener in config.advertised_listeners]
+    advertised = [listener.name for listener in config.advertised_listeners]
     bound = [listener.name for listener in config.broker_listeners]
     faults = []
     if config.text(key) is not None and config.text("security.inter.broker.protocol") is not None:
-        faults.append(f"{key} and security.inter.broker.protocol are both stated; only one of them may be")
+        faults.append(f"{key} and security.inter.broker.protocol must not both be set")
     if name in config.controller_listener_names:
-        faults.append(f"{key}={name}: that listener is for controllers{config.where(key)}")
-    elif name not in told:
-        faults.append(f"{key}={name}: no advertised listener has that name; they are {', '.join(told)}{config.where(key)}")
+        faults.append(f"{key}={name}: that listener is in controller.listener.names{config.where(key)}")
+    elif name not in advertised:
+        faults.append(
+            f"{key}={name}: no advertised listener has that name; they are {', '.join(advertised)}{config.where(key)}"
+        )
     faults += [
         f"advertised.listeners: {name} is not in listeners, which are {', '.join(bound)}{config.where('advertised.listeners')}"
-        for name in told
+        for name in advertised
         if name not in bound
     ]
     return faults
@@ -122,7 +124,7 @@ def _times(config: ServerConfig) -> list[str]:
         value = config.get_int(key)
         if value < lowest and not (key == "log.retention.ms" and value == NO_LIMIT):
             unlimited = ", or -1 for no limit" if key == "log.retention.ms" else ""
-            faults.append(f"{key}={value} is not valid; {lowest} or more is{unlimited}{config.where(key)}")
+            faults.append(f"{key}={value} is not valid: it must be {lowest} or more{unlimited}{config.where(key)}")
     wait = config.get_int("replica.fetch.wait.max.ms")
     for key in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
         faults += _at_most(config, "replica.fetch.wait.max.ms", wait, key, config.get_int(key))
@@ -134,7 +136,9 @@ def _times(config: ServerConfig) -> list[str]:
         faults.append("log.cleaner.dedupe.buffer.size must be above 1 MiB for each of log.cleaner.threads")
     level = config.get_int("offsets.topic.compression.codec")
     if level not in range(5):
-        faults.append(f"offsets.topic.compression.codec={level} is not valid; 0 (none), 1 gzip, 2 snappy, 3 lz4, 4 zstd are")
+        faults.append(
+            f"offsets.topic.compression.codec={level} is not valid: it must be 0 (none), 1 gzip, 2 snappy, 3 lz4 or 4 zstd"
+        )
     return faults
 
 
@@ -143,7 +147,7 @@ def _at_most(config: ServerConfig, key: str, value: int, other: str, bound: int)
     return [f"{key}={value} must not be above {other}={bound}{where}"] if value > bound else []
 
 
-# Which key must not be above which, in groups' coordinators.
+# Pairs of group keys: the first must not be above the second.
 _ORDERED = (
     ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
     ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
@@ -185,7 +189,7 @@ def _groups(config: ServerConfig) -> list[str]:
         if config.get_int(low) >= config.get_int(high):
             faults.append(f"{low}={config[low]} must be below {high}={config[high]}{config.where(low) or config.where(high)}")
     if "classic" not in config["group.coordinator.rebalance.protocols"]:
-        faults.append("group.coordinator.rebalance.protocols must have classic among them")
+        faults.append("group.coordinator.rebalance.protocols must contain classic")
     return faults
 
 
@@ -196,9 +200,9 @@ def _connections(config: ServerConfig) -> list[str]:
     for item in overrides:
         host, _, limit = item.rpartition(":")
         if not host or parse_integer(limit, 32) is None:
-            faults.append(f"{key}: {item!r} is not valid; host:connections is{config.where(key)}")
+            faults.append(f"{key}: {item!r} is not valid: it must be host:connections{config.where(key)}")
     if config["max.connections.per.ip"] == 0 and not overrides:
-        faults.append(f"max.connections.per.ip=0 lets nobody in; state {key} with it, or another number")
+        faults.append(f"max.connections.per.ip=0 refuses all connections; set {key} for some hosts, or another number")
     queued, largest = config.get_int("queued.max.request.bytes"), config.get_int("socket.request.max.bytes")
     if 0 < queued < largest:
         faults.append(f"queued.max.request.bytes={queued} must not be below socket.request.max.bytes={largest}")
@@ -206,22 +210,22 @@ def _connections(config: ServerConfig) -> list[str]:
 
 
 def _directories(config: ServerConfig) -> list[str]:
-    strangers = [path for path in config.get_list("cordoned.log.dirs") if path != "*" and path not in config.log_dirs]
+    unknown = [path for path in config.get_list("cordoned.log.dirs") if path != "*" and path not in config.log_dirs]
     return [
-        f"cordoned.log.dirs: {path} is not among log.dirs, which are {', '.join(config.log_dirs)}"
+        f"cordoned.log.dirs: {path} is not in log.dirs, which are {', '.join(config.log_dirs)}"
         f"{config.where('cordoned.log.dirs')}"
-        for path in strangers
+        for path in unknown
     ] + _quarantine(config)
 
 
 def _quarantine(config: ServerConfig) -> list[str]:
-    """A broker does not start with a directory in a log directory that is not a partition's."""
+    """Refuse a quarantine directory in a log directory: a broker does not start with unknown directories there."""
     key = "kcli.recovery.quarantine.dir"
     place = config.get_str(key)
-    around = [path for path in (*config.log_dirs, config.metadata_log_dir) if place and _is_inside(place, path)]
-    return [f"{key}={place} is in the log directory {path}; it must be outside{config.where(key)}" for path in around[:1]]
+    inside = [path for path in (*config.log_dirs, config.metadata_log_dir) if place and _is_inside(place, path)]
+    return [f"{key}={place} is in the log directory {path}; it must be outside{config.where(key)}" for path in inside[:1]]
 
 
 def _is_inside(path: str, directory: str) -> bool:
-    """Whether a path is a directory or in it, by their names."""
+    """Return whether a path is a directory or in it, by their names."""
     return f"{normpath(path)}/".startswith(f"{normpath(directory).rstrip('/')}/")

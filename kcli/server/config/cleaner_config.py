@@ -1,4 +1,4 @@
-"""What of the broker's configuration the log cleaner goes by; all but log.cleaner.enable may change while it runs."""
+"""The settings of the log cleaner; all but log.cleaner.enable may change while the broker runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kcli.server.config.server_config import ConfigReader
 
 
 def cleaner_settings(config: ConfigReader) -> dict[str, Any]:
-    """Fields of kcli.log.managing.log_registry.LogManagerSettings."""
+    """Return the cleaner's fields of kcli.log.managing.log_registry.LogManagerSettings."""
     return {
         "cleaner_threads": config.get_int("log.cleaner.threads"),
         "cleaner_dedupe_buffer_bytes": config.get_int("log.cleaner.dedupe.buffer.size"),

@@ -1,7 +1,7 @@
-"""The results of a DescribeConfigs: what kcli.server.config.describe_configs finds, as the messages that a node answers with.
+"""The results of a DescribeConfigs: the entries of kcli.server.config.describe_configs as messages.
 
-Brokers and controllers answer alike, as in Kafka. A request that names a resource of an unknown type is refused as a whole.
-Documentation, where it is asked for, is what kcli says of a key; null of keys without effect here.
+Brokers and controllers give the same answers, as in Kafka. A request with a resource of an unknown type is refused as a whole.
+Documentation, if it is requested, is kcli's sentence on a key; null for keys without effect here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kcli.server.config.request_errors import ConfigRequestError
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 
-# What an entry costs to make, by an estimate.
+# The estimated time for an entry.
 ENTRY_US = 25
 
 
@@ -29,7 +29,7 @@ def describe_results(
     dynamic: DynamicConfig,
     check_access: Callable[[ConfigResource], None],
 ) -> Iterator[None]:
-    """Add to `results` what a request asks for; a step is an entry. `check_access` raises ConfigRequestError to refuse one."""
+    """Add the results of a request to `results`; a step is an entry. `check_access` raises ConfigRequestError."""
     unknown = [item.resource_type for item in request.resources if item.resource_type not in CONFIG_RESOURCE_TYPES]
     for item in request.resources:
         result = _new(
@@ -38,12 +38,12 @@ def describe_results(
         results.append(result)
         if unknown:
             result.error_code = error_codes.INVALID_REQUEST
-            result.error_message = f"{unknown[0]} is no type of resource that has configurations"
+            result.error_message = f"resource type {unknown[0]} has no configurations"
             continue
         resource = ConfigResource(CONFIG_RESOURCE_TYPES[item.resource_type], item.resource_name)
         try:
             check_access(resource)
-            # An empty list of names is taken for none at all, as in Kafka.
+            # An empty list of names means all, as in Kafka.
             for entry in describe(resource, item.configuration_keys or None, image, dynamic):
                 result.configs.append(_entry(entry, request.include_synonyms))
                 yield
@@ -59,7 +59,7 @@ def _new(struct: str, /, **fields: Any) -> Message:
 
 
 def _document(resource_type: str, configs: list[Message]) -> None:
-    from kcli.server.config.key_documentation import documentation_of  # texts that few ask for
+    from kcli.server.config.key_documentation import documentation_of  # texts that are seldom requested
 
     for config in configs:
         config.documentation = documentation_of(resource_type, config.name)

@@ -2,14 +2,14 @@
 
     table                 keys of
     --------------------  ---------------------------------------------------------------------------------------------
-    BROKER_KEYS           server.properties, and what brokers' dynamic configuration may change
+    BROKER_KEYS           server.properties, and brokers' dynamic configuration
     BROKER_DYNAMIC_KEYS   brokers' dynamic configuration only (throttles of replication)
-    TOPIC_KEYS            a topic's configuration; each with the broker keys that stand in for it
-    GROUP_KEYS            a group's configuration; each with the broker key that stands in for it
+    TOPIC_KEYS            a topic's configuration; each with the broker keys of its default
+    GROUP_KEYS            a group's configuration; each with the broker key of its default
     CLIENT_METRICS_KEYS   a client metrics subscription
 
-They are declared once, in keys.txt, one line a key (its head explains the columns). A line is parsed when its key is first
-asked for, so that a start pays for the keys that it reads.
+They are declared once, in keys.txt, one line for each key (its head explains the columns). A line is parsed when its key is
+first used, so that a start parses only the keys that it reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REQUIRED = "REQUIRED"
 
 
 class Serving:
-    """What kcli does with a key; plain texts, since an enumeration would cost a start more than the whole table."""
+    """What kcli does with a key; strings, because making an enumeration takes longer than reading the table."""
 
     SERVED = "served"
     LATER = "later"
@@ -30,7 +30,7 @@ class Serving:
 
 
 class UpdateMode:
-    """How brokers' dynamic configuration may change a key."""
+    """Whether brokers' dynamic configuration may change a key."""
 
     READ_ONLY = "fixed"
     PER_BROKER = "broker"
@@ -38,7 +38,7 @@ class UpdateMode:
 
 
 class ConfigKey(NamedTuple):
-    """One key. `default` is text as a file would have it; None is Kafka's null."""
+    """One key. `default` is text as in a file; None is Kafka's null."""
 
     name: str
     type: str
@@ -53,7 +53,7 @@ class ConfigKey(NamedTuple):
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether its value is a secret, which nothing shows."""
+        """Whether its value is a secret, which is never shown."""
         return self.type == "PASSWORD"
 
     @property
@@ -98,14 +98,14 @@ class ConfigTable:
         return key
 
     def get(self, name: str) -> ConfigKey | None:
-        """The key of that name, or None."""
+        """Return the key of that name, or None."""
         try:
             return self[name]
         except KeyError:
             return None
 
     def definitions(self) -> list[ConfigKey]:
-        """All keys, parsed."""
+        """Return all keys, parsed."""
         return [self[name] for name in self.names]
 
 

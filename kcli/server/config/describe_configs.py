@@ -1,19 +1,19 @@
-"""DescribeConfigs and ListConfigResources as functions: what the configurations of a resource are, and where they come from.
+"""DescribeConfigs and ListConfigResources as functions: the configurations of a resource, and their sources.
 
     resource                 shown                                                          sources
     -----------------------  -------------------------------------------------------------  --------------------------
     TOPIC                    every key but internal ones; those that are set                1, 2, 3, 4, 5
     BROKER, this one's id    every key but internal ones; everything stated, plugins' too   2, 3, 4, 5
-    BROKER, ""               what is set for the cluster                                    3
+    BROKER, ""               the values set for the cluster                                 3
     GROUP                    every key                                                      8, 2, 3, 4, 5
     CLIENT_METRICS           every key                                                      7, 5
 
-    source  5 Kafka's default, 4 overrides and server.properties (or what a plain start has built in), 3 dynamic, of the
-            cluster, 2 dynamic, of this broker, 1 the topic's own, 7 the subscription's own, 8 the group's own
+    source  5 Kafka's default, 4 overrides and server.properties (or BUILT_IN without a file), 3 dynamic, of the cluster,
+            2 dynamic, of this broker, 1 the topic's own, 7 the subscription's own, 8 the group's own
 
-Synonyms are all values that there are, nearest source first; where a key has others that stand in for it, theirs are among
-them, but those before the key's first own are left out (so a topic's retention.ms that comes from log.retention.hours shows
-none, and source 5: that is Kafka's answer). A name that Kafka does not know, a plugin's, may be a secret: its value is null.
+Synonyms are all values of a key and of its synonymous keys, nearest source first. The values before the first one of the key
+itself are omitted: a topic's retention.ms that comes from log.retention.hours has no synonyms and source 5, as in Kafka. The
+value of an unknown name, which may be a plugin's secret, is null.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RESOURCE_NUMBERS = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_ME
 
 
 class ConfigSynonym(NamedTuple):
-    """One of the values that a configuration could have; the first is the one that it has."""
+    """One of the values of a configuration; the first one is in effect."""
 
     name: str
     value: str | None
@@ -70,9 +70,9 @@ class ConfigEntry(NamedTuple):
 def describe(
     resource: ConfigResource, names: Collection[str] | None, image: MetadataImage, dynamic: DynamicConfig
 ) -> Iterator[ConfigEntry]:
-    """The configurations of a resource, all or those of the names, in alphabetical order. Raises ConfigRequestError.
+    """Yield the configurations of a resource, all or those named, in alphabetical order. Raises ConfigRequestError.
 
-    A broker has hundreds: each is made when it is drawn.
+    A broker has hundreds: each is made when it is requested.
     """
     entries: Iterable[ConfigEntry] = ()
     if resource.type == "TOPIC":
@@ -86,18 +86,18 @@ def describe(
         _need_name(resource)
         entries = _describe_client_metrics(image.configs.get(resource, {}))
     elif resource.type == "BROKER_LOGGER":
-        _need_own(resource, dynamic)  # there are no loggers whose level could be set
+        _need_own(resource, dynamic)  # kcli has no loggers with levels
     else:
-        raise invalid_request(f"{resource.type} is no type of resource that has configurations")
+        raise invalid_request(f"resources of type {resource.type} have no configurations")
     shown = [entry for entry in entries if names is None or entry.name in names]
     return iter(sorted(shown, key=lambda entry: entry.name))
 
 
 def list_config_resources(types: Iterable[int], image: MetadataImage) -> list[ConfigResource]:
-    """The resources of those types (none: all types) that have configurations. Raises ConfigRequestError."""
+    """Return the resources of those types (none: all types) that have configurations. Raises ConfigRequestError."""
     wanted = set(types) or set(_RESOURCE_NUMBERS)
     if not wanted <= _RESOURCE_NUMBERS.keys():
-        raise ConfigRequestError(UNSUPPORTED_VERSION, f"{sorted(wanted - _RESOURCE_NUMBERS.keys())[0]} is no type of resource")
+        raise ConfigRequestError(UNSUPPORTED_VERSION, f"resource type {min(wanted - _RESOURCE_NUMBERS.keys())} is unknown")
     type_names = {_RESOURCE_NUMBERS[number] for number in wanted}
     found = [ConfigResource("TOPIC", name) for name in image.topic_ids]
     found += [ConfigResource(kind, str(broker_id)) for kind in ("BROKER", "BROKER_LOGGER") for broker_id in image.brokers]
@@ -112,7 +112,7 @@ def _need_name(resource: ConfigResource) -> None:
 
 def _need_own(resource: ConfigResource, dynamic: DynamicConfig) -> None:
     if resource.name != str(dynamic.node_id):
-        raise invalid_request(f"this is broker {dynamic.node_id}, not {resource.name}; ask that one")
+        raise invalid_request(f"this is broker {dynamic.node_id}: send the request to broker {resource.name}")
 
 
 # ------------------------------------------------------------------------------------------------------------------ brokers
@@ -131,7 +131,7 @@ def _describe_broker(resource: ConfigResource, wanted: Collection[str] | None, d
 
 
 def _broker_entry(name: str, dynamic: DynamicConfig, cluster_text: str | None = None) -> ConfigEntry:
-    """An entry of this broker; with `cluster_text` one of the cluster, which only knows that."""
+    """Make an entry of this broker, or of the cluster with the value `cluster_text`."""
     key, own_key = base_key(name), BROKER_KEYS.get(name)
     is_sensitive = key is None or key.is_sensitive
     names = (name,) if key is None or not name.startswith(LISTENER_PREFIX) else (name, key.name)
@@ -156,13 +156,13 @@ def _broker_entry(name: str, dynamic: DynamicConfig, cluster_text: str | None = 
 
 
 def _static_texts(dynamic: DynamicConfig) -> dict[str, str]:
-    """What is stated at the start; node.id and broker.id always both, as Kafka has it."""
+    """Return the static texts; node.id and broker.id are both included, as in Kafka."""
     texts = {name: stated.text for name, stated in dynamic.static.stated.items()}
     return {**texts, "node.id": str(dynamic.node_id), "broker.id": str(dynamic.node_id)}
 
 
 def _synonyms(name: str, names: Iterable[str], dynamic: DynamicConfig, is_sensitive: bool) -> list[ConfigSynonym]:
-    """All values that the names have, nearest source first, from the first one that is the name's own."""
+    """Return all values of the names, nearest source first, from the first one of `name` itself."""
     names = tuple(names)
     found = []
     for texts, source in (
@@ -187,7 +187,7 @@ def _describe_topic(resource: ConfigResource, image: MetadataImage, dynamic: Dyn
     if fault:
         raise ConfigRequestError(INVALID_TOPIC_EXCEPTION, fault)
     if resource.name not in image.topic_ids:
-        raise ConfigRequestError(UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource.name}")
+        raise ConfigRequestError(UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name} does not exist")
     own, defaults = image.configs.get(resource, {}), topic_defaults(dynamic.current)
     return [
         _topic_entry(key, own, defaults.get(key.name), dynamic)
@@ -210,7 +210,7 @@ def _topic_entry(key: ConfigKey, own: Mapping[str, str], default: str | None, dy
 
 
 def describe_created_topic(own: Mapping[str, str], dynamic: DynamicConfig) -> list[ConfigEntry]:
-    """What a CreateTopics response shows: the same values, with the source of whichever key they come from; no synonyms."""
+    """Return the entries of a CreateTopics response: the same values, with the source of their key; no synonyms."""
     defaults = topic_defaults(dynamic.current)
     layers = ((dynamic.own, BROKER_SOURCE), (dynamic.cluster, CLUSTER_SOURCE), (_static_texts(dynamic), STATIC_SOURCE))
     entries = []

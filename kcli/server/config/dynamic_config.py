@@ -1,4 +1,4 @@
-"""The configuration of a running node: what was stated at its start, and above it what the metadata log says.
+"""The configuration of a running node: its static configuration, and above it the ConfigRecords of the metadata log.
 
     layer, nearest first               ConfigRecords of
     ---------------------------------  ---------------------------------------------
@@ -7,10 +7,10 @@
     static                             none: overrides and server.properties
     defaults                           none
 
-`current` is a ServerConfig of all layers together, made anew when a layer changes: whoever holds an old one sees no change.
-A key that is set dynamically takes the place of those that stand in for it (SYNONYMS), as in Kafka: log.retention.ms set for
-the cluster stands over log.retention.hours of a file. Values in the log that are not valid here (they may come from another
-version) are left out and told of; so are keys that cannot change while a node runs.
+`current` is a ServerConfig of all layers together, which is replaced when a layer changes.
+A dynamic key overrides its synonyms (SYNONYMS), as in Kafka: log.retention.ms of the cluster overrides log.retention.hours of
+a file. Invalid values in the log (they may come from another version) are ignored and logged, as are keys that cannot change
+while a node runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLUSTER = ConfigResource("BROKER", "")
 _RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 _ROLL = ("log.roll.ms", "log.roll.hours")
 _JITTER = ("log.roll.jitter.ms", "log.roll.jitter.hours")
-# The keys that stand in for one, nearest first, the key itself among them.
+# The synonymous keys of a key, nearest first, the key itself included.
 SYNONYMS = {
     **dict.fromkeys(_RETENTION, _RETENTION),
     **dict.fromkeys(_ROLL, _ROLL),
@@ -41,7 +41,7 @@ Watcher = Callable[[ServerConfig], None]
 
 
 def base_key(name: str) -> ConfigKey | None:
-    """The key that a name of brokers' dynamic configuration sets, whatever listener it is for; None: a name of a plugin's."""
+    """Return the key that a name of a broker's dynamic configuration sets, for any listener; None for a plugin's name."""
     found = BROKER_KEYS.get(name) or BROKER_DYNAMIC_KEYS.get(name)
     if found is not None or not name.startswith(LISTENER_PREFIX):
         return found
@@ -53,13 +53,13 @@ def base_key(name: str) -> ConfigKey | None:
 
 
 def is_dynamic(name: str) -> bool:
-    """Whether a name of a broker's configuration may change while it runs."""
+    """Return whether a name of a broker's configuration may change while it runs."""
     key = BROKER_KEYS.get(name)
     return key is None or key.update_mode != UpdateMode.READ_ONLY
 
 
 def layered(static: ServerConfig, layers: Iterable[Mapping[str, str]]) -> ServerConfig:
-    """The configuration with layers above it, the lowest first."""
+    """Return the configuration with layers above it, the lowest first."""
     stated = dict(static.stated)
     for layer in layers:
         for name, text in layer.items():
@@ -70,39 +70,39 @@ def layered(static: ServerConfig, layers: Iterable[Mapping[str, str]]) -> Server
 
 
 class DynamicConfig(ConfigReader):
-    """A node's configuration as it is now. `tell` writes a line of the node's log."""
+    """A node's present configuration. `report` writes a line of the node's log."""
 
-    def __init__(self, static: ServerConfig, tell: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, static: ServerConfig, report: Callable[[str], None] = lambda line: None) -> None:
         self.static = static
         self.node_id = static.node_id
         self.own: dict[str, str] = {}
         self.cluster: dict[str, str] = {}
         self._current = static
-        self._tell = tell
+        self._report = report
         self._watchers: list[tuple[tuple[str, ...], Watcher]] = []
 
     def __getitem__(self, key: str) -> Any:
-        """The value of a key now. Raises KeyError where Kafka has no such key."""
+        """Return the present value of a key. Raises KeyError for an unknown key."""
         return self._current[key]
 
     @property
     def current(self) -> ServerConfig:
-        """All layers as they are now; a later change makes a new one."""
+        """The present configuration of all layers; it is replaced by a change."""
         return self._current
 
     def watch(self, keys: Iterable[str], watcher: Watcher) -> None:
-        """Have `watcher(current)` called whenever the value of one of the keys has changed."""
+        """Have `watcher(current)` called after a change of the value of one of the keys."""
         self._watchers.append((tuple(keys), watcher))
 
     def follow(self, image: MetadataImage) -> list[str]:
-        """Take the layers of the image -> the keys whose values have changed; watchers have been called."""
+        """Apply the layers of the image, call the watchers, and return the keys whose values have changed."""
         return self.update(
             image.configs.get(CLUSTER, {}),
             image.configs.get(ConfigResource("BROKER", str(self.node_id)), {}),
         )
 
     def update(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
-        """Take new layers -> the keys whose values have changed; watchers have been called."""
+        """Apply new layers, call the watchers, and return the keys whose values have changed."""
         if cluster == self.cluster and own == self.own:
             return []
         before, touched = self._current, {*self.cluster, *self.own, *cluster, *own}
@@ -121,20 +121,20 @@ class DynamicConfig(ConfigReader):
         return before[name] != after[name] if name in BROKER_KEYS else before.text(name) != after.text(name)
 
     def _usable(self, layer: Mapping[str, str], *, is_cluster: bool) -> dict[str, str]:
-        """The part of a layer that can be applied."""
+        """Return the part of a layer that can be applied; the rest is logged."""
         usable = {}
         whose = "of the cluster" if is_cluster else f"of broker {self.node_id}"
         for name, text in layer.items():
             key = base_key(name)
             if not is_dynamic(name):
-                what = f"{name} cannot change while a broker runs"
-                self._tell(WarningLine(f"dynamic configuration {whose}: {what}; it is left out", key=name, error=what))
+                what = f"{name} cannot be changed while a broker runs"
+                self._report(WarningLine(f"dynamic configuration {whose}: {what}; it is ignored", key=name, error=what))
                 continue
             try:
                 if key is not None:
                     parse_value(key, text)
             except ConfigError as error:
-                self._tell(WarningLine(f"dynamic configuration {whose}: {error}; it is left out", key=name, error=error))
+                self._report(WarningLine(f"dynamic configuration {whose}: {error}; it is ignored", key=name, error=error))
                 continue
             usable[name] = text
         return usable

@@ -1,17 +1,17 @@
 """A group's configuration: valid names and values, and the bounds that the brokers set (Kafka's GroupConfig.validate).
 
-    key of a group                        may be
+    key of a group                        range
     ------------------------------------  -----------------------------------------------------------------------------
     <kind>.session.timeout.ms             from group.<kind>.min.session.timeout.ms to group.<kind>.max...; above the
                                           heartbeat interval
     <kind>.heartbeat.interval.ms          from group.<kind>.min.heartbeat.interval.ms to group.<kind>.max...
     <kind>.assignment.interval.ms         from group.<kind>.min.assignment.interval.ms to group.<kind>.max...
-    share.record.lock.duration.ms         the same with group.share.min.record.lock.duration.ms ...
-    share.delivery.count.limit            the same with group.share.min.delivery.count.limit ...
-    share.partition.max.record.locks      the same with group.share.min.partition.max.record.locks ...
+    share.record.lock.duration.ms         from group.share.min.record.lock.duration.ms to ...max...
+    share.delivery.count.limit            from group.share.min.delivery.count.limit to ...max...
+    share.partition.max.record.locks      from group.share.min.partition.max.record.locks to ...
     streams.num.standby.replicas          up to group.streams.max.standby.replicas
 
-<kind> is consumer, share or streams. What a group does not set comes from the broker key behind it.
+<kind> is consumer, share or streams. The defaults of a group's keys are the values of broker keys.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _BOUNDS["streams.num.standby.replicas"] = ("", "group.streams.max.standby.replic
 
 
 def group_defaults(config: ServerConfig) -> dict[str, ConfigValue]:
-    """What a group's keys are where it sets none."""
+    """Return the values of a group's keys if the group sets none."""
     return {key.name: config[key.broker_keys[0]] if key.broker_keys else default_value(key) for key in GROUP_KEYS.definitions()}
 
 
 def check_group_config(config: ServerConfig, overrides: Mapping[str, str]) -> None:
-    """Refuse a group's configuration that is not valid. Raises ConfigRequestError (INVALID_CONFIG)."""
+    """Check a group's configuration. Raises ConfigRequestError (INVALID_CONFIG)."""
     values = group_defaults(config)
     for name, text in overrides.items():
         key = GROUP_KEYS.get(name)
         if key is None:
-            raise invalid_config(f"{name} is no configuration of groups{nearest_name(name, GROUP_KEYS)}")
+            raise invalid_config(f"{name} is not a configuration of groups{nearest_name(name, GROUP_KEYS)}")
         try:
             values[name] = parse_value(key, text)
         except ConfigError as error:

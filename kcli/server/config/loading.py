@@ -1,16 +1,16 @@
-"""server.properties and --override become a ServerConfig, or one sentence for each thing that is wrong.
+"""Loading of server.properties and --override: a ServerConfig, or one sentence for each fault.
 
-what stands there                                       becomes
+in the file or an override                              result
 ------------------------------------------------------  --------------------------------------------------------------
-a key of Kafka with a value that is not valid           a fault
+a key of Kafka with an invalid value                    a fault
 keys that contradict each other (checks)                a fault
-a key that guards, set, and not served yet (serving)    a fault, where the configuration is to be served
-an unknown key in the file                              a warning with the nearest name; a fault with `strict`
-an unknown key in an override                           a fault with the nearest name
-a key of an older Kafka (REMOVED_KEYS)                  a warning that says so
-a key of a plugin (PLUGIN_PREFIXES), a client's key     nothing: Kafka hands it on
+a security key that is not served yet (serving)         a fault, if a node is to be started
+an unknown key in the file                              a warning with the most similar key; a fault with `strict`
+an unknown key in an override                           a fault with the most similar key
+a key of an older Kafka (REMOVED_KEYS)                  a warning that names its replacement
+a key of a plugin (PLUGIN_PREFIXES), a client's key     nothing: Kafka passes it on
 the same key twice in the file                          a warning; the last one counts, as in Kafka
-keys without meaning here, or not served yet            one line each (serving) in `config.warnings`, where it is served
+keys without meaning here, or not served yet            one line each (serving) in `config.warnings`, if a node is started
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from kcli.server.config.values import ConfigError, parse_value
 
 
 def load_config(path: str | None, overrides: Sequence[str] = (), *, strict: bool = False, serving: bool = True) -> ServerConfig:
-    """The configuration of a node: a file's (or BUILT_IN), with overrides (`key=value`) above it.
+    """Load the configuration of a node from a file (None: BUILT_IN), with overrides (`key=value`) above it.
 
-    With `strict` an unknown key of the file is a fault; `serving` says that a node is to be started with it, so that a key
-    that guards and is not served yet is one. Raises ConfigError with a sentence for each fault.
+    With `strict` an unknown key of the file is a fault. With `serving` a node is to be started, and a security key that is not
+    served yet is a fault. Raises ConfigError with a sentence for each fault.
     """
     data = None if path is None else _read(path)
     return configure(data, path, overrides, strict=strict, serving=serving)
@@ -41,7 +41,7 @@ def load_config(path: str | None, overrides: Sequence[str] = (), *, strict: bool
 def configure(
     data: bytes | None, name: str | None, overrides: Sequence[str] = (), *, strict: bool = False, serving: bool = True
 ) -> ServerConfig:
-    """The same of a file's bytes; None: no file. Raises ConfigError."""
+    """Do the same with the bytes of a file; None for no file. Raises ConfigError."""
     faults: list[str] = []
     warnings: list[str] = []
     stated: dict[str, StatedValue] = {}
@@ -53,13 +53,13 @@ def configure(
     for text in overrides:
         key, equals, value_text = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--override {text}: key=value is valid")
+            raise ConfigError(f"--override {text} is not valid: it must be key=value")
         if key.strip() == "log.dir" and data is None:
             stated.pop("log.dirs", None)
         stated[key.strip()] = StatedValue(value_text.strip(), ConfigSource.OVERRIDE, f"--override {key.strip()}")
     config = ServerConfig(stated, name)
     if data is None and not overrides:
-        return config  # BUILT_IN alone, which a test has checked
+        return config  # BUILT_IN alone, which a test checks
     for key, value in stated.items():
         _check(key, value, strict, faults, warnings)
     from kcli.server.config.checks import cross_faults
@@ -72,7 +72,7 @@ def configure(
         raise ConfigError(*faults)
     config.warnings = warnings
     if serving:
-        config.warnings = warnings + _taken_for_granted(config, name) + serving_lines(config)
+        config.warnings = warnings + _assumed(config, name) + serving_lines(config)
     return config
 
 
@@ -81,7 +81,7 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _file_values(data: bytes, name: str, warnings: list[str]) -> Iterator[tuple[str, StatedValue]]:
@@ -94,13 +94,13 @@ def _file_values(data: bytes, name: str, warnings: list[str]) -> Iterator[tuple[
         raise ConfigError(f"{name}: {error}") from error
     for key, value, line in properties:
         if key in seen:
-            warnings.append(f"{name}: {key} is stated twice, on lines {seen[key]} and {line}; the last one counts")
+            warnings.append(f"{name}: {key} is set twice, on lines {seen[key]} and {line}; the last one counts")
         seen[key] = line
         yield key, StatedValue(value, ConfigSource.FILE, f"{name}, line {line}")
 
 
 def _check(key: str, value: StatedValue, strict: bool, faults: list[str], warnings: list[str]) -> None:
-    """Note what is wrong with one key and its value."""
+    """Add the fault or warning of one key and its value."""
     definition = key_of(key)
     if definition is not None:
         try:
@@ -116,11 +116,11 @@ def _check(key: str, value: StatedValue, strict: bool, faults: list[str], warnin
     (faults if is_fault else warnings).append(sentence)
 
 
-def _taken_for_granted(config: ServerConfig, name: str | None) -> list[str]:
-    """A line for what Kafka would ask the file to state."""
+def _assumed(config: ServerConfig, name: str | None) -> list[str]:
+    """Return a line about the keys that Kafka requires in a file."""
     if config.file_name is None:
         return []
-    taken = [f"{key}={value}" for key, value in REQUIRED_DEFAULTS.items() if config.text(key) is None]
+    assumed = [f"{key}={value}" for key, value in REQUIRED_DEFAULTS.items() if config.text(key) is None]
     if config.text("broker.id") is not None:
-        taken = [text for text in taken if not text.startswith("node.id")]
-    return [f"{name} does not state {', '.join(taken)}, which is taken for granted"] if taken else []
+        assumed = [text for text in assumed if not text.startswith("node.id")]
+    return [f"{name} does not set required keys; {', '.join(assumed)} is assumed"] if assumed else []

@@ -2,17 +2,17 @@
 
     in the text                     means
     ------------------------------  -----------------------------------------------------------------------------------
-    # or ! as a line's first        a comment; a backslash at its end means nothing
-    key=value, key:value, key value the first of =, : or a blank that has no backslash before it ends the key; blanks
-                                    around = and : belong to neither; blanks at the end of the value belong to it
-    a backslash at a line's end     the next line goes on here, without its leading blanks
+    # or ! at a line's start        a comment; a backslash at its end has no meaning
+    key=value, key:value, key value the key ends at the first =, : or blank without a backslash before it; blanks around
+                                    = and : are ignored; blanks at the end of the value are part of it
+    a backslash at a line's end     the next line continues this one, without its leading blanks
     \\t \\n \\r \\f                     a tab, line feed, carriage return, form feed
     \\uXXXX                          a UTF-16 unit in four hexadecimal digits
     \\ and any other character       that character
 
-Bytes are ISO 8859-1, as Java takes them from a stream. A key that is there twice has the last of its values. This is the
-part of the format that a broker's start needs, in a fraction of what importing javaproperties costs; the tests judge it by
-that library.
+Bytes are ISO 8859-1, as Java reads them from a stream. The last value of a repeated key counts. javaproperties reads the same
+and is what the tests compare with, but importing it takes 50 ms of a start of 310 ms (python -X importtime), and it reports no
+line numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Property(NamedTuple):
-    """A key with its value, and the number of the line on which it starts."""
+    """A key, its value, and the number of the line on which it starts."""
 
     key: str
     value: str
@@ -36,11 +36,11 @@ class Property(NamedTuple):
 
 
 class PropertiesError(ValueError):
-    """Text that Java refuses to read as properties."""
+    """Text that java.util.Properties refuses."""
 
 
 def parse_properties(data: bytes) -> list[Property]:
-    """All properties in their order. Raises PropertiesError, which names the line of a broken \\u."""
+    """Return all properties in their order. Raises PropertiesError, which names the line of an incomplete \\u."""
     properties = []
     lines = _LINE_END.split(data.decode("latin-1"))
     number = 0
@@ -51,23 +51,23 @@ def parse_properties(data: bytes) -> list[Property]:
         if not line or line[0] in "#!":
             continue
         if line.endswith("\\"):
-            while _goes_on(line) and number < len(lines):
+            while _continues(line) and number < len(lines):
                 line = line[:-1] + lines[number].lstrip(_BLANKS)
                 number += 1
-            if _goes_on(line):
+            if _continues(line):
                 line = line[:-1]
         properties.append(_split(line, start + 1))
     return properties
 
 
-def _goes_on(line: str) -> bool:
-    """Whether the line ends with a backslash that is not itself escaped."""
+def _continues(line: str) -> bool:
+    """Return whether the line ends with a backslash that is not escaped itself."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _split(line: str, number: int) -> Property:
     match = _KEY.match(line)
-    assert match is not None  # it matches the empty text too
+    assert match is not None  # it also matches the empty text
     key, value = match[1], line[match.end() :]
     if "\\" in line:
         return Property(_unescape(key, number), _unescape(value, number), number)
@@ -75,7 +75,7 @@ def _split(line: str, number: int) -> Property:
 
 
 def _unescape(text: str, number: int) -> str:
-    """Text without its escapes; two of them may be the halves of one character."""
+    """Replace the escapes of a text; two of them may be the halves of one character."""
     if "\\" not in text:
         return text
     if re.search(r"(?<!\\)(?:\\\\)*\\u(?![0-9a-fA-F]{4})", text):

@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md: every key, and what kcli does with it."""
+"""The generated tables of docs/configuration.md: every key, and what kcli does with it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kcli.server.config.values import valid_values
 
 _SECTIONS = (
     ("Broker keys that are served", Serving.SERVED),
-    ("Broker keys that refuse the start: they guard, and are not served yet", Serving.GUARD),
-    ("Broker keys that are accepted, for parts that are not served yet", Serving.LATER),
-    ("Broker keys that are accepted, though nothing here corresponds to them", Serving.NO_MEANING),
+    ("Broker keys for security: not served yet, so the start is refused", Serving.GUARD),
+    ("Broker keys that are accepted, for features that are not served yet", Serving.LATER),
+    ("Broker keys that are accepted, without meaning in kcli", Serving.NO_MEANING),
 )
 _MODES = {
     UpdateMode.READ_ONLY: "start only",
@@ -38,12 +38,12 @@ _WORDS = {
 
 
 def configuration_page() -> str:
-    """The generated part of docs/configuration.md."""
+    """Return the generated part of docs/configuration.md."""
     parts = []
     for title, serving in _SECTIONS:
         keys = [key for key in BROKER_KEYS.definitions() if key.serving == serving]
         parts.append(f"## {title}\n\n{_broker_table(keys)}")
-    parts.append(f"## Brokers' dynamic configuration alone\n\n{_broker_table(BROKER_DYNAMIC_KEYS.definitions())}")
+    parts.append(f"## Keys of brokers' dynamic configuration only\n\n{_broker_table(BROKER_DYNAMIC_KEYS.definitions())}")
     for title, table in (("Topics", TOPIC_KEYS), ("Groups", GROUP_KEYS), ("Client metrics", CLIENT_METRICS_KEYS)):
         parts.append(f"## {title}\n\n{_table(table.definitions())}")
     return "\n" + "\n".join(parts)

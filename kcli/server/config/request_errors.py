@@ -1,4 +1,4 @@
-"""What a request about configurations is refused with: one of Kafka's error codes, and a sentence."""
+"""The refusal of a request about configurations: one of Kafka's error codes, and a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kcli.protocol.error_codes import INVALID_CONFIG, INVALID_REQUEST
 
 
 class ConfigRequestError(Exception):
-    """A request, or the part of it for one resource, that is refused; `code` is Kafka's."""
+    """A refused request, or its part for one resource; `code` is Kafka's error code."""
 
     def __init__(self, code: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -14,10 +14,10 @@ class ConfigRequestError(Exception):
 
 
 def invalid_config(sentence: str) -> ConfigRequestError:
-    """A configuration whose value, name or combination is not valid."""
+    """Return the error for an invalid name, value or combination of values."""
     return ConfigRequestError(INVALID_CONFIG, sentence)
 
 
 def invalid_request(sentence: str) -> ConfigRequestError:
-    """A request that asks for what cannot be."""
+    """Return the error for an invalid request."""
     return ConfigRequestError(INVALID_REQUEST, sentence)

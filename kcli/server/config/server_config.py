@@ -1,16 +1,16 @@
-"""The configuration of a node as it was started: what is stated, where, and the value of every key.
+"""The static configuration of a node: the stated values, where they are stated, and the value of every key.
 
-    a key's text comes from, first found wins     source
+    where a key's text is looked up, in order     source
     --------------------------------------------  ---------
     --override key=value                          override
     server.properties                             file
-    BUILT_IN, where no file is given              built-in
+    BUILT_IN, without a file                      built-in
     keys.txt                                      default
 
-`config["num.partitions"]` is the typed value; get_int, get_str ... are the same with a type that a checker knows. These
-keys, where nobody states them, follow others (Kafka's rules):
+`config["num.partitions"]` is the typed value; get_int, get_str ... return it with a static type. The defaults of these keys
+depend on other keys (Kafka's rules):
 
-    node.id, broker.id                 each is the other; 1 where neither is stated
+    node.id, broker.id                 each other; 1 if neither is stated
     log.dirs                           log.dir
     metadata.log.dir                   the first of log.dirs
     log.retention.ms                   log.retention.minutes, log.retention.hours; below zero: -1, no limit
@@ -18,10 +18,9 @@ keys, where nobody states them, follow others (Kafka's rules):
     log.flush.interval.ms              log.flush.scheduler.interval.ms
     advertised.listeners               listeners without those of controllers
     inter.broker.listener.name         security.inter.broker.protocol
-    num.replica.alter.log.dirs.threads as many as log.dirs has
+    num.replica.alter.log.dirs.threads the number of log.dirs
 
-`listener.name.<name>.<key>` stands over <key> for one listener: `listener_value`. Dynamic configuration lies above all of
-this: dynamic_config makes a ServerConfig of all layers anew with each change.
+Dynamic configuration overrides all of this: dynamic_config makes a new ServerConfig of all layers with each change.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from kcli.server.config.definitions import BROKER_KEYS
-from kcli.server.config.key_names import LISTENER_PREFIX
 from kcli.server.config.listeners import SECURITY_PROTOCOLS, Listener, parse_listeners, parse_security_protocols
-from kcli.server.config.values import default_value, format_value, parse_value
+from kcli.server.config.values import default_value, parse_value
 
 MS_PER_MINUTE = 60_000
 MS_PER_HOUR = 60 * MS_PER_MINUTE
 NO_LIMIT = -1
 DEFAULT_NODE_ID = 1
-# What a plain `kcli serve` runs with: one node that is all there is of its cluster, for this machine only.
+# The configuration of `kcli serve` without a file: a cluster of one node, for this machine only.
 BUILT_IN = {
     "process.roles": "broker,controller",
     "listeners": "PLAINTEXT://127.0.0.1:9092",
@@ -50,7 +48,7 @@ BUILT_IN = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
-# What Kafka asks every file to state; kcli takes these where one does not.
+# Kafka requires these keys in a file; kcli assumes these values.
 REQUIRED_DEFAULTS = {
     "node.id": str(DEFAULT_NODE_ID),
     "process.roles": "broker,controller",
@@ -59,7 +57,7 @@ REQUIRED_DEFAULTS = {
 
 
 class ConfigSource:
-    """Who stated a key's value."""
+    """Where a key's value was stated."""
 
     DEFAULT = "default"
     BUILT_IN = "built-in"
@@ -69,7 +67,7 @@ class ConfigSource:
 
 
 class StatedValue(NamedTuple):
-    """A value as text, and where it stands: `where` is for sentences."""
+    """A value as text, and where it was stated: `where` is for sentences."""
 
     text: str
     source: str
@@ -77,51 +75,51 @@ class StatedValue(NamedTuple):
 
 
 class ConfigReader:
-    """Reads typed values: of a ServerConfig, or of a DynamicConfig, which changes; `current` is the ServerConfig of now."""
+    """Typed access to a ServerConfig or to a DynamicConfig, which changes; `current` is the present ServerConfig."""
 
     def __getitem__(self, key: str) -> Any:
-        """The value of a key. Raises KeyError where Kafka has no such key."""
+        """Return the value of a key. Raises KeyError for an unknown key."""
         raise NotImplementedError
 
     @property
     def current(self) -> ServerConfig:
-        """All that is in effect now; it never changes."""
+        """The present configuration; it is immutable."""
         raise NotImplementedError
 
     def get_int(self, key: str) -> int:
-        """The value of a key of type SHORT, INT or LONG that has one."""
+        """Return the value of a key of type SHORT, INT or LONG, which must not be null."""
         return int(self[key])
 
     def get_float(self, key: str) -> float:
-        """The value of a key of type DOUBLE."""
+        """Return the value of a key of type DOUBLE."""
         return float(self[key])
 
     def get_bool(self, key: str) -> bool:
-        """The value of a key of type BOOLEAN."""
+        """Return the value of a key of type BOOLEAN."""
         return bool(self[key])
 
     def get_str(self, key: str) -> str:
-        """The value of a key of type STRING, CLASS or PASSWORD; null is the empty text."""
+        """Return the value of a key of type STRING, CLASS or PASSWORD; the empty text for null."""
         return str(self[key] or "")
 
     def get_list(self, key: str) -> list[str]:
-        """The value of a key of type LIST; null is the empty list."""
+        """Return the value of a key of type LIST; the empty list for null."""
         return list(self[key] or ())
 
 
 class ServerConfig(ConfigReader):
-    """A node's static configuration; made by `load_config`, which has checked it."""
+    """A node's static configuration; `load_config` makes and checks it."""
 
     def __init__(self, stated: Mapping[str, StatedValue], file_name: str | None = None) -> None:
         self.stated = dict(stated)
         self.file_name = file_name
         self.warnings: list[str] = []
-        # What others have made of this configuration, which never changes, by a name of theirs.
+        # Values that other modules derive from this configuration, by a name of theirs.
         self.derived: dict[str, dict[str, str]] = {}
         self._values: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
-        """The value of a key. Raises KeyError where Kafka has no such key."""
+        """Return the value of a key. Raises KeyError for an unknown key."""
         try:
             return self._values[key]
         except KeyError:
@@ -131,37 +129,32 @@ class ServerConfig(ConfigReader):
 
     @property
     def current(self) -> ServerConfig:
-        """Itself."""
+        """This configuration."""
         return self
 
     def source(self, key: str) -> str:
-        """Who stated the value of a key."""
+        """Return where the value of a key was stated, as a ConfigSource."""
         stated = self.stated.get(key)
         return ConfigSource.DEFAULT if stated is None else stated.source
 
     def where(self, key: str) -> str:
-        """Where the value of a key stands, for a sentence: ` (server.properties, line 3)`; nothing for a default."""
+        """Return where a key was stated, for a sentence: ` (server.properties, line 3)`; nothing for a default."""
         stated = self.stated.get(key)
         return f" ({stated.where})" if stated is not None else ""
 
     def text(self, key: str) -> str | None:
-        """The text that was stated for a key, or None."""
+        """Return the stated text of a key, or None."""
         stated = self.stated.get(key)
         return None if stated is None else stated.text
 
     def stated_value(self, key: str) -> Any:
-        """The value of a key by its own text or default, whatever other keys say. Raises KeyError, ConfigError."""
+        """Return the value of a key from its own text or default, without other keys. Raises KeyError, ConfigError."""
         definition, text = BROKER_KEYS[key], self.text(key)
         if text is not None:
             return parse_value(definition, text)
         if definition.is_required:
             return parse_value(definition, REQUIRED_DEFAULTS[key])
         return default_value(definition)
-
-    def listener_value(self, listener_name: str, key: str) -> Any:
-        """The value of a key for one listener: `listener.name.<name>.<key>` where that is stated, else the key's own."""
-        text = self.text(f"{LISTENER_PREFIX}{listener_name.lower()}.{key}")
-        return self[key] if text is None else parse_value(BROKER_KEYS[key], text)
 
     # ------------------------------------------------------------------------------------------------------- identity
 
@@ -182,19 +175,19 @@ class ServerConfig(ConfigReader):
 
     @property
     def log_dirs(self) -> list[str]:
-        """The directories that hold partitions, as they were typed."""
+        """The directories of partitions, as they were stated."""
         return self.get_list("log.dirs")
 
     @property
     def metadata_log_dir(self) -> str:
-        """The directory that holds the metadata log."""
+        """The directory of the metadata log."""
         return self.get_str("metadata.log.dir")
 
     # ------------------------------------------------------------------------------------------------------ listeners
 
     @cached_property
     def security_protocols(self) -> dict[str, str]:
-        """The protocol of each listener's name, those of controllers included. Raises ConfigError."""
+        """The protocol of each listener name, controllers' included. Raises ConfigError."""
         key = "listener.security.protocol.map"
         protocols = parse_security_protocols(key, self.get_str(key))
         if self.text(key) is None and not any(name in SECURITY_PROTOCOLS[1:] for name in self._all_listener_names()):
@@ -207,46 +200,46 @@ class ServerConfig(ConfigReader):
 
     @property
     def controller_listener_names(self) -> list[str]:
-        """The names of the listeners that controllers use; the first is the one that this node itself takes."""
+        """The names of the controllers' listeners; this node itself connects to the first."""
         return [name.upper() for name in self.get_list("controller.listener.names")]
 
     @cached_property
     def listeners(self) -> list[Listener]:
-        """Everything that this node binds. Raises ConfigError."""
+        """All listeners that this node binds. Raises ConfigError."""
         return parse_listeners("listeners", self.get_list("listeners"), self.security_protocols)
 
     @cached_property
     def broker_listeners(self) -> list[Listener]:
-        """What this node binds for clients and brokers. Raises ConfigError."""
+        """The listeners for clients and brokers. Raises ConfigError."""
         return [listener for listener in self.listeners if listener.name not in self.controller_listener_names]
 
     @cached_property
     def controller_listeners(self) -> list[Listener]:
-        """What this node binds for controllers; empty: the controller is reached inside this process. Raises ConfigError."""
+        """The listeners for controllers; without any, only this process reaches its controller. Raises ConfigError."""
         return [listener for listener in self.listeners if listener.name in self.controller_listener_names]
 
     @cached_property
     def advertised_listeners(self) -> list[Listener]:
-        """What clients are told to connect to. Raises ConfigError."""
+        """The addresses for clients. Raises ConfigError."""
         texts = self.get_list("advertised.listeners")
         every = parse_listeners("advertised.listeners", texts, self.security_protocols)
         return [listener for listener in every if listener.name not in self.controller_listener_names]
 
     @cached_property
     def advertised_controller_listeners(self) -> list[Listener]:
-        """What nodes are told of this controller: advertised.listeners, else what it binds. Raises ConfigError."""
+        """The addresses of this controller for other nodes: advertised.listeners, else its listeners. Raises ConfigError."""
         texts = self.get_list("advertised.listeners")
-        told = {one.name: one for one in parse_listeners("advertised.listeners", texts, self.security_protocols)}
-        return [told.get(listener.name, listener) for listener in self.controller_listeners]
+        advertised = {one.name: one for one in parse_listeners("advertised.listeners", texts, self.security_protocols)}
+        return [advertised.get(listener.name, listener) for listener in self.controller_listeners]
 
     @property
     def inter_broker_listener_name(self) -> str:
-        """The listener that brokers use among themselves."""
+        """The name of the listener that brokers use for each other."""
         return self.get_str("inter.broker.listener.name").upper()
 
     @property
     def quorum_voters(self) -> dict[int, tuple[str, int]]:
-        """controller.quorum.voters: host and port by node id; empty where the quorum is dynamic."""
+        """controller.quorum.voters: host and port by node id; empty for a dynamic quorum."""
         voters = {}
         for text in self.get_list("controller.quorum.voters"):
             node_id, _, address = text.partition("@")
@@ -265,7 +258,7 @@ class ServerConfig(ConfigReader):
 
 
 def _node_id(config: ServerConfig) -> int:
-    """node.id and broker.id stand in for each other; a broker.id below zero states none."""
+    """Return node.id or broker.id, whichever is stated; a negative broker.id counts as not stated."""
     for key in ("node.id", "broker.id"):
         if config.text(key) is not None and (value := int(config.stated_value(key))) >= 0:
             return value
@@ -273,7 +266,7 @@ def _node_id(config: ServerConfig) -> int:
 
 
 def _first_stated(*keys_and_factors: tuple[str, int]) -> Callable[[ServerConfig], int]:
-    """A rule: the first of the keys that has a value, times its factor."""
+    """Return a rule: the first key with a value, times its factor."""
 
     def follow(config: ServerConfig) -> int:
         for key, factor in keys_and_factors:
@@ -329,8 +322,3 @@ _FOLLOWERS: dict[str, Callable[[ServerConfig], Any]] = {
     "inter.broker.listener.name": _inter_broker_listener_name,
     "num.replica.alter.log.dirs.threads": _alter_log_dirs_threads,
 }
-
-
-def effective_text(config: ServerConfig, key: str) -> str | None:
-    """The value of a key as text, as `config[key]` has it."""
-    return format_value(config[key])

@@ -1,9 +1,9 @@
-"""What kcli does with the keys that a configuration states: serves them, says that it does not, or refuses to start.
+"""What kcli does with the stated keys: it serves them, logs that it does not, or refuses to start.
 
-A key that keeps something safe (GUARD: who may connect, who may do what, how it is encrypted, where tiered data lies) must
-not be ignored: stated with another value than its default, it refuses the start. So do listeners that need TLS or SASL.
-Keys whose part is to come (LATER) and keys to which nothing here corresponds (NO_MEANING) are named in one line each.
-docs/configuration.md lists all keys by this.
+A security key (GUARD: authentication, authorization, encryption, and tiered storage) must not be ignored: the start is refused
+if its value is not the default. The same applies to listeners with TLS or SASL.
+Keys of features that are not served yet (LATER), and keys without meaning in kcli (NO_MEANING), are listed in one line each.
+docs/configuration.md lists all keys by these groups.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kcli.server.config.key_names import key_of
 from kcli.server.config.server_config import ConfigSource, ServerConfig
 from kcli.server.config.values import default_value, parse_value
 
-# Keys whose default is not null and that a file may state without asking for anything that is not there.
+# Values that differ from the default but need nothing that is not served.
 _HARMLESS_VALUES = {
     "ssl.client.auth": ("none",),
     "security.inter.broker.protocol": ("PLAINTEXT",),
@@ -23,12 +23,12 @@ _HARMLESS_VALUES = {
 
 
 def guard_faults(config: ServerConfig) -> list[str]:
-    """A sentence for each thing that guards and is not served yet. Raises ConfigError where listeners are not valid."""
+    """Return a sentence for each security setting that is not served yet. Raises ConfigError for invalid listeners."""
     faults = []
     for listener in config.listeners:
         if not listener.is_plaintext:
             faults.append(
-                f"listeners: {listener} is {listener.security_protocol}, which is not served yet; PLAINTEXT is"
+                f"listeners: {listener} is {listener.security_protocol}, which is not served yet; use PLAINTEXT"
                 f"{config.where('listeners')}"
             )
     for name, value in config.stated.items():
@@ -37,11 +37,11 @@ def guard_faults(config: ServerConfig) -> list[str]:
             continue
         typed = parse_value(key, value.text)
         if typed not in ("", default_value(key), *_HARMLESS_VALUES.get(key.name, ())) and typed != []:
-            faults.append(f"{name} is set, and what it guards is not served yet; remove it to start without ({value.where})")
+            faults.append(f"{name} is set, but its feature is not served yet; remove it to start without it ({value.where})")
     for role in {"broker", "controller"} - set(config["process.roles"]):
         faults.append(
-            f"process.roles={','.join(config['process.roles'])}: a node that is no {role} is not served yet; "
-            f"broker,controller is{config.where('process.roles')}"
+            f"process.roles={','.join(config['process.roles'])}: a node without the role {role} is not served yet; "
+            f"use broker,controller{config.where('process.roles')}"
         )
     if len(config.quorum_voters) > 1:
         where = config.where("controller.quorum.voters")
@@ -50,7 +50,7 @@ def guard_faults(config: ServerConfig) -> list[str]:
 
 
 def serving_lines(config: ServerConfig) -> list[str]:
-    """One line for the stated keys whose part is not served yet, one for those that have no meaning here."""
+    """Return a line of the stated keys without meaning here, and one of those whose feature is not served yet."""
     names: dict[str, list[str]] = {Serving.LATER: [], Serving.NO_MEANING: []}
     for name, value in config.stated.items():
         key = key_of(name)
@@ -58,7 +58,7 @@ def serving_lines(config: ServerConfig) -> list[str]:
             names[key.serving].append(name)
     lines = []
     if names[Serving.NO_MEANING]:
-        lines.append("Accepted, though nothing in kcli corresponds to them: " + ", ".join(names[Serving.NO_MEANING]))
+        lines.append("Accepted, without meaning in kcli: " + ", ".join(names[Serving.NO_MEANING]))
     if names[Serving.LATER]:
-        lines.append("Accepted, for parts that are not served yet: " + ", ".join(names[Serving.LATER]))
+        lines.append("Accepted, for features that are not served yet: " + ", ".join(names[Serving.LATER]))
     return lines

@@ -1,28 +1,31 @@
-"""A topic's configuration: what stands for it in the broker's, what it is in effect, and what it may be set to.
+"""A topic's configuration: its defaults, its effective values, and the checks of new values.
 
-    a topic key's value comes from, first found wins     as
+    where a topic key's value is looked up, in order     as
     ---------------------------------------------------  ------------------------------------------------------------
     the topic's own configuration (ConfigRecords)        text, kept as it was sent
-    the broker keys behind it (keys.txt)                 log.retention.ms|minutes|hours for retention.ms, ...
+    the broker keys of its default (keys.txt)            log.retention.ms|minutes|hours for retention.ms, ...
     keys.txt                                             its default
 
-Rules for new values (Kafka's LogConfig.validate): names must be Kafka's, values valid each by itself, and together
-min.compaction.lag.ms may not be above max.compaction.lag.ms; with remote.storage.enable, which needs tiered storage, a few
-more. A null is refused by whoever reads the request.
+Rules for new values (Kafka's LogConfig.validate): each name must be known and each value valid, min.compaction.lag.ms must
+not be above max.compaction.lag.ms, and remote.storage.enable needs tiered storage. Null values are refused before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kcli.log.log_config import LogConfig
 from kcli.server.config.definitions import TOPIC_KEYS
+from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.request_errors import invalid_config
-from kcli.server.config.server_config import ConfigReader
+from kcli.server.config.server_config import ConfigReader, ServerConfig
 from kcli.server.config.values import ConfigError, ConfigValue, format_value, nearest_name, parse_value
+from kcli.server.metadata_cache import MetadataCache
+from kcli.state.metadata_values import ConfigResource
 
 
 def topic_defaults(config: ConfigReader) -> dict[str, str]:
-    """What a topic's keys are where it has no configuration of its own, as text."""
+    """Return the values of the keys of a topic without a configuration of its own, as text."""
     derived = config.current.derived
     found = derived.get("topic defaults")
     if found is None:
@@ -36,17 +39,36 @@ def topic_defaults(config: ConfigReader) -> dict[str, str]:
 
 
 def effective_topic_config(config: ConfigReader, overrides: Mapping[str, str]) -> dict[str, str]:
-    """What a topic's keys are in effect, as text: for LogConfig.of."""
+    """Return the effective values of a topic's keys, as text for LogConfig.of."""
     return {**topic_defaults(config), **overrides}
 
 
+class TopicConfigs:
+    """The settings of the logs of each topic, from the broker's present configuration and the metadata."""
+
+    def __init__(self, config: DynamicConfig, metadata: MetadataCache) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._default: tuple[ServerConfig, LogConfig] | None = None
+
+    def log_config(self, topic: str) -> LogConfig:
+        """Return the settings of a topic's logs; topics without a configuration of their own share one object."""
+        overrides = self._metadata.image.configs.get(ConfigResource("TOPIC", topic))
+        if overrides:
+            return LogConfig.of(effective_topic_config(self._config, overrides))
+        current = self._config.current
+        if self._default is None or self._default[0] is not current:
+            self._default = current, LogConfig.of(effective_topic_config(self._config, {}))
+        return self._default[1]
+
+
 def check_topic_config(config: ConfigReader, overrides: Mapping[str, str]) -> None:
-    """Refuse a topic's configuration that is not valid. Raises ConfigRequestError (INVALID_CONFIG)."""
+    """Check a topic's configuration. Raises ConfigRequestError (INVALID_CONFIG)."""
     parsed: dict[str, ConfigValue] = {}
     for name, text in effective_topic_config(config, overrides).items():
         key = TOPIC_KEYS.get(name)
         if key is None:
-            raise invalid_config(f"{name} is no configuration of topics{nearest_name(name, TOPIC_KEYS)}")
+            raise invalid_config(f"{name} is not a configuration of topics{nearest_name(name, TOPIC_KEYS)}")
         try:
             parsed[name] = parse_value(key, text)
         except ConfigError as error:

@@ -1,17 +1,16 @@
-"""Values of configuration keys: text to value, value to text, and what is valid, said in words.
+"""Values of configuration keys: text to value, value to text, and the valid values in words.
 
     type            text, spaces around it ignored              value
     --------------  ------------------------------------------  ---------------
-    BOOLEAN         true, false in any case                     bool
+    BOOLEAN         true or false, upper or lower case          bool
     SHORT INT LONG  a signed integer of 16, 32, 64 bits         int
     DOUBLE          a number as Java reads it                   float
     STRING CLASS    any                                         str
-    PASSWORD        any; it is shown nowhere                    str
-    LIST            values between commas; nothing: empty list  list of str, each once
+    PASSWORD        any; it is never shown                      str
+    LIST            values between commas; may be empty         list of str, each once
 
-A key's `valid` column adds to its type; the words of it are checked by `_VALID_LISTS` and `_fault_of` below. Kafka's rules
-(ConfigDef and its validators in 4.3): ranges include both ends, a list's values are not empty, and one that is there twice
-counts once.
+A key's `valid` column restricts its type; see `_is_valid`. Kafka's rules (ConfigDef and its validators in 4.3): ranges include
+both ends, the values of a list are not empty, and a repeated value counts once.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ ConfigValue = Any
 
 _BITS = {"SHORT": 16, "INT": 32, "LONG": 64}
 _BLANKS = " \t\n\x0b\f\r"
-# Patterns that few starts need are text: compiling one takes longer than reading the whole file.
-# Java's Double.parseDouble: also a suffix of f or d; its hexadecimal and NaN nobody writes here.
+# Patterns that few starts need are not compiled: compiling one takes longer than reading the whole file.
+# Java's Double.parseDouble, with a suffix f or d but without hexadecimal and NaN.
 _DOUBLE = r"[+-]?(?:Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?)"
 _THROTTLED_REPLICA = r"\d+:\d+"
 _VOTER = r"(\d+)@(.+):(\d{1,5})"
 _SERVER = r".+:(\d{1,5})"
 _DURATION = r"P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{1,9})?S)?)?"
-# What Java's String.trim takes away.
+# The characters that Java's String.trim removes.
 _TRIMMED = "".join(map(chr, range(33)))
 
 
 class ConfigError(Exception):
-    """A configuration that is not valid: one sentence a fault, in `faults`."""
+    """An invalid configuration, with one sentence for each fault in `faults`."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__("\n".join(faults))
@@ -48,28 +47,28 @@ class ConfigError(Exception):
 
 
 def parse_value(key: ConfigKey, text: str) -> ConfigValue:
-    """The value that `text` is for a key. Raises ConfigError, whose sentence names key, value and what is valid."""
+    """Parse the text of a key. Raises ConfigError, whose sentence names the key, the value and the valid values."""
     text = text.strip(_TRIMMED)
     value = _typed(key.type, text)
     if key.valid.startswith("list") and value is not None:
         value = list(dict.fromkeys(value))
     if value is None or (key.valid and not _is_valid(key.valid, value)):
-        raise ConfigError(f"{key.name}{shown_value(key, text)} is not valid; {valid_values(key)} is")
+        raise ConfigError(f"{key.name}{shown_value(key, text)} is not valid: it must be {valid_values(key)}")
     return value
 
 
 def shown_value(key: ConfigKey, text: str) -> str:
-    """`=text` for a sentence, unless it is a secret."""
+    """Return `=text` for a sentence, nothing for a secret."""
     return "" if key.is_sensitive else f"={text}"
 
 
 def default_value(key: ConfigKey) -> ConfigValue:
-    """The value that a key has where nobody states it; None is Kafka's null."""
+    """Return the default value of a key; None is Kafka's null."""
     return None if key.default is None else _typed(key.type, key.default)
 
 
 def format_value(value: ConfigValue) -> str | None:
-    """A value as text, as Kafka shows it."""
+    """Format a value as Kafka shows it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -82,21 +81,21 @@ def format_value(value: ConfigValue) -> str | None:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` for a sentence about a name that is not known; nothing where none is near."""
+    """Return `; did you mean ...?` for a sentence about an unknown name; nothing if no known name is similar."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, list(known), 1, 0.75)
-    return f"; did you mean {near[0]}?" if near else ""
+    similar = get_close_matches(name, list(known), 1, 0.75)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def split_list(text: str) -> list[str]:
-    """The values of a list as text."""
+    """Split the text of a list into its values."""
     text = text.strip(_TRIMMED)
     return [part.strip(_BLANKS) for part in text.split(",")] if text else []
 
 
 def _typed(type_name: str, text: str) -> ConfigValue:
-    """The value, or None where the text is not of the type."""
+    """Return the value, or None if the text is not of the type."""
     if type_name in _BITS:
         return parse_integer(text, _BITS[type_name])
     if type_name == "BOOLEAN":
@@ -107,7 +106,7 @@ def _typed(type_name: str, text: str) -> ConfigValue:
 
 
 def _is_valid(valid: str, value: ConfigValue) -> bool:
-    """Whether a value of the right type is what the `valid` column asks for."""
+    """Return whether a value of the right type satisfies the `valid` column."""
     if valid[0] == "[":
         low, high, or_minus_one = _range(valid)
         return bool(low <= value and (high is None or value <= high)) or (or_minus_one and value == -1)
@@ -137,7 +136,7 @@ def _number(text: str) -> float:
 
 
 def _words(valid: str) -> list[str]:
-    """The words that `one of a b` and `list of a b` allow; none: all."""
+    """Return the words that `one of a b` and `list of a b` allow; none means all."""
     return valid.replace("(any case) ", "").partition("of ")[2].split()
 
 
@@ -171,39 +170,39 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "offset reset": _is_offset_reset,
 }
 _CHECKS_IN_WORDS = {
-    "not empty": "text that is not empty",
+    "not empty": "a text that is not empty",
     "not null": "any text",
     "voters": "a list of id@host:port with different ids",
     "servers": "a list of host:port",
     "throttled replicas": "* or a list of partition:broker",
-    "offset reset": "latest, earliest or by_duration: and an ISO 8601 duration (by_duration:PT1H)",
+    "offset reset": "latest, earliest, or by_duration: with an ISO 8601 duration (by_duration:PT1H)",
 }
 _TYPES_IN_WORDS = {
     "BOOLEAN": "true or false",
-    "SHORT": "an integer of 16 bits",
-    "INT": "an integer of 32 bits",
-    "LONG": "an integer of 64 bits",
+    "SHORT": "a 16-bit integer",
+    "INT": "a 32-bit integer",
+    "LONG": "a 64-bit integer",
     "DOUBLE": "a number",
     "STRING": "any text",
     "CLASS": "the name of a class",
     "PASSWORD": "any text",
-    "LIST": "a list between commas",
+    "LIST": "a comma-separated list",
 }
 
 
 def valid_values(key: ConfigKey) -> str:
-    """What is valid for a key, as part of a sentence."""
+    """Return the valid values of a key, as part of a sentence."""
     type_words, valid = _TYPES_IN_WORDS[key.type], key.valid
     if not valid:
         return type_words
     if valid[0] == "[":
         low, high, or_minus_one = _range(valid)
-        span = f"from {low} on" if high is None else f"from {low} to {high}"
+        span = f"of at least {low}" if high is None else f"from {low} to {high}"
         return f"{type_words} {span}{', or -1' if or_minus_one else ''}"
     words = ", ".join(_words(valid))
     if valid.startswith("one of"):
-        return f"one of {words}{' (in any case)' if '(any case)' in valid else ''}"
+        return f"one of {words}{' (upper or lower case)' if '(any case)' in valid else ''}"
     if valid.startswith("list"):
         at_least_one = " with at least one value" if "not empty" in valid else ""
-        return f"a list{at_least_one}{f' out of {words}' if words else ''}"
+        return f"a list{at_least_one}{f' of {words}' if words else ''}"
     return _CHECKS_IN_WORDS[valid]

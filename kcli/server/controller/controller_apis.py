@@ -30,15 +30,15 @@ from kcli.protocol.apis import (
 from kcli.protocol.errors import MessageError
 from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
+from kcli.server.api_versions import describe_api_versions
 from kcli.server.controller.control_managers import DECIDED
 from kcli.server.controller.controller_result import ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
-from kcli.server.controller.features import KRAFT_VERSION, supported_features
 from kcli.server.controller.quorum_controller import QuorumController
 from kcli.server.events import Connection
 from kcli.server.foreign_clients import foreign_protocol_by_api
 from kcli.server.log_lines import FailureLine
-from kcli.server.metrics.answer_errors import AnswerErrors
+from kcli.server.metrics.broker_metrics import ErrorCounts
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.timing_wheel import Timer
 from kcli.state.metadata_image import MetadataImage
@@ -70,7 +70,7 @@ class ControllerApis:
         self._controller = controller
         self._timer = timer
         self._report = report
-        self.errors = AnswerErrors()
+        self.errors = ErrorCounts()
 
     def receive(self, connection: Connection, frame: memoryview, respond: Respond, now_ms: int) -> None:
         """Handle a request (header and message); `respond` is called once, now or later, with None to close the connection.
@@ -92,7 +92,7 @@ class ControllerApis:
                 self._fail(f"answering {api.name} of version {version}", error.message, respond)
 
         if key == API_VERSIONS:
-            answer(describe_api_versions(version, self._state.image, self._raft.high_watermark - 1))
+            answer(describe_api_versions(version, SERVED, self._state.image, self._raft.high_watermark - 1))
             return
         request, _ = api.request.decode(frame, version, position)
         if key == DESCRIBE_QUORUM:
@@ -135,40 +135,6 @@ class ControllerApis:
                 self._timer.schedule(at_ms, describe_slice)
 
         describe_slice(now_ms)
-
-
-def describe_api_versions(version: int, image: MetadataImage, epoch: int) -> Message:
-    """Answer ApiVersions; a version that is not known gets a response of version 0 with an error."""
-    api = API_KEYS[API_VERSIONS]
-    classes = api.response.classes
-    is_known = api.lowest_version <= version <= api.highest_version
-    response = api.response.new(
-        error_code=error_codes.NONE if is_known else error_codes.UNSUPPORTED_VERSION,
-        api_keys=[
-            classes["ApiVersion"](
-                api_key=key,
-                min_version=API_KEYS[key].lowest_version,
-                max_version=API_KEYS[key].highest_version - API_KEYS[key].is_latest_unstable,
-            )
-            for key in (sorted(SERVED) if is_known else [API_VERSIONS])
-        ],
-    )
-    if is_known and version >= _FEATURES_SINCE:
-        first = 0 if version >= _FEATURES_FROM_ZERO_SINCE else 1
-        response.supported_features = [
-            classes["SupportedFeatureKey"](name=name, min_version=levels.lowest, max_version=levels.highest)
-            for name, levels in supported_features().items()
-            if levels.lowest >= first  # KAFKA-17492: an older client may fail to read a range that begins at 0
-        ]
-        finalized = dict(image.features)
-        if image.kraft_version > 0:
-            finalized[KRAFT_VERSION] = image.kraft_version
-        response.finalized_features_epoch = epoch
-        response.finalized_features = [
-            classes["FinalizedFeatureKey"](name=name, max_version_level=level, min_version_level=level)
-            for name, level in finalized.items()
-        ]
-    return response
 
 
 def describe_cluster(request: Message, image: MetadataImage, cluster_id: str, leader_id: int, listener: str) -> Message:

@@ -1,18 +1,75 @@
-"""What a broker counts: plain integers on slotted objects, so that counting costs a few nanoseconds.
+"""The counters of a broker and of its listeners: plain integers on slotted objects, so that counting takes nanoseconds.
 
-They are read when somebody asks for them (kcli.server.metrics.collector), and get Kafka's names only then.
+They get Kafka's names only when the metrics are scraped (kcli.server.metrics.collector). Errors in responses are counted as in
+Kafka: each error_code of a response, of the whole and of its parts, 0 included. Where the codes are in a response is found out
+once for each API, from its declaration. Produce and Fetch are not counted: scanning their responses would cost each request
+more than a microsecond, and their errors are counted by topic.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from operator import attrgetter
+from typing import Any
 
+from kcli.protocol.apis import API_KEYS, FETCH, PRODUCE
 from kcli.protocol.error_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE
-from kcli.server.metrics.answer_errors import AnswerErrors
+from kcli.protocol.message import Message
+from kcli.protocol.schema import Struct
+
+NOT_COUNTED = (PRODUCE, FETCH)
+
+
+class ErrorCounts:
+    """The number of errors in responses: `counts` is by API key and error code."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[int, int], int] = {}
+
+    def count(self, api_key: int, response: Message) -> None:
+        """Count the errors of a response."""
+        if api_key in NOT_COUNTED:
+            return
+        counts = self.counts
+        for path in code_paths(api_key):
+            for holder in _holders([response], path):
+                key = (api_key, holder.error_code)
+                counts[key] = counts.get(key, 0) + 1
+
+
+@cache
+def code_paths(api_key: int) -> tuple[tuple[str, ...], ...]:
+    """Return the attributes that lead from an API's response to its structs with an error_code; () is the response itself."""
+    return tuple(_paths(API_KEYS[api_key].response.schema.root))
+
+
+def _paths(struct: Struct) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for field in struct.fields:
+        if field.attribute == "error_code":
+            found.append(())
+        elif field.type.struct is not None:
+            found += [(field.attribute, *path) for path in _paths(field.type.struct)]
+    return found
+
+
+def _holders(values: list[Any], path: tuple[str, ...]) -> list[Any]:
+    for attribute in path:
+        inner: list[Any] = []
+        for value in values:
+            held = getattr(value, attribute)
+            if isinstance(held, list):
+                inner += held
+            elif held is not None:
+                inner.append(held)
+        values = inner
+    return values
 
 
 class TopicMetrics:
-    """BrokerTopicMetrics of one topic (or, summed up, of all)."""
+    """BrokerTopicMetrics of one topic, or the sum of several."""
 
     __slots__ = (
         "bytes_in",
@@ -38,16 +95,16 @@ class TopicMetrics:
         self.total_produce_requests = 0
 
     def counts(self) -> tuple[int, ...]:
-        """All of it, in the order of TOPIC_COUNTS."""
+        """Return the counters in the order of TOPIC_COUNTS."""
         return _counts_of(self)
 
     def add(self, counts: tuple[int, ...]) -> None:
-        """Add what another one has counted."""
+        """Add the counters of another topic."""
         for name, count in zip(TOPIC_COUNTS, counts):
             setattr(self, name, getattr(self, name) + count)
 
     def append_refused(self, error_code: int, size_bytes: int) -> None:
-        """A producer's batches of a partition were refused."""
+        """Count a refused append."""
         self.failed_produce_requests += 1
         if error_code in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE):
             self.bytes_rejected += size_bytes
@@ -60,7 +117,7 @@ _counts_of = attrgetter(*TOPIC_COUNTS)
 
 
 class ListenerMetrics:
-    """What the connections of one listener have come to."""
+    """The counters of the connections of one listener."""
 
     __slots__ = ("closed", "created", "expired", "incoming_bytes", "outgoing_bytes")
 
@@ -73,31 +130,26 @@ class ListenerMetrics:
 
 
 class BrokerMetrics:
-    """All that a broker counts. `topics` is by name, `requests` by API key and version."""
+    """The counters of a broker. `topics` is by name, `requests` by API key and version, `deleted` the sum of deleted topics."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicMetrics] = {}
         self.requests: dict[tuple[int, int], int] = {}
-        self.errors = AnswerErrors()
-        self._gone = TopicMetrics()  # of topics that are no more: what was counted of all topics only grows
+        self.errors = ErrorCounts()
+        self.deleted = TopicMetrics()  # so that the sums of all topics never decrease
 
     def topic(self, name: str) -> TopicMetrics:
-        """The counters of a topic."""
+        """Return the counters of a topic."""
         found = self.topics.get(name)
         if found is None:
             found = self.topics[name] = TopicMetrics()
         return found
 
-    @property
-    def gone(self) -> TopicMetrics:
-        """What was counted of topics that are no more."""
-        return self._gone
-
     def forget_topic(self, name: str) -> None:
-        """A topic is gone, and what was counted of it, but not from the sums."""
+        """Drop the counters of a deleted topic; its counts remain in the sums."""
         found = self.topics.pop(name, None)
         if found is not None:
-            self._gone.add(found.counts())
+            self.deleted.add(found.counts())
 
     def request(self, api_key: int, version: int) -> None:
         """Count a request."""

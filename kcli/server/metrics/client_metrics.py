@@ -1,24 +1,23 @@
-"""Metrics that clients push: who is asked for what, how often, and what has come (KIP-714; Kafka: ClientMetricsManager).
+"""Metrics that clients push: their subscriptions, intervals, and the pushed bytes (KIP-714; Kafka: ClientMetricsManager).
 
-    step                      refused with
+    request                   refused with
     ------------------------  ------------------------------------------------------------------------------------------
-    a client asks what to     THROTTLING_QUOTA_EXCEEDED before its interval is over, counted from when it last asked or
-      push                    pushed
-    it pushes                 INVALID_REQUEST without an id of its own, and after it has said that it ends
-                              THROTTLING_QUOTA_EXCEEDED before its interval is over, counted from the last push; the
-                              first push after asking and the last one of all may come at any time
-                              UNKNOWN_SUBSCRIPTION_ID when the subscriptions have changed since it asked
+    GetTelemetrySubscriptions THROTTLING_QUOTA_EXCEEDED within the interval after the last request or push
+    PushTelemetry             INVALID_REQUEST without a client instance id, and after a push that was the last one
+                              THROTTLING_QUOTA_EXCEEDED within the interval after the last push; the first push after
+                              GetTelemetrySubscriptions and the last one may come at any time
+                              UNKNOWN_SUBSCRIPTION_ID if the subscriptions have changed since the request
                               UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE
 
-A subscription's id is made of what it asks for, so that it changes with it. All subscriptions that match a client count: their
-metrics together ("*": all of them), and the shortest of their intervals. What is pushed is counted and dropped.
-MAX_CLIENTS are remembered, those that were here last.
+The id of a subscription is a checksum of its contents. All subscriptions that match a client are combined: the union of their
+metrics ("*": all), and the shortest interval. Pushed metrics are counted and dropped.
+The MAX_CLIENTS clients that were active last are remembered.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import crc32c
@@ -27,27 +26,20 @@ from kcli.server.config.client_metrics_config import match_patterns
 from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.config.values import split_list
 from kcli.server.events import Connection
+from kcli.server.rng import Random
 from kcli.state.metadata_image import MetadataImage
 
 MAX_CLIENTS = 16_384
 DEFAULT_INTERVAL_MS = 300_000
 ALL_METRICS = "*"
-# zstd, lz4, gzip, snappy: the order in which a client is to prefer them.
+# zstd, lz4, gzip, snappy: in the order of preference for clients.
 ACCEPTED_COMPRESSION_TYPES = (4, 3, 1, 2)
 _COMPRESSION_TYPES = frozenset((0, *ACCEPTED_COMPRESSION_TYPES))
 _NEVER_MS = -(1 << 62)
 
 
-class Dice(Protocol):
-    """What is asked of a source of random numbers."""
-
-    def randbytes(self, n: int) -> bytes:
-        """So many bytes."""
-        ...
-
-
 class Subscription(NamedTuple):
-    """What one client is to push, every so many ms."""
+    """The metrics that one client pushes every `interval_ms`."""
 
     subscription_id: int
     metrics: list[str]
@@ -55,20 +47,20 @@ class Subscription(NamedTuple):
 
 
 class _Client:
-    """What is remembered of one client."""
+    """The state of one client."""
 
-    __slots__ = ("asked_ms", "is_terminating", "pushed_ms")
+    __slots__ = ("is_terminating", "pushed_ms", "subscribed_ms")
 
     def __init__(self) -> None:
-        self.asked_ms = _NEVER_MS
+        self.subscribed_ms = _NEVER_MS
         self.pushed_ms = _NEVER_MS
         self.is_terminating = False
 
 
-class ClientMetrics:
-    """The clients of one broker that were asked for metrics; `pushed_count` and `pushed_bytes` are what came."""
+class ClientMetricsManager:
+    """The clients of one broker that push metrics; `pushed_count` and `pushed_bytes` are the pushes so far."""
 
-    def __init__(self, rng: Dice) -> None:
+    def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._clients: OrderedDict[Uuid, _Client] = OrderedDict()
         self.pushed_count = 0
@@ -79,15 +71,15 @@ class ClientMetrics:
         return len(self._clients)
 
     def new_client_id(self) -> Uuid:
-        """An id for a client that has none."""
+        """Return an id for a client without one."""
         return Uuid(self._rng.randbytes(16))
 
-    def ask(self, instance_id: Uuid, interval_ms: int, now_ms: int) -> int:
-        """A client asks what to push -> Kafka's error code, 0 where it may."""
+    def subscribe(self, instance_id: Uuid, interval_ms: int, now_ms: int) -> int:
+        """Register a GetTelemetrySubscriptions; return Kafka's error code."""
         client = self._client(instance_id)
-        if now_ms - max(client.asked_ms, client.pushed_ms) < interval_ms:
+        if now_ms - max(client.subscribed_ms, client.pushed_ms) < interval_ms:
             return error_codes.THROTTLING_QUOTA_EXCEEDED
-        client.asked_ms = now_ms
+        client.subscribed_ms = now_ms
         return error_codes.NONE
 
     def push(
@@ -101,13 +93,13 @@ class ClientMetrics:
         max_bytes: int,
         now_ms: int,
     ) -> int:
-        """A client pushes -> Kafka's error code, 0 where it is taken. `subscription` is what it would be asked for now."""
+        """Register a PushTelemetry; return Kafka's error code. `subscription` is the client's present one."""
         if instance_id == ZERO_UUID:
             return error_codes.INVALID_REQUEST
         client = self._client(instance_id)
         if client.is_terminating:
             return error_codes.INVALID_REQUEST
-        is_due = client.asked_ms > client.pushed_ms or now_ms - client.pushed_ms >= subscription.interval_ms
+        is_due = client.subscribed_ms > client.pushed_ms or now_ms - client.pushed_ms >= subscription.interval_ms
         if is_due:
             client.pushed_ms = now_ms
         elif not is_terminating:
@@ -135,7 +127,7 @@ class ClientMetrics:
 
 
 def subscription_of(image: MetadataImage, instance_id: Uuid, client_id: str, connection: Connection) -> Subscription:
-    """What a client is to push, by all subscriptions that match it."""
+    """Return the subscription of a client, combined from all that match it."""
     traits = {
         "client_instance_id": str(instance_id),
         "client_id": client_id,
@@ -152,7 +144,7 @@ def subscription_of(image: MetadataImage, instance_id: Uuid, client_id: str, con
         try:
             patterns = match_patterns(config.get("match", ""))
         except ConfigRequestError:
-            continue  # a regular expression of Java's that is none of Python's, set through another controller
+            continue  # valid in Java only, and set through another controller
         if all(pattern.fullmatch(traits[selector]) for selector, pattern in patterns.items()):
             metrics.update(dict.fromkeys(split_list(config.get("metrics", ""))))
             interval_ms = min(interval_ms, int(config.get("interval.ms", DEFAULT_INTERVAL_MS)))

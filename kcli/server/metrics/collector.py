@@ -1,42 +1,45 @@
-"""Reads what a node counts and is, and gives it Kafka's names: raw values first, text of the Prometheus exposition then.
+"""Samples the counters and state of a node, and formats them by Kafka's names as a Prometheus exposition.
 
 step      runs                    cost
 --------  ----------------------  -------------------------------------------------------------------------------------
-sample    in the node's loop, in  some microseconds a partition; nothing is formatted, nothing imported. The controller's
-          slices                  topics are one slice, however many there are
-expose    in a thread of its own  prometheus-client makes the text; it is imported when it is first asked for (59 ms)
+sample    in the node's loop, in  some microseconds for a partition; nothing is formatted or imported. All topics of a
+          slices                  controller are one slice
+expose    in a thread             prometheus-client makes the text; it is imported at the first scrape (59 ms)
+
+The cleaner's metrics are those of Kafka's LogCleaner and LogCleanerManager: of the last round of each thread (the largest
+value, and for recopied bytes the sum), and of the last scan for dirty logs. Percentages and seconds are integers, as in Kafka.
+Kafka counts threads that died of an error and clean no more; here an error only makes its log uncleanable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.log.log_manager import LogManager
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS
 from kcli.server.broker.broker import Broker
 from kcli.server.controller.controller_server import ControllerServer
-from kcli.server.metrics.answer_errors import AnswerErrors
-from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ListenerMetrics
+from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ErrorCounts, ListenerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
-from kcli.server.metrics.cleaner_samples import sample_cleaner
-from kcli.server.metrics.controller_samples import sample_controller, tell_delivered
+from kcli.server.metrics.controller_samples import add_delivered, sample_controller
 
-# The processor of a listener's connections: there is one loop.
+# The network processor of all connections: there is one event loop.
 ONLY_PROCESSOR = "0"
 
 
 class Summary(NamedTuple):
-    """How long something took, or how large it was: quantiles by QUANTILES, and how many there were since the start."""
+    """The quantiles (QUANTILES) of times or sizes, and the number of values since the start."""
 
     quantiles: tuple[float, ...]
     total: int
 
 
 class PartitionSample(NamedTuple):
-    """A partition that this broker leads; `last_stable_lag` is None where its log is offline."""
+    """A partition that this broker leads; `last_stable_lag` is None if its log is offline."""
 
     topic: str
     partition: int
@@ -47,7 +50,7 @@ class PartitionSample(NamedTuple):
 
 
 class LogSample(NamedTuple):
-    """A log."""
+    """The size and offsets of a log."""
 
     topic: str
     partition: int
@@ -58,7 +61,7 @@ class LogSample(NamedTuple):
 
 
 class RawSamples:
-    """What was read of a node; `values` are the metrics with one value, or few."""
+    """The sample of a node; `values` are the metrics with one or few values."""
 
     def __init__(self) -> None:
         self.values: list[tuple[str, tuple[str, ...], float]] = []
@@ -66,111 +69,109 @@ class RawSamples:
         self.partitions: list[PartitionSample] = []
         self.logs: list[LogSample] = []
 
-    def tell(self, name: str, value: float, *labels: str) -> None:
-        """Note a value of a metric."""
+    def add(self, name: str, value: float, *labels: str) -> None:
+        """Add a value of a metric."""
         self.values.append((name, labels, value))
 
 
 Sample = tuple[tuple[str, ...], float]
 Samples = dict[str, list[Sample]]
 Summaries = Mapping[str, Mapping[tuple[str, ...], Summary]]  # by metric and the values of its labels
-Tell = Callable[..., None]
 
-# So many partitions or topics are read before others have their turn.
+# The number of partitions or topics in a slice.
 READ_PER_STEP = 500
-# What never is: no request and no answer waits for a thread, and no leader here asks for another ISR, since it is alone in it.
-NEVER_HERE = (
+# Always 0: no request or response waits for a thread, and leaders here, alone in their ISRs, never change them.
+ALWAYS_ZERO = (
     "kafka_network_requestchannel_requestqueuesize",
     "kafka_network_requestchannel_responsequeuesize",
     "kafka_server_replicamanager_isrshrinks_total",
     "kafka_server_replicamanager_isrexpands_total",
     "kafka_server_replicamanager_failedisrupdates_total",
 )
-# Of TOPIC_COUNTS, those that Kafka has of all topics only.
+# The TOPIC_COUNTS that Kafka has for all topics together only.
 _OF_ALL_TOPICS_ONLY = frozenset(("invalid_message_crc_records",))
 
 
 def sample(raw: RawSamples, broker: Broker | None, controller: ControllerServer | None, now_ms: int) -> Iterator[None]:
-    """Read a node, a slice of work a step."""
+    """Sample a node, one slice of work at a step."""
     cores = [core for core in (broker and broker.metrics.errors, controller and controller.errors) if core]
-    _tell_errors(cores, raw.tell)
+    _add_errors(cores, raw)
     if broker is not None:
-        _sample_broker(broker, raw.tell)
+        _sample_broker(broker, raw)
         yield from _sample_topics(broker.metrics, raw)
         yield from _sample_partitions(broker, raw)
         yield from _sample_logs(broker.log_manager, raw)
         yield
-        sample_cleaner(broker.log_manager, raw.tell, now_ms)
+        sample_cleaner(broker.log_manager, raw, now_ms)
     if controller is not None:
         yield
         raw.logs.append(_log_sample(controller.raft.log.log))
-        sample_controller(controller, raw.tell, now_ms)
+        sample_controller(controller, raw, now_ms)
         if broker is not None:
-            # Both read the metadata log through the raft client of the process.
-            tell_delivered(controller.raft, raw.tell, now_ms, "kafka_server_broker_metadata_metrics_last_applied_record_{}")
+            # Broker and controller read the metadata log through the same raft client.
+            add_delivered(controller.raft, raw, now_ms, "kafka_server_broker_metadata_metrics_last_applied_record_{}")
 
 
 def sample_listeners(raw: RawSamples, listeners: Mapping[str, ListenerMetrics]) -> None:
-    """Read the listeners' counters, by their names."""
+    """Sample the counters of listeners, by name."""
     expired = 0
     for name, of in listeners.items():
         counts = {"connection_count": of.created - of.closed, "connection_creation": of.created, "connection_close": of.closed}
         counts |= {"incoming_byte": of.incoming_bytes, "outgoing_byte": of.outgoing_bytes}
         counts["expired_connections_killed_count"] = of.expired
         for metric, count in counts.items():
-            raw.tell(f"kafka_server_socket_server_metrics_{metric}", count, name, ONLY_PROCESSOR)
+            raw.add(f"kafka_server_socket_server_metrics_{metric}", count, name, ONLY_PROCESSOR)
         expired += of.expired
-    raw.tell("kafka_network_socketserver_expiredconnectionskilledcount", expired)
+    raw.add("kafka_network_socketserver_expiredconnectionskilledcount", expired)
 
 
-def _tell_errors(cores: Iterable[AnswerErrors], tell: Tell) -> None:
+def _add_errors(cores: Iterable[ErrorCounts], raw: RawSamples) -> None:
     total: dict[tuple[int, int], int] = {}
     for core in cores:
         for key, count in core.counts.items():
             total[key] = total.get(key, 0) + count
     for (api_key, code), count in total.items():
         error = error_codes.NAMES.get(code, str(code))
-        tell("kafka_network_requestmetrics_errors_total", count, API_KEYS[api_key].name, error)
+        raw.add("kafka_network_requestmetrics_errors_total", count, API_KEYS[api_key].name, error)
 
 
 def _sample_topics(metrics: BrokerMetrics, raw: RawSamples) -> Iterator[None]:
     for (key, version), count in metrics.requests.items():
-        raw.tell("kafka_network_requestmetrics_requests_total", count, API_KEYS[key].name, str(version))
-    raw.topics.append((None, metrics.gone.counts()))
+        raw.add("kafka_network_requestmetrics_requests_total", count, API_KEYS[key].name, str(version))
+    raw.topics.append((None, metrics.deleted.counts()))
     for number, (name, topic) in enumerate(list(metrics.topics.items()), 1):
         raw.topics.append((name, topic.counts()))
         if number % READ_PER_STEP == 0:
             yield
 
 
-def _sample_broker(broker: Broker, tell: Tell) -> None:
-    for name in NEVER_HERE:
-        tell(name, 0)
-    for kind, purgatory in (("Produce", broker.produce_purgatory), ("Fetch", broker.fetch_purgatory)):
-        tell("kafka_server_delayedoperationpurgatory_purgatorysize", purgatory.size, kind)
-        tell("kafka_server_delayedoperationpurgatory_numdelayedoperations", purgatory.size, kind)
-    tell("kafka_server_delayedproducemetrics_expires_total", broker.produce_purgatory.expired_count)
-    tell("kafka_server_fetchsessioncache_numincrementalfetchsessions", len(broker.fetch_sessions))
-    tell("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", broker.fetch_sessions.partition_count)
-    tell("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", broker.fetch_sessions.evicted_count)
-    clients = broker.client_metrics  # made with the first one that asks
-    unknown = 0 if clients is None else clients.unknown_subscription_count
-    tell("kafka_server_client_metrics_instance_count", 0 if clients is None else len(clients))
-    tell("kafka_server_client_metrics_unknown_subscription_request_count", unknown)
+def _sample_broker(broker: Broker, raw: RawSamples) -> None:
+    for name in ALWAYS_ZERO:
+        raw.add(name, 0)
+    replicas, sessions = broker.replica_manager, broker.fetch.sessions
+    for kind, purgatory in (("Produce", replicas.produce_purgatory), ("Fetch", replicas.fetch_purgatory)):
+        raw.add("kafka_server_delayedoperationpurgatory_purgatorysize", purgatory.size, kind)
+        raw.add("kafka_server_delayedoperationpurgatory_numdelayedoperations", purgatory.size, kind)
+    raw.add("kafka_server_delayedproducemetrics_expires_total", replicas.produce_purgatory.expired_count)
+    raw.add("kafka_server_fetchsessioncache_numincrementalfetchsessions", len(sessions))
+    raw.add("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", sessions.partition_count)
+    raw.add("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", sessions.evicted_count)
+    clients = broker.client_metrics
+    raw.add("kafka_server_client_metrics_instance_count", len(clients))
+    raw.add("kafka_server_client_metrics_unknown_subscription_request_count", clients.unknown_subscription_count)
     for feature, level in broker.image.features.items():
-        tell("kafka_server_metadataloader_finalizedlevel", level, feature)
-    lifecycle = getattr(broker, "lifecycle", None)  # the broker has one once it starts
-    tell("kafka_server_kafkaserver_brokerstate", 0 if lifecycle is None else int(lifecycle.state))
-    tell("kafka_server_broker_metadata_metrics_last_applied_record_offset", broker.metadata_offset)
-    tell("kafka_server_metadataloader_currentmetadataversion", broker.image.features.get("metadata.version", 0))
+        raw.add("kafka_server_metadataloader_finalizedlevel", level, feature)
+    raw.add("kafka_server_kafkaserver_brokerstate", int(broker.lifecycle.state))
+    raw.add("kafka_server_broker_metadata_metrics_last_applied_record_offset", broker.metadata_offset)
+    raw.add("kafka_server_metadataloader_currentmetadataversion", broker.image.features.get("metadata.version", 0))
     leader_id = broker.image.leader_id
-    tell("kafka_server_metadataloader_currentcontrollerid", -1 if leader_id is None else leader_id)
-    tell("kafka_server_replicamanager_partitioncount", len(broker.partitions))
+    raw.add("kafka_server_metadataloader_currentcontrollerid", -1 if leader_id is None else leader_id)
+    raw.add("kafka_server_replicamanager_partitioncount", len(replicas.partitions))
 
 
 def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
     offline = reassigning = 0
-    for number, ((topic, index), partition) in enumerate(list(broker.partitions.items()), 1):
+    for number, ((topic, index), partition) in enumerate(list(broker.replica_manager.partitions.items()), 1):
         log = partition.log
         offline += log is None
         if partition.is_leader:
@@ -184,39 +185,100 @@ def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
             raw.partitions.append(found)
         if number % READ_PER_STEP == 0:
             yield
-    raw.tell("kafka_server_replicamanager_offlinereplicacount", offline)
-    raw.tell("kafka_server_replicamanager_reassigningpartitions", reassigning)
+    raw.add("kafka_server_replicamanager_offlinereplicacount", offline)
+    raw.add("kafka_server_replicamanager_reassigningpartitions", reassigning)
 
 
 def _is_reassigning(broker: Broker, topic_id: Uuid, index: int) -> bool:
-    topic = broker.image.topics.get(topic_id)
-    registration = None if topic is None else topic.partitions.get(index)
+    registration = broker.metadata.partition(topic_id, index)
     return registration is not None and bool(registration.adding_replicas or registration.removing_replicas)
 
 
-def _sample_logs(log_manager: Any, raw: RawSamples) -> Iterator[None]:
+def _sample_logs(log_manager: LogManager, raw: RawSamples) -> Iterator[None]:
     producers = 0
     for number, log in enumerate(list(log_manager.logs.values()), 1):
         raw.logs.append(_log_sample(log))
         producers += len(log.producers.producers)
         if number % READ_PER_STEP == 0:
             yield
-    raw.tell("kafka_server_replicamanager_produceridcount", producers)
+    raw.add("kafka_server_replicamanager_produceridcount", producers)
     offline = {path: log_dir.offline_reason is not None for path, log_dir in log_manager.dirs.items()}
-    raw.tell("kafka_log_logmanager_offlinelogdirectorycount", sum(offline.values()))
+    raw.add("kafka_log_logmanager_offlinelogdirectorycount", sum(offline.values()))
     for path, is_offline in offline.items():
-        raw.tell("kafka_log_logmanager_logdirectoryoffline", is_offline, path)
+        raw.add("kafka_log_logmanager_logdirectoryoffline", is_offline, path)
 
 
 def _log_sample(log: UnifiedLog) -> LogSample:
     return LogSample(log.topic, log.partition, log.size_bytes, log.log_start_offset, log.log_end_offset, log.segment_count)
 
 
+MS_PER_SECOND = 1000
+
+
+def sample_cleaner(log_manager: LogManager, raw: RawSamples, now_ms: int) -> None:
+    """Sample the cleaner; nothing if log.cleaner.enable=false."""
+    if not log_manager.settings.cleaner_enable:
+        return
+    cleaner = log_manager.cleaner
+    threads, look = cleaner.thread_stats(), cleaner.last_look
+    rounds = [thread.last_round for thread in threads]
+    copied = sum(last.bytes_kept for last in rounds) / max(sum(last.bytes_read for last in rounds), 1)
+    raw.add("kafka_log_logcleaner_cleaner_recopy_percent", int(100 * copied))
+    raw.add("kafka_log_logcleaner_max_clean_time_secs", max((last.took_ms for last in rounds), default=0) // MS_PER_SECOND)
+    raw.add(
+        "kafka_log_logcleaner_max_buffer_utilization_percent", int(100 * max((last.map_used for last in rounds), default=0.0))
+    )
+    raw.add(
+        "kafka_log_logcleaner_max_compaction_delay_secs",
+        max((thread.delay_ms for thread in threads), default=0) // MS_PER_SECOND,
+    )
+    raw.add("kafka_log_logcleaner_deadthreadcount", 0)
+    dirtiest_ratio, scanned_ms = (0.0, log_manager.tasks_began_ms) if look is None else (look.dirtiest_ratio, look.at_ms)
+    raw.add("kafka_log_logcleanermanager_max_dirty_percent", int(100 * dirtiest_ratio))
+    raw.add("kafka_log_logcleanermanager_time_since_last_run_ms", max(0, now_ms - scanned_ms))
+    uncleanable = cleaner.uncleanable_by_directory(now_ms)
+    for path in log_manager.dirs:
+        found = uncleanable.get(path)
+        raw.add("kafka_log_logcleanermanager_uncleanable_partitions_count", 0 if found is None else found.logs, path)
+        raw.add("kafka_log_logcleanermanager_uncleanable_bytes", 0 if found is None else found.size_bytes, path)
+
+
+_SOCKETS = "kafka_server_socket_server_metrics_"
+# The rate of each of these values.
+RATES = {
+    f"{_SOCKETS}connection_creation": f"{_SOCKETS}connection_creation_rate",
+    f"{_SOCKETS}connection_close": f"{_SOCKETS}connection_close_rate",
+    f"{_SOCKETS}incoming_byte": f"{_SOCKETS}incoming_byte_rate",
+    f"{_SOCKETS}outgoing_byte": f"{_SOCKETS}outgoing_byte_rate",
+    "kafka_server_raft_metrics_log_end_offset": "kafka_server_raft_metrics_append_records_rate",
+}
+
+
+class Rates:
+    """Rates per second since the last scrape, the first ones since the start; `now_s` is monotonic."""
+
+    def __init__(self, now_s: float) -> None:
+        self._then_s = now_s
+        self._values: dict[tuple[str, tuple[str, ...]], float] = {}
+
+    def add(self, raw: RawSamples, now_s: float) -> None:
+        """Add the rates of the values in a sample."""
+        elapsed_s = max(now_s - self._then_s, 1e-3)
+        for name, labels, value in list(raw.values):
+            rate = RATES.get(name)
+            if rate is not None:
+                # The metadata log is older than this process.
+                before = self._values.get((name, labels), value if "raft" in name else 0)
+                raw.add(rate, (value - before) / elapsed_s, *labels)
+                self._values[name, labels] = value
+        self._then_s = now_s
+
+
 # ------------------------------------------------------------------------------------------------------ raw values, named
 
 
 def named(raw: RawSamples) -> Samples:
-    """The samples by metric."""
+    """Return the samples by metric."""
     samples: Samples = {}
     for name, labels, value in raw.values:
         samples.setdefault(name, []).append((labels, value))
@@ -241,41 +303,41 @@ def _name_topics(raw: RawSamples, samples: Samples) -> None:
 
 
 def _name_partitions(raw: RawSamples, samples: Samples) -> None:
-    def tell(name: str, value: float, *labels: str) -> None:
+    def add(name: str, value: float, *labels: str) -> None:
         samples.setdefault(name, []).append((labels, value))
 
     for one in raw.partitions:
         labels = (one.topic, str(one.partition))
-        tell("kafka_cluster_partition_replicascount", one.replicas, *labels)
-        tell("kafka_cluster_partition_insyncreplicascount", one.in_sync, *labels)
-        tell("kafka_cluster_partition_underreplicated", one.in_sync < one.replicas, *labels)
-        tell("kafka_cluster_partition_underminisr", one.in_sync < one.min_isr, *labels)
-        tell("kafka_cluster_partition_atminisr", one.in_sync == one.min_isr, *labels)
+        add("kafka_cluster_partition_replicascount", one.replicas, *labels)
+        add("kafka_cluster_partition_insyncreplicascount", one.in_sync, *labels)
+        add("kafka_cluster_partition_underreplicated", one.in_sync < one.replicas, *labels)
+        add("kafka_cluster_partition_underminisr", one.in_sync < one.min_isr, *labels)
+        add("kafka_cluster_partition_atminisr", one.in_sync == one.min_isr, *labels)
         if one.last_stable_lag is not None:
-            tell("kafka_cluster_partition_laststableoffsetlag", one.last_stable_lag, *labels)
+            add("kafka_cluster_partition_laststableoffsetlag", one.last_stable_lag, *labels)
     manager = "kafka_server_replicamanager_"
-    tell(f"{manager}leadercount", len(raw.partitions))
-    tell(f"{manager}underreplicatedpartitions", sum(one.in_sync < one.replicas for one in raw.partitions))
-    tell(f"{manager}underminisrpartitioncount", sum(one.in_sync < one.min_isr for one in raw.partitions))
-    tell(f"{manager}atminisrpartitioncount", sum(one.in_sync == one.min_isr for one in raw.partitions))
+    add(f"{manager}leadercount", len(raw.partitions))
+    add(f"{manager}underreplicatedpartitions", sum(one.in_sync < one.replicas for one in raw.partitions))
+    add(f"{manager}underminisrpartitioncount", sum(one.in_sync < one.min_isr for one in raw.partitions))
+    add(f"{manager}atminisrpartitioncount", sum(one.in_sync == one.min_isr for one in raw.partitions))
 
 
 # -------------------------------------------------------------------------------------------------------------------- text
 
 
 class _Collected:
-    """What prometheus-client calls a collector."""
+    """A collector of prometheus-client."""
 
     def __init__(self, families: Iterable[Any]) -> None:
         self._families = families
 
     def collect(self) -> Iterator[Any]:
-        """The families of samples."""
+        """Yield the families of samples."""
         yield from self._families
 
 
 def expose(raw: RawSamples, summaries: Summaries) -> bytes:
-    """The text of the exposition; prometheus-client adds the process itself: memory, time of the CPU, open files."""
+    """Return the text of the exposition; prometheus-client adds memory, CPU time and open files of the process."""
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     from prometheus_client.core import Metric as Family
 
@@ -285,7 +347,7 @@ def expose(raw: RawSamples, summaries: Summaries) -> bytes:
         for metric in METRICS:
             family = Family(metric.name.removesuffix("_total"), metric.help, metric.kind)
             for labels, value in samples.get(metric.name, ()):
-                # A sample with fewer labels than its metric is the sum over them.
+                # A sample with fewer labels than its metric is the sum over the others.
                 family.add_sample(metric.name, dict(zip(metric.labels, labels)), value)
             for labels, summary in summaries.get(metric.name, {}).items():
                 _add_summary(family, metric, labels, summary)

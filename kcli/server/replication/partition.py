@@ -1,11 +1,11 @@
-"""A partition as one broker hosts it: its log, who leads it, and who is in sync (Kafka: kafka.cluster.Partition).
+"""A partition that one broker hosts: its log, its leader and its in-sync replicas (Kafka: kafka.cluster.Partition).
 
-    the controller says           this broker
-    ----------------------------  ------------------------------------------------------------------------------------
-    it leads                      takes records; the high watermark is where all of the in-sync replicas have come to
-    another leads                 follows (served with clusters)
+    leader         this broker
+    -------------  ------------------------------------------------------------------------------------------------
+    this broker    appends records; the high watermark is the lowest log end offset of the in-sync replicas
+    another one    follows (not served yet)
 
-With one replica in sync, which is this one, the high watermark is the log's end as soon as something is appended.
+With this replica as the only one in sync, each append moves the high watermark to the log end offset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kcli.state.metadata_values import Partition as PartitionRegistration
 
 
 class PartitionError(Exception):
-    """What cannot be done with a partition here and now; `code` is Kafka's error."""
+    """A request that a partition refuses; `code` is Kafka's error code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -59,11 +59,11 @@ class Partition:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What its waiting requests are watched under."""
+        """The topic and index, under which waiting requests are watched."""
         return self.topic, self.index
 
     def apply(self, registration: PartitionRegistration) -> None:
-        """Take over what the metadata says of it."""
+        """Apply the partition's registration in the metadata."""
         is_new_epoch = registration.leader_epoch > self.leader_epoch
         self.leader_id = registration.leader
         self.leader_epoch = registration.leader_epoch
@@ -77,21 +77,18 @@ class Partition:
             self._advance_high_watermark(self.log)
 
     def replace_log(self, log: UnifiedLog) -> None:
-        """Go on with another log of the same records: the replica has moved."""
+        """Use another log of the same records: the replica has moved to another directory."""
         self.log = log
         if self.is_leader:
             log.leader_epochs.assign(self.leader_epoch, log.log_end_offset, is_written=False)
             self._advance_high_watermark(log)
 
     def leader_log(self, current_leader_epoch: int = -1) -> UnifiedLog:
-        """The log, where this broker leads and the client's idea of the epoch (-1: it has none) is right.
-
-        Raises PartitionError.
-        """
+        """Return the log if this broker leads and the client's leader epoch is current or -1. Raises PartitionError."""
         if current_leader_epoch not in (-1, self.leader_epoch):
             self._refuse_epoch(current_leader_epoch)
         if not self.is_leader:
-            message = f"broker {self.node_id} does not lead {self.topic}-{self.index}; the leader is {self.leader_id}"
+            message = f"broker {self.node_id} is not the leader of {self.topic}-{self.index}; the leader is {self.leader_id}"
             raise PartitionError(error_codes.NOT_LEADER_OR_FOLLOWER, message)
         if self.log is None:
             message = f"the log directory of {self.topic}-{self.index} is offline"
@@ -106,13 +103,13 @@ class Partition:
         )
 
     def min_isr(self, log: UnifiedLog) -> int:
-        """How many replicas must be in sync for acks=all: min.insync.replicas, but never more than there are."""
+        """Return the number of in-sync replicas that acks=all needs: min.insync.replicas, at most the number of replicas."""
         return min(log.config.min_insync_replicas, len(self.replicas))
 
     def append(self, records: memoryview | ValidBatch, required_acks: int, now_ms: int) -> AppendInfo:
-        """Append a producer's batch, as it came or checked. Raises PartitionError, AppendError and OSError.
+        """Append a producer's batch, as received or checked. Raises PartitionError, AppendError and OSError.
 
-        And LongCheckError where it came unchecked and its check would hold the loop: nothing has happened then.
+        Raises LongCheckError, and appends nothing, if the check of a received batch would occupy the event loop too long.
         """
         log = self.leader_log()
         if required_acks == -1 and len(self.isr) < (needed := self.min_isr(log)):

@@ -1,19 +1,19 @@
-"""One client's connection: bytes in, requests out of them; answers as bytes, or straight from files.
+"""One client's connection: receives requests, and sends answers as bytes or straight from files.
 
-    state      reads                          because
+    state      reads                          reason
     ---------  -----------------------------  ----------------------------------------------------------------------------
-    idle       and hands requests to the core
-    answering  until its buffer is full       the core has a request of this connection, or its answer is not yet sent whole
-    waiting    not                            its request needs a large buffer, and there are too many of them
+    idle       and passes requests on
+    answering  until its buffer is full       the core has a request of this connection, or its answer is not yet fully sent
+    waiting    nothing                        its request needs a large buffer, and their limit is reached
     closed
 
 Requests are parsed in place: the core gets a view of the receive buffer. One request of a connection is in the core at a
 time, as in Kafka, so answers leave in order and a slow reader costs one answer and one buffer. After REQUESTS_PER_TURN
-requests, or SEND_SLICE_BYTES of an answer, the other connections get their turn.
+requests, or SEND_SLICE_BYTES of an answer, the other connections are served.
 
-A file's bytes go from the page cache to the socket by sendfile; the header before them by send with MSG_MORE, past asyncio's
-transport. That is only done while the transport's own buffer is empty. Only where the socket takes no more is its descriptor
-duplicated, so that the loop can watch it, and those of the files, which the log may close or delete meanwhile.
+The bytes of a file go from the page cache to the socket by sendfile; the header before them by send with MSG_MORE. Both bypass
+asyncio's transport, while the transport's own buffer is empty. If the socket accepts no more bytes, its descriptor is
+duplicated so that the loop can watch it, and so are those of the files, which the log may close or delete before they are sent.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 _SIZE = struct.Struct(">i")
 _NO_BUFFER = bytearray(0)
-# Less room than this in a receive buffer is not worth a call of the system.
+# Less free space than this in a receive buffer is not worth a system call.
 LEAST_ROOM_BYTES = 1024
-# Small answers to requests that came together go together: so large at most, and so many.
+# Small answers to requests that came together are sent together: the largest size of one, and how many.
 GATHERED_BYTES = 1024
 GATHERED_ANSWERS = 32
-# How much is sent to one connection before the others get their turn.
+# How much is sent to one connection before others are served.
 SEND_SLICE_BYTES = 4 * 1024 * 1024
-# How many requests of one connection are served before the others get their turn.
+# How many requests of one connection are handled before others are served.
 REQUESTS_PER_TURN = 16
 
 
 class HeldFile:
-    """A file by a descriptor of its own, for reading. It is closed with the last reference."""
+    """A file that is read through a descriptor of its own, which is closed with the last reference."""
 
     def __init__(self, file: ReadableFile) -> None:
         self.name = file.name
@@ -64,12 +64,12 @@ class HeldFile:
         return self._fd
 
     def read_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes from byte `position` on."""
+        """Return at most `size` bytes from byte `position` on."""
         return os.pread(self._fd, size, position)
 
 
 def bytes_of(part: Buffer | FileRegion) -> Buffer:
-    """A part of an answer as bytes, read from its file where it lies in one. Raises OSError as the file does."""
+    """Return a part of an answer as bytes; a region is read from its file. Raises OSError."""
     if not isinstance(part, FileRegion):
         return part
     data = part.file.read_at(part.position, part.size)
@@ -83,37 +83,37 @@ def _too_short(part: FileRegion) -> OSError:
 
 
 class ServerPort(Protocol):
-    """What a connection needs of the server that it belongs to."""
+    """The interface of the server that a connection belongs to."""
 
     buffers: BufferPool
     max_request_bytes: int
-    # Which round of looking for idle connections is under way.
+    # The number of the current check for idle connections.
     idle_round: int
     request_times: RequestTimes | None
 
     def request_received(self, connection: Connection, frame: memoryview) -> None:
-        """A whole request came."""
+        """Handle a whole request."""
         ...
 
     def connection_made(self, client: ClientConnection) -> None:
-        """A connection is there."""
+        """Register a new connection."""
         ...
 
     def connection_lost(self, client: ClientConnection) -> None:
-        """A connection is gone."""
+        """Forget a connection that has ended."""
         ...
 
     def of_listener(self, listener: str) -> ListenerMetrics:
-        """What a listener's connections count into."""
+        """Return the counters of a listener's connections."""
         ...
 
     def log_closing(self, connection: Connection, reason: str) -> None:
-        """A connection is closed by this side; the reason is for the log."""
+        """Log why this side closes a connection."""
         ...
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The protocol of one connection; `connection` is what the core knows it by, `active_round` when it was heard of last."""
+    """The protocol of one connection: `connection` in the core, last active during the idle check `active_round`."""
 
     __slots__ = (
         "_buffer",
@@ -152,14 +152,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._end = 0
         self._is_answering = False
         self._is_paused = False
-        self._is_sending = False  # an answer that the socket did not take whole
-        self._gathered: list[Buffer] = []  # answers to requests that came together
+        self._is_sending = False  # an answer that the socket did not accept as a whole
+        self._gathered: list[Buffer] = []  # answers that are sent together
         self._is_closed = False
         self._is_parsing = False
         self._is_waiting = False  # for a large buffer
-        self._parts: list[Buffer | FileRegion] = []  # of an answer that the socket did not take at once
-        self._socket: socket.socket | None = None  # the transport's own, for calls that it does not have
-        self._watched: socket.socket | None = None  # a duplicate, while the socket takes no more
+        self._parts: list[Buffer | FileRegion] = []  # of an answer that the socket did not accept at once
+        self._socket: socket.socket | None = None  # the transport's own, for calls that it does not offer
+        self._watched: socket.socket | None = None  # a duplicate, while the socket accepts no more
         self.active_round = server.idle_round
         self._can_send_files = False
         self.transport: asyncio.Transport
@@ -167,7 +167,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection over."""
+        """Begin to serve the connection."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         raw = transport.get_extra_info("socket")
@@ -177,13 +177,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._server.connection_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Return the memory for the next bytes."""
         if len(self._buffer) - self._end < LEAST_ROOM_BYTES:
             self._make_room()
         return self._view[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
+        """Parse the bytes that came."""
         self._end += nbytes
         self.metrics.incoming_bytes += nbytes
         self.active_round = self._server.idle_round
@@ -193,11 +193,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._pause()
 
     def eof_received(self) -> bool:
-        """The client sends no more: as Kafka, close."""
+        """Close the connection, as Kafka does when a client sends no more."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give everything back."""
+        """Release the buffer and the descriptors."""
         self._is_closed = True
         self._parts.clear()
         self._release_socket()
@@ -205,10 +205,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._server.connection_lost(self)
 
     def pause_writing(self) -> None:
-        """The transport holds bytes that the socket did not take."""
+        """Do nothing: the transport keeps the bytes that the socket did not accept."""
 
     def resume_writing(self) -> None:
-        """The transport's buffer is empty: the answer is sent whole."""
+        """Continue after the transport has sent its buffer."""
         self.active_round = self._server.idle_round
         if self._parts:
             self._send_some()
@@ -219,11 +219,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --------------------------------------------------------------------------------------------------- requests
 
     def parse(self) -> None:
-        """Hand the requests at hand to the core, one after the other, until one has to wait or others have their turn."""
+        """Pass the received requests to the core one by one, until one must wait or others should be served."""
         if self._is_parsing:
             return
         self._is_parsing = True
-        left, is_turn_over = REQUESTS_PER_TURN, False
+        left, is_paused = REQUESTS_PER_TURN, False
         try:
             while not self._is_answering and not self._is_closed:
                 have = self._end - self._start
@@ -236,7 +236,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 if have < size + 4:
                     break
                 if not left:
-                    is_turn_over = True
+                    is_paused = True
                     self._loop.call_soon(self.parse)
                     break
                 left -= 1
@@ -250,7 +250,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._write_gathered()
         if self._start == self._end:
             self._drop_buffer()
-        if self._is_paused and not (self._is_answering or self._is_waiting or is_turn_over) and self._may_read():
+        if self._is_paused and not (self._is_answering or self._is_waiting or is_paused) and self._may_read():
             self._resume()
 
     def _bad_size(self, size: int) -> str:
@@ -259,15 +259,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         )
 
     def _needed(self) -> int:
-        """The bytes of the request at hand, as it states them, with its size."""
+        """Return the stated bytes of the current request, its size included."""
         if self._end - self._start < 4:
             return 4
         return min(int(_SIZE.unpack_from(self._buffer, self._start)[0]), self._server.max_request_bytes) + 4
 
     def _may_read(self) -> bool:
-        """Whether there is room for more bytes, or may be made; where memory is short, this waits or closes."""
-        have, room = self._end - self._start, len(self._buffer) - self._end + self._start
-        if room >= LEAST_ROOM_BYTES or not self._buffer or self._is_closed:
+        """Return whether more bytes can be received; without memory for them, wait or close the connection."""
+        have, free = self._end - self._start, len(self._buffer) - self._end + self._start
+        if free >= LEAST_ROOM_BYTES or not self._buffer or self._is_closed:
             return True
         need, buffers = self._needed(), self._server.buffers
         if self._is_answering or have >= need:
@@ -280,12 +280,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             return True
         if is_small:
             self._is_waiting = True
-            buffers.wait(self._room_is_back)
+            buffers.wait(self._buffer_available)
         else:
-            self.close(f"requests of {buffers.taken_bytes} bytes are coming in already, and its own has {need - 4}")
+            self.close(f"requests of {buffers.taken_bytes} bytes are in memory already, and its own has {need - 4}")
         return False
 
-    def _room_is_back(self) -> None:
+    def _buffer_available(self) -> None:
         self._is_waiting = False
         if not self._is_closed:
             self._make_room()
@@ -295,7 +295,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return min(need, max(2 * len(self._buffer), LARGE_BUFFER_BYTES))
 
     def _make_room(self) -> None:
-        """Bytes come, and the buffer is full or there is none: move what is left to its front, or into a larger one."""
+        """Make room for more bytes: move the unparsed ones to the front of the buffer, or into a larger one."""
         buffers = self._server.buffers
         if not self._buffer:
             self._set_buffer(buffers.first(self._wants_large))
@@ -335,7 +335,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ----------------------------------------------------------------------------------------------------- answers
 
     def send(self, frame: Buffer) -> None:
-        """Send an answer; those to requests that came together go together, by one call of the system."""
+        """Send an answer; answers to requests that came together are sent by one system call."""
         if self._is_closed:
             return
         if self._is_parsing:
@@ -358,7 +358,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return data
 
     def _write_gathered(self) -> None:
-        """Send the answers that were gathered; what the socket does not take at once must be gone before more requests."""
+        """Send the gathered answers; what the socket does not accept at once must be sent before more requests are handled."""
         if not self._gathered or self._is_closed:
             return
         frame = self._take_gathered()
@@ -368,7 +368,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._is_answering = self._is_sending = True
 
     def send_parts(self, parts: Sequence[Buffer | FileRegion]) -> None:
-        """Send an answer that has regions of files in it."""
+        """Send an answer with regions of files."""
         if self._is_closed:
             return
         if not self._can_send_files:
@@ -379,11 +379,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._parts = [self._take_gathered(), *parts] if self._gathered else list(parts)
         if self.transport.get_write_buffer_size():
-            return  # earlier answers first: resume_writing goes on
+            return  # earlier answers first: resume_writing continues
         self._send_some()
 
     def answered(self) -> None:
-        """The request at hand is done with: the next may come."""
+        """Finish the current request: the next one may be handled."""
         times = self._server.request_times
         if times is not None:
             times.end(self.connection.connection_id)
@@ -396,7 +396,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._resume()
 
     def _send_some(self) -> None:
-        """Send parts until all are sent, the socket takes no more, or others should have their turn."""
+        """Send parts until all are sent, the socket accepts no more, or other connections should be served."""
         if self._is_closed:
             return
         raw = self._own_socket()
@@ -413,23 +413,23 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.close(f"sending failed: {error.strerror or error}")
             return
         if not self._parts:
-            self._watch_no_more()
+            self._stop_watching()
             self.answered()
         elif self._watched is None:
             try:
                 self._hold_files()
                 self._watched = raw.dup()
             except OSError as error:
-                self.close(f"its answer cannot be kept for later: {error.strerror or error}")
+                self.close(f"cannot duplicate descriptors to send its answer later: {error.strerror or error}")
                 return
             self._loop.add_writer(self._watched, self._send_some)
 
     def _own_socket(self) -> socket.socket:
-        """The transport's socket, for calls that it does not have."""
+        """Return the transport's socket, for calls that the transport does not offer."""
         if self._socket is None:
             raw = self.transport.get_extra_info("socket")
             self._socket = socket.socket(raw.family, raw.type, raw.proto, fileno=raw.fileno())
-            # What a new object takes itself for; its duplicates would else make the transport's socket a blocking one.
+            # A new object assumes that it blocks, and its duplicates would make the transport's socket blocking.
             self._socket.setblocking(False)
         return self._socket
 
@@ -456,32 +456,32 @@ class ClientConnection(asyncio.BufferedProtocol):
         return sent
 
     def _hold_files(self) -> None:
-        """What is left of an answer is sent later: keep its files, which the log may close or delete meanwhile."""
+        """Duplicate the descriptors of the files that are left to send, because the log may close or delete them."""
         for at, part in enumerate(self._parts):
             if isinstance(part, FileRegion) and not isinstance(part.file, HeldFile) and part.file.fileno() >= 0:
                 self._parts[at] = FileRegion(HeldFile(part.file), part.position, part.size)
 
-    def _watch_no_more(self) -> None:
+    def _stop_watching(self) -> None:
         if self._watched is not None:
             self._loop.remove_writer(self._watched)
             self._watched.close()
             self._watched = None
 
     def _release_socket(self) -> None:
-        self._watch_no_more()
+        self._stop_watching()
         if self._socket is not None:
             # The descriptor is the transport's, which closes it.
             self._socket.detach()
             self._socket = None
 
     def close(self, reason: str) -> None:
-        """Close the connection from this side."""
+        """Close the connection from this side, and log the reason."""
         if not self._is_closed:
             self._server.log_closing(self.connection, reason)
             self._write_gathered()
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection from this side without a word."""
+        """Close the connection from this side without a log line."""
         self._is_closed = True
         self.transport.abort()

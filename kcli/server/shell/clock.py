@@ -1,10 +1,10 @@
-"""The two times that a node lives by: a steady one for what waits, and the wall clock's for timestamps (kcli.log.wall_time).
+"""The two times of a node: a monotonic one for timeouts, and the wall clock for timestamps (kcli.log.wall_time).
 
-time        begins as            then
+time        begins with          then
 ----------  -------------------  ----------------------------------------------------------------------------------
-the node's  the wall clock's     goes on with a monotonic clock: fetches, heartbeats and sessions wait neither an hour
-                                 longer nor an hour less because somebody sets the clock
-wall        the wall clock's     is read each time, as Kafka does; it may go back
+the node's  the wall clock       continues with a monotonic clock, so that setting the wall clock changes no timeout of
+                                 fetches, heartbeats and sessions
+wall        the wall clock       is read each time, as Kafka does; it may go back
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kcli.log.wall_time import WallTime
 
 
 class Clock:
-    """A clock in ms; `wall` and `steady` give seconds and can be replaced in tests. `wall_time` is set with each reading."""
+    """A clock in ms; `wall` and `steady` return seconds and can be replaced in tests. Each reading updates `wall_time`."""
 
     __slots__ = ("_ahead_s", "_steady", "_wall", "wall_time")
 
@@ -26,7 +26,7 @@ class Clock:
         self.wall_time = WallTime()
 
     def now_ms(self) -> int:
-        """The node's time, in ms; it never goes back."""
+        """Return the node's time in ms; it never goes back."""
         now_ms = int((self._steady() + self._ahead_s) * 1000)
         self.wall_time.off_ms = int(self._wall() * 1000) - now_ms
         return now_ms

@@ -52,10 +52,10 @@ from kcli.server.events import (
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.loopback import answer_event, request_event
 from kcli.server.metrics.broker_metrics import ListenerMetrics
-from kcli.server.shell.acceptor import Acceptor, Gate
+from kcli.server.shell.acceptor import Acceptor
 from kcli.server.shell.client_connection import ClientConnection, bytes_of
 from kcli.server.shell.clock import Clock
-from kcli.server.shell.limits import Limits
+from kcli.server.shell.connection_quotas import ConnectionQuotas, Limits
 from kcli.server.shell.peer_connections import PeerConnections
 from kcli.server.shell.receive_buffers import BufferPool
 
@@ -101,7 +101,7 @@ class Driver:
         self.clock = clock
         self.buffers = BufferPool(limits.max_receive_bytes)
         self.max_request_bytes = limits.max_request_bytes
-        self.gate = Gate(limits, log)
+        self.quotas = ConnectionQuotas(limits, log)
         self.idle_round = 0
         self.request_times = request_times
         self._on_change = on_change
@@ -284,8 +284,8 @@ class Driver:
             return ClientConnection(self, Connection(self._connection_id(), listener, host, port), self.loop)
 
         self.of_listener(listener)
-        self._acceptors.append(Acceptor(bound, self.gate, serve))
-        if self._idle_timer is None and self.gate.limits.max_idle_ms > 0:
+        self._acceptors.append(Acceptor(bound, self.quotas, serve))
+        if self._idle_timer is None and self.quotas.limits.max_idle_ms > 0:
             self._close_idle_clients()
 
     def connection_made(self, client: ClientConnection) -> None:
@@ -299,11 +299,11 @@ class Driver:
             self.request_times.forget(client.connection.connection_id)
         self._clients.discard(client)
         client.metrics.closed += 1
-        self.gate.leave(client.connection.client_host)
+        self.quotas.remove(client.connection.client_host)
         self.dispatch(ConnectionClosed(client.connection))
 
     def _close_idle_clients(self) -> None:
-        max_idle_ms = self.gate.limits.max_idle_ms
+        max_idle_ms = self.quotas.limits.max_idle_ms
         idle = [client for client in self._clients if self.idle_round - client.active_round > IDLE_ROUNDS]
         for client in idle:
             client.metrics.expired += 1

@@ -1,4 +1,4 @@
-"""How long the event loop waits for something to do; measured only where metrics are asked for."""
+"""How long the event loop waits for events; measured only if metrics are served."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NS_PER_S = 1_000_000_000
 
 
 class IdleTime(selectors.DefaultSelector):
-    """The selector of a loop; `wait_ns` is how long it waited, in all."""
+    """The selector of a loop; `wait_ns` is the total time that it has waited."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class IdleTime(selectors.DefaultSelector):
         self._taken = 0, perf_counter_ns()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As the selector does; where it may not wait, nothing is measured."""
+        """Wait for events; a call that may not wait is not measured."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         begin = perf_counter_ns()
@@ -28,11 +28,11 @@ class IdleTime(selectors.DefaultSelector):
             self.wait_ns += perf_counter_ns() - begin
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """A loop that waits here."""
+        """Return a loop that uses this selector."""
         return asyncio.SelectorEventLoop(self)
 
     def share(self) -> float:
-        """The share of the time that was waited, 0 to 1, since the last call."""
+        """Return the share of the time since the last call that was waited, 0 to 1."""
         (wait_ns, then), now = self._taken, perf_counter_ns()
         self._taken = self.wait_ns, now
         return min(1.0, (self.wait_ns - wait_ns) / max(1, now - then))

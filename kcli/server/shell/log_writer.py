@@ -1,12 +1,12 @@
-"""The log of a node on stderr: one line an event, as text or, with --log-format json, as one JSON object.
+"""The log of a node on stderr: one line for an event, as text or, with --log-format json, as a JSON object.
 
     format  a line
     ------  --------------------------------------------------------------------------------------------
     text    2026-11-21T18:02:03.123Z INFO the sentence key=value key="a value with blanks"
     json    {"time":"2026-11-21T18:02:03.123Z","level":"INFO","message":"the sentence","key":"value"}
 
-A line that has fields of its own (kcli.log.report_line) says them in its sentence: only json writes them besides.
-Python's own logging would take longer to set up than a start may last, and nothing here needs its handlers.
+The sentence of a line contains its fields (kcli.log.report_line), so only json writes them separately.
+Python's logging is not used: importing it takes a noticeable part of the start, and its handlers are not needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMATS = ("text", "json")
 
 
 def write_stderr(line: str) -> None:
-    """Write a line at once; where nobody reads stderr any more, it is lost."""
+    """Write a line at once; it is lost if stderr is closed."""
     try:
         sys.stderr.write(line)
         sys.stderr.flush()
@@ -32,7 +32,7 @@ def write_stderr(line: str) -> None:
 
 
 class LogWriter:
-    """Writes events; called with a sentence. `clock` gives the seconds since 1970."""
+    """Writes events; called with a sentence. `clock` returns the seconds since 1970."""
 
     def __init__(
         self, log_format: str = "text", write: Callable[[str], None] = write_stderr, clock: Callable[[], float] = time.time
@@ -42,7 +42,7 @@ class LogWriter:
         self._clock = clock
 
     def __call__(self, message: str, level: str | None = None, **fields: object) -> None:
-        """Write one event, of the level of the message unless another is given; line breaks in it do not make two lines."""
+        """Write one event, with the message's own level unless `level` is given; line breaks in it are escaped."""
         when, level = time_text(self._clock()), level or level_of(message)
         if self._is_json:
             self._write(json_line(when, level, message, {**fields_of(message), **fields}))
@@ -51,19 +51,19 @@ class LogWriter:
 
 
 def time_text(seconds: float) -> str:
-    """A time as ISO 8601 writes it, in UTC and ms."""
+    """Format a time as ISO 8601, in UTC with ms."""
     whole = int(seconds)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((seconds - whole) * 1000):03d}Z"
 
 
 def text_line(when: str, level: str, message: str, fields: dict[str, object]) -> str:
-    """The line for people and for whoever splits at blanks."""
+    """Format a line of text; fields are separated by blanks."""
     shown = "".join(f" {name}={_word(str(value))}" for name, value in fields.items())
     return f"{when} {level} {message.translate(_ONE_LINE)}{shown}\n"
 
 
 def json_line(when: str, level: str, message: str, fields: dict[str, object]) -> str:
-    """The line for programs; numbers and truths stay such, everything else is text."""
+    """Format a line of JSON; numbers and booleans keep their type, all other values are text."""
     pairs = {"time": when, "level": level, "message": message, **fields}
     return "{" + ",".join(f"{quote(name)}:{_json(value)}" for name, value in pairs.items()) + "}\n"
 

@@ -5,9 +5,9 @@
     GET /metrics, GET /    200, the Prometheus text exposition
     GET anything else      404
     another method         405
-    no HTTP, or too long   400; the connection is closed in any case after one answer
+    not HTTP, or too long  400; after one answer the connection is always closed
 
-It listens on the hosts of the listeners. A request may have MAX_REQUEST_BYTES and REQUEST_SECONDS to come whole.
+It listens on the host of the first listener. A request may have MAX_REQUEST_BYTES and take REQUEST_SECONDS.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from functools import partial
 from time import perf_counter
 
 from kcli.server.controller.controller_server import ControllerServer
-from kcli.server.metrics.collector import ONLY_PROCESSOR, RawSamples, expose, sample, sample_listeners
-from kcli.server.metrics.rates import Rates
+from kcli.server.metrics.collector import ONLY_PROCESSOR, Rates, RawSamples, expose, sample, sample_listeners
 from kcli.server.node import Node
 from kcli.server.shell.driver import Driver
 from kcli.server.shell.idle_time import IdleTime
@@ -38,7 +37,7 @@ Sampler = Callable[[], Awaitable[Callable[[], bytes]]]
 
 
 def sampler(node: Node, driver: Driver, listeners: Iterable[str], idle: IdleTime) -> Sampler:
-    """What a MetricsServer samples a node with; `listeners` are the names of those that clients use."""
+    """Return the function that samples a node for a MetricsServer; `listeners` are the names of the clients' listeners."""
     for listener in listeners:
         driver.of_listener(listener)
     rates = Rates(perf_counter())
@@ -59,21 +58,21 @@ def sampler(node: Node, driver: Driver, listeners: Iterable[str], idle: IdleTime
 
 def _sample_loop(raw: RawSamples, idle: IdleTime) -> None:
     share = idle.share()
-    raw.tell("kafka_network_processor_idlepercent", share, ONLY_PROCESSOR)
-    raw.tell("kafka_network_socketserver_networkprocessoravgidlepercent", share)
-    raw.tell("kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count", idle.wait_ns)
+    raw.add("kafka_network_processor_idlepercent", share, ONLY_PROCESSOR)
+    raw.add("kafka_network_socketserver_networkprocessoravgidlepercent", share)
+    raw.add("kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count", idle.wait_ns)
 
 
 class MetricsServer:
-    """The HTTP server; `sample()` is awaited in the loop and gives what makes the text in a thread."""
+    """The HTTP server. `sample()` is awaited in the loop; the function that it returns makes the text in a thread."""
 
     def __init__(self, sample: Sampler) -> None:
         self._sample = sample
         self._server: asyncio.Server | None = None
 
     async def listen(self, bound: socket.socket) -> int:
-        """Begin to serve on a socket that has its address and listens -> its port."""
-        # While a thread makes the text, the node's loop is to get the interpreter at once, not after 5 ms.
+        """Serve on a bound socket that listens, and return its port."""
+        # So that the node's loop gets the interpreter within 0.5 ms, not 5 ms, while a thread makes the text.
         sys.setswitchinterval(SWITCH_SECONDS)
         self._server = await asyncio.start_server(self._serve, sock=bound, limit=MAX_REQUEST_BYTES)
         return int(self._server.sockets[0].getsockname()[1])

@@ -35,8 +35,8 @@ from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.raft.metadata_log import MetadataLogError
 from kcli.server.shell.clock import Clock
+from kcli.server.shell.connection_quotas import DYNAMIC_KEYS, UnknownHostError, limits_of
 from kcli.server.shell.driver import Driver
-from kcli.server.shell.limits import DYNAMIC_KEYS, UnknownHostError, limits_of
 from kcli.server.shell.serving_disk import ServingDisk
 
 # The descriptors of the process divided by this number are for segments that are kept open; the rest is for connections.
@@ -202,7 +202,7 @@ class Server:
 
     def _change_limits(self, config: ServerConfig, descriptors: int, max_open_files: int) -> None:
         try:
-            self.driver.gate.replace(limits_of(config, descriptors, max_open_files))
+            self.driver.quotas.change_limits(limits_of(config, descriptors, max_open_files))
         except UnknownHostError as error:
             self.log(WarningLine(f"{error}; the limits of connections stay as they are", error=str(error)))
 

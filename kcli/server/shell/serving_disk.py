@@ -1,13 +1,12 @@
-"""The disk of a process that serves: to remove a large file must not keep clients waiting.
+"""The disk of a serving process: removing a large file does not delay clients.
 
     removing          takes
     ----------------  --------------------------------------------------------------------------------------------------
     a name            microseconds
-    the last name     as long as it takes the file system to free its blocks: of a segment of 1 GB measured 45 to 200 ms
-                      (ext4)
+    the last name     the time in which the file system frees the blocks: 45 to 200 ms for a segment of 1 GB (ext4)
 
-A file that is open is freed when it is closed. So a large one is opened, loses its name at once, and is closed by a thread. A
-process that dies meanwhile has closed it; a name elsewhere, of a snapshot by hard links, stays what it was.
+The blocks of an open file are freed when it is closed. So a large file is opened, its name is removed at once, and a thread
+closes it. If the process ends before that, the system closes the file; another hard link, of a snapshot, keeps the blocks.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from threading import Thread
 
 from kcli.log.disk.os_disk import OsDisk
 
-# Smaller files are freed in less time than a thread is worth.
+# Smaller files are freed in less time than starting a thread takes.
 LARGE_BYTES = 4 * 1024 * 1024
 
 
 class ServingDisk(OsDisk):
-    """See the head of this module."""
+    """The operating system's disk, with removals of large files in a thread."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; the blocks of a large one are free a little later."""
+        """Remove a file; the blocks of a large one are freed later."""
         descriptor = _open_large(path)
         try:
             super().remove(path)
@@ -39,7 +38,7 @@ class ServingDisk(OsDisk):
 
 
 def _open_large(path: str) -> int | None:
-    """An open descriptor of a large file; None for any other, and where it cannot be opened."""
+    """Open a large file and return its descriptor; None for any other file, and if it cannot be opened."""
     try:
         status = os.lstat(path)
         if status.st_size < LARGE_BYTES or not stat.S_ISREG(status.st_mode):

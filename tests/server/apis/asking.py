@@ -33,6 +33,6 @@ class Refusing:
         self.asked.add((operation, resource_type, resource_name))
         return (operation, resource_type, resource_name) not in self.refused
 
-    def is_allowed_somewhere(self, connection: Connection, operation: str, resource_type: str) -> bool:
+    def is_allowed_by_type(self, connection: Connection, operation: str, resource_type: str) -> bool:
         self.asked.add((operation, resource_type, "?"))
         return (operation, resource_type, "?") not in self.refused

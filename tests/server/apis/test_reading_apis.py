@@ -92,10 +92,10 @@ def test_a_replica_in_a_lost_directory_is_offline(node: WholeNode) -> None:
 
 
 def test_a_partition_of_another_broker(node: WholeNode) -> None:
-    partition = node.broker.partition("a", 1)
+    partition = node.broker.replica_manager.partition("a", 1)
     assert partition is not None
     partition.is_leader = False
-    del node.broker.partitions["a", 2]
+    del node.broker.replica_manager.partitions["a", 2]
     for index in (1, 2):
         asked = struct(apis.LIST_OFFSETS, "ListOffsetsPartition", partition_index=index, timestamp=-1)
         topic = struct(apis.LIST_OFFSETS, "ListOffsetsTopic", name="a", partitions=[asked])
@@ -183,7 +183,7 @@ def test_documentation_is_told_to_who_asks(node: WholeNode, version: int) -> Non
     assert {entry.documentation for result in plain for entry in result.configs} == {None}
     told = ask(node, key, version, resources=resources, include_documentation=True).results
     topic, broker, metrics, group = ({entry.name: entry.documentation for entry in result.configs} for result in told)
-    assert "bytes a segment takes" in topic["segment.bytes"] and "bytes a segment takes" in broker["log.segment.bytes"]
+    assert "size of a segment" in topic["segment.bytes"] and "size of a segment" in broker["log.segment.bytes"]
     assert all(topic.values()) and all(metrics.values()) and group and not any(group.values())
     assert {name for name, sentence in broker.items() if sentence} == {
         name for name in broker if BROKER_KEYS[name].serving == Serving.SERVED

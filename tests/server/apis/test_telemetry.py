@@ -9,7 +9,7 @@ from kcli.protocol import apis, error_codes
 from kcli.protocol.message import Message
 from kcli.server.events import Connection
 from kcli.server.metrics import client_metrics
-from kcli.server.metrics.client_metrics import ClientMetrics
+from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.state.metadata_values import ConfigResource
 from tests.server.apis.asking import ask
 from tests.server.whole_node import WholeNode
@@ -41,7 +41,7 @@ def push(node: WholeNode, asked: Message, metrics: bytes = b"m", subscription_id
 
 def test_a_client_pushes_when_its_time_has_come(node: WholeNode) -> None:
     subscribe(node, "s", interval_ms="1000", metrics="a.")
-    counted = 0 if node.broker.client_metrics is None else node.broker.client_metrics.pushed_bytes
+    counted = node.broker.client_metrics.pushed_bytes
     asked = get(node)
     assert (asked.error_code, asked.push_interval_ms, asked.requested_metrics) == (0, 1000, ["a."])
     assert push(node, asked, b"12345") == 0
@@ -101,10 +101,10 @@ class Counting:
 
 def test_only_so_many_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_metrics, "MAX_CLIENTS", 3)
-    clients = ClientMetrics(Counting())
+    clients = ClientMetricsManager(Counting())
     ids = [clients.new_client_id() for _ in range(5)]
-    assert [clients.ask(instance_id, 1000, 0) for instance_id in ids] == [0] * 5
+    assert [clients.subscribe(instance_id, 1000, 0) for instance_id in ids] == [0] * 5
     # The last three are known, the first two were forgotten.
-    assert {clients.ask(instance_id, 1000, 1) for instance_id in ids[2:]} == {error_codes.THROTTLING_QUOTA_EXCEEDED}
-    assert clients.ask(ids[0], 1000, 1) == 0
-    assert clients.ask(Uuid(b"x" * 16), 1000, 1) == 0
+    assert {clients.subscribe(instance_id, 1000, 1) for instance_id in ids[2:]} == {error_codes.THROTTLING_QUOTA_EXCEEDED}
+    assert clients.subscribe(ids[0], 1000, 1) == 0
+    assert clients.subscribe(Uuid(b"x" * 16), 1000, 1) == 0

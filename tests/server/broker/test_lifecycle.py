@@ -59,7 +59,7 @@ def test_a_broker_that_is_unregistered_while_it_runs_registers_again(tmp_path: P
     assert node.broker.lifecycle.broker_epoch > first_epoch
     assert [line for line in node.lines if "broker 1 was unregistered while it runs; registering again" in line]
     assert [line for line in node.lines if line.startswith("registered again, with broker epoch ")]
-    node.until(lambda: node.broker.partitions["t", 0].is_leader)
+    node.until(lambda: node.broker.replica_manager.partitions["t", 0].is_leader)
     answer = node.produce("t", 0, batch(b"x"))
     assert answer.result().responses[0].partition_responses[0].error_code == 0
     assert counted() < 100

@@ -51,15 +51,15 @@ def test_a_replica_moves_and_the_metadata_knows(dirs: tuple[Path, Path]) -> None
     for number in range(5):
         assert node.produce("t", 0, batch(b"%d" % number)).result().responses[0].partition_responses[0].error_code == 0
     before = values_at(node, 5)
-    home = Path(node.broker.partition("t", 0).log.directory).parent  # type: ignore[union-attr]
+    home = Path(node.broker.replica_manager.partition("t", 0).log.directory).parent  # type: ignore[union-attr]
     target = next(path for path in dirs if path != home)
     assert move(node, target) == 0
     assert where(node) == {home.name: [False], target.name: [True]}
     node.until(lambda: where(node) == {home.name: [], target.name: [False]})
-    log = node.broker.partition("t", 0).log  # type: ignore[union-attr]
+    log = node.broker.replica_manager.partition("t", 0).log  # type: ignore[union-attr]
     assert log.directory == str(target / "t-0")
     assert values_at(node, 5) == before
-    assert node.broker.publisher.directory_of(topic_id, 0) == node.broker.log_manager.directory_id_of(log)
+    assert node.broker.metadata.directory_of(topic_id, 0, 1) == node.broker.log_manager.directory_id_of(log)
     assert node.produce("t", 0, batch(b"6")).result().responses[0].partition_responses[0].error_code == 0
     node.stop()
     again = started(dirs)
@@ -70,7 +70,7 @@ def test_a_replica_moves_and_the_metadata_knows(dirs: tuple[Path, Path]) -> None
 def test_moving_where_it_is_or_nowhere(dirs: tuple[Path, Path]) -> None:
     node = started(dirs)
     node.create_topic("t")
-    home = Path(node.broker.partition("t", 0).log.directory).parent  # type: ignore[union-attr]
+    home = Path(node.broker.replica_manager.partition("t", 0).log.directory).parent  # type: ignore[union-attr]
     assert move(node, home) == 0
     assert move(node, home / "other") == 57
     assert sorted(where(node).values()) == [[], [False]]
@@ -80,7 +80,7 @@ def test_a_move_goes_on_after_a_restart(dirs: tuple[Path, Path]) -> None:
     node = started(dirs)
     node.create_topic("t")
     node.produce("t", 0, batch(b"one"))
-    home = Path(node.broker.partition("t", 0).log.directory).parent  # type: ignore[union-attr]
+    home = Path(node.broker.replica_manager.partition("t", 0).log.directory).parent  # type: ignore[union-attr]
     target = next(path for path in dirs if path != home)
     move(node, target)
     node.stop()
@@ -103,7 +103,7 @@ def test_the_present_epoch_is_known_where_a_replica_has_moved(dirs: tuple[Path, 
     """Of an epoch without records nothing is copied; a consumer that asks for it would believe its records lost."""
     node = started(dirs)
     node.create_topic("t")
-    partition = node.broker.partition("t", 0)
+    partition = node.broker.replica_manager.partition("t", 0)
     assert partition is not None and partition.log is not None
     home = Path(partition.log.directory).parent
     target = next(path for path in dirs if path != home)
@@ -117,10 +117,10 @@ def test_a_replica_whose_directory_is_not_told_yet_moves(dirs: tuple[Path, Path]
     """Telling the controller where it is must not undo telling it where it goes."""
     node = started(dirs)
     topic_id = node.create_topic("t")
-    log = node.broker.partition("t", 0).log  # type: ignore[union-attr]
+    log = node.broker.replica_manager.partition("t", 0).log  # type: ignore[union-attr]
     home = Path(log.directory).parent
     target = next(path for path in dirs if path != home)
-    assert node.broker.publisher.directory_of(topic_id, 0) != node.broker.log_manager.directory_id_of(log)
+    assert node.broker.metadata.directory_of(topic_id, 0, 1) != node.broker.log_manager.directory_id_of(log)
     move(node, target)
     node.broker.moves.caught_up("t", 0, node.now_ms)
     assert node.broker.assignments._pending[topic_id, 0] == node.broker.log_manager.directory_id_of(log)
@@ -134,12 +134,12 @@ def test_a_start_with_only_the_future_directory_left_takes_it(dirs: tuple[Path, 
     for number in range(3):
         node.produce("t", 0, batch(b"%d" % number)).result()
     before = values_at(node, 3)
-    log = node.broker.partition("t", 0).log  # type: ignore[union-attr]
+    log = node.broker.replica_manager.partition("t", 0).log  # type: ignore[union-attr]
     home, known = Path(log.directory), node.broker.log_manager.directory_id_of(log)
-    node.until(lambda: node.broker.publisher.directory_of(log.topic_id, 0) == known)
+    node.until(lambda: node.broker.metadata.directory_of(log.topic_id, 0, 1) == known)
     node.stop()
     home.rename(home.with_name(f"t-0.{'0' * 32}-future"))
     again = started(dirs)
-    again.until(lambda: again.broker.partition("t", 0) is not None)
+    again.until(lambda: again.broker.replica_manager.partition("t", 0) is not None)
     assert values_at(again, 3) == before
     assert home.is_dir() and not list(home.parent.glob("*-future"))

@@ -93,6 +93,6 @@ def test_a_refused_creation_is_logged_once_and_not_repeated_with_each_request(tm
     assert line.startswith("topic wide cannot") and "INVALID_REPLICATION_FACTOR" in line
     name_them(node, [f"wide{index}" for index in range(1_200)], may_create=True)
     node.advance(5_000)
-    assert len(node.broker._topic_creation._refused) == 1_000
+    assert len(node.broker.parts.topic_creation._refused) == 1_000
     (line,) = [line for line in node.lines if "cannot be created automatically" in line][1:]
     assert line.startswith("topic wide0, wide1, wide2, wide3, wide4 and 1195 others cannot")

@@ -9,8 +9,7 @@ import pytest
 
 from kcli.log.cleaner.offset_map import SLOT_BYTES
 from kcli.server.metrics.catalog import METRICS
-from kcli.server.metrics.cleaner_samples import sample_cleaner
-from kcli.server.metrics.collector import RawSamples
+from kcli.server.metrics.collector import RawSamples, sample_cleaner
 from tests.log.cleaner.test_log_cleaner import COMPACTED, Running
 from tests.log.log_nodes import NOW_MS, Node
 
@@ -26,7 +25,7 @@ def node(tmp_path: Path) -> Node:
 def told(running: Running, now_ms: int) -> dict[str, dict[tuple[str, ...], float]]:
     """Without the beginning of the names that all share."""
     raw = RawSamples()
-    sample_cleaner(running.manager, raw.tell, now_ms)
+    sample_cleaner(running.manager, raw, now_ms)
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for name, labels, value in raw.values:
         found.setdefault(name.removeprefix("kafka_log_logcleaner"), {})[labels] = value

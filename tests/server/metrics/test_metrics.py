@@ -19,12 +19,9 @@ import pytest
 
 from kcli.protocol.apis import API_KEYS, METADATA, PRODUCE
 from kcli.protocol.error_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
-from kcli.server.metrics.answer_errors import AnswerErrors
-from kcli.server.metrics.broker_metrics import BrokerMetrics
-from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
-from kcli.server.metrics.collector import RawSamples
-from kcli.server.metrics.missing import MISSING
-from kcli.server.metrics.rates import Rates
+from kcli.server.metrics.broker_metrics import BrokerMetrics, ErrorCounts
+from kcli.server.metrics.catalog import METRICS, MISSING, QUANTILES, Metric
+from kcli.server.metrics.collector import Rates, RawSamples
 from kcli.server.shell.log_writer import LogWriter
 from kcli.server.shell.request_times import MAX_SAMPLES, NAME, NS_PER_MS, RequestTimes, quantiles
 from tests.conftest import ROOT
@@ -137,7 +134,7 @@ def test_sums_outlive_their_topics() -> None:
     metrics.topic("b").append_refused(CORRUPT_MESSAGE, 7)
     metrics.forget_topic("a")
     metrics.forget_topic("b")
-    total = metrics.gone
+    total = metrics.deleted
     assert (total.messages_in, total.bytes_rejected) == (5, 70)
     assert (total.invalid_message_crc_records, total.failed_produce_requests) == (1, 2)
     assert metrics.topics == {}
@@ -201,13 +198,13 @@ def test_rates_are_since_the_scrape_before() -> None:
     rates, name = Rates(10.0), "kafka_server_socket_server_metrics_incoming_byte"
     for now_s, so_far, expected in ((12.0, 100, 50.0), (16.0, 300, 50.0), (17.0, 300, 0.0)):
         raw = RawSamples()
-        raw.tell(name, so_far, "PLAINTEXT", "0")
+        raw.add(name, so_far, "PLAINTEXT", "0")
         rates.add(raw, now_s)
         assert raw.values[1:] == [(f"{name}_rate", ("PLAINTEXT", "0"), expected)]
 
 
 def test_errors_count_wherever_an_answer_has_them() -> None:
-    api, errors = API_KEYS[METADATA], AnswerErrors()
+    api, errors = API_KEYS[METADATA], ErrorCounts()
     classes = api.response.classes
     partitions = [classes["MetadataResponsePartition"](error_code=code) for code in (0, 5)]
     topics = [classes["MetadataResponseTopic"](error_code=0, partitions=partitions)]

@@ -15,8 +15,8 @@ from kcli.server.events import PeerAddress, PeerNode
 from kcli.server.node_builder import build_node
 from kcli.server.peers import Answer
 from kcli.server.shell.clock import Clock
+from kcli.server.shell.connection_quotas import Limits
 from kcli.server.shell.driver import Driver
-from kcli.server.shell.limits import Limits
 from kcli.server.shell.server import bind
 from kcli.server.shell.serving_disk import ServingDisk
 from tests.server.shell.sockets import PATIENCE_S

@@ -19,8 +19,8 @@ from kcli.server.events import (
     SendResponse,
 )
 from kcli.server.shell.clock import Clock
+from kcli.server.shell.connection_quotas import Limits
 from kcli.server.shell.driver import Driver
-from kcli.server.shell.limits import Limits
 
 # So long a test waits for what must come; nothing takes so long.
 PATIENCE_S = 20.0

@@ -11,7 +11,7 @@ import pytest
 from kcli.log.disk.os_disk import OsDisk
 from kcli.server.events import ConnectionClosed, Effect, FileRegion, HoldMemory, RequestReceived, SendFile, SendResponse
 from kcli.server.shell.client_connection import REQUESTS_PER_TURN, ClientConnection
-from kcli.server.shell.limits import Limits
+from kcli.server.shell.connection_quotas import Limits
 from kcli.server.shell.receive_buffers import LARGE_BUFFER_BYTES, SMALL_BUFFER_BYTES, BufferPool
 from tests.conftest import open_descriptors
 from tests.server.shell.sockets import Shell, framed, run, silent, unanswered
@@ -136,8 +136,8 @@ def test_one_connection_does_not_keep_the_others_waiting() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "speaks TLS"),
-        (b"GET / HTTP/1.1\r\n\r\n", "it speaks HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "uses TLS"),
+        (b"GET / HTTP/1.1\r\n\r\n", "it uses HTTP"),
         (b"\xff\xff\xff\xff", "-1 bytes"),
         (b"\x80\0\0\0", "-2147483648 bytes"),
         (b"\x7f\xff\xff\xff", "socket.request.max.bytes allows 104857600"),
@@ -179,7 +179,7 @@ def test_who_leaves_in_the_middle_is_forgotten(half: bytes, reset: bool) -> None
         await shell.turns()
         client.close(reset=reset)
         await shell.until(lambda: bool(shell.node.of_kind(ConnectionClosed)))
-        assert (shell.driver.connection_count, shell.driver.gate.count, shell.node.frames, shell.lines) == (0, 0, [], [])
+        assert (shell.driver.connection_count, shell.driver.quotas.count, shell.node.frames, shell.lines) == (0, 0, [], [])
 
     run(test)
 
@@ -368,7 +368,7 @@ def test_a_huge_request_beyond_the_memory_loses_its_connection() -> None:
         sending = shell.driver.loop.create_task(client.send(framed(bytes(20 * MB))))
         assert await client.is_closed()
         sending.cancel()
-        assert "are coming in already" in shell.lines[0]
+        assert "are in memory already" in shell.lines[0]
         assert await other.ask(bytes(2 * MB)) == bytes(2 * MB)
 
     run(test, Limits(max_receive_bytes=3 * LARGE_BUFFER_BYTES))

@@ -21,9 +21,8 @@ def node(tmp_path: Path) -> WholeNode:
 
 def is_at_rest(node: WholeNode) -> bool:
     """Whether nobody waits for anything, under any key."""
-    broker = node.broker
-    lists = (broker.produce_purgatory._watched, broker.fetch_purgatory._watched, broker._waiting_fetches)
-    return not any(lists) and broker.produce_purgatory.size == broker.fetch_purgatory.size == 0
+    produces, fetches = node.broker.replica_manager.produce_purgatory, node.broker.replica_manager.fetch_purgatory
+    return not any((produces._watched, fetches._watched, node.broker.fetch.waiting)) and produces.size == fetches.size == 0
 
 
 def faults(node: WholeNode) -> list[str]:

@@ -32,9 +32,9 @@ from kcli.server.events import (
     SendRequest,
     SendResponse,
 )
-from kcli.server.shell.acceptor import Gate, plain_host
+from kcli.server.shell.acceptor import plain_host
+from kcli.server.shell.connection_quotas import ConnectionQuotas, Limits, UnknownHostError, parse_overrides, resolve_overrides
 from kcli.server.shell.driver import flush_paths
-from kcli.server.shell.limits import Limits, UnknownHostError, parse_overrides, resolve_overrides
 from tests.conftest import open_descriptors
 from tests.server.shell.sockets import PATIENCE_S, Shell, framed, run, silent
 
@@ -258,7 +258,7 @@ def test_at_the_limit_new_ones_wait_until_one_ends() -> None:
         assert b"4" not in shell.node.frames
         third.close()
         assert await fourth.frame() == b"4"
-        assert shell.driver.gate.count == 2
+        assert shell.driver.quotas.count == 2
         (line,) = shell.lines
         assert "max.connections" in line and "wait" in line
 
@@ -275,11 +275,11 @@ def test_each_time_that_the_limit_is_reached_is_reported() -> None:
             await shell.until(lambda at=times: len(shell.lines) == at)  # type: ignore[misc]
             for client in clients:
                 client.close()
-            await shell.until(lambda: shell.driver.gate.count == 0)
+            await shell.until(lambda: shell.driver.quotas.count == 0)
             last = await shell.connect()
             assert await last.ask(b"y") == b"y"
             last.close()
-            await shell.until(lambda: shell.driver.gate.count == 0)
+            await shell.until(lambda: shell.driver.quotas.count == 0)
         assert all("max.connections" in line for line in shell.lines)
 
     run(test, Limits(max_connections=3))
@@ -292,7 +292,7 @@ def test_a_host_has_so_many_and_no_more() -> None:
         assert await clients[2].is_closed()
         assert "max.connections.per.ip" in shell.lines[0]
         clients[0].close()
-        await shell.until(lambda: shell.driver.gate.count == 1)
+        await shell.until(lambda: shell.driver.quotas.count == 1)
         assert await (await shell.connect()).ask(b"y") == b"y"
 
     run(test, Limits(max_connections_per_host=2))
@@ -309,12 +309,14 @@ def test_a_host_name_stands_for_its_addresses() -> None:
 
 def test_hosts_have_limits_of_their_own() -> None:
     lines: list[str] = []
-    gate = Gate(Limits(max_connections_per_host=1, hosts=parse_overrides("10.0.0.1:2, [::1]:3,  host.name:0")), lines.append)
-    entered = [gate.enter(host) for host in ["10.0.0.1"] * 3 + ["10.0.0.2"] * 2 + ["::1"] * 4 + ["host.name"]]
+    quotas = ConnectionQuotas(
+        Limits(max_connections_per_host=1, hosts=parse_overrides("10.0.0.1:2, [::1]:3,  host.name:0")), lines.append
+    )
+    entered = [quotas.add(host) for host in ["10.0.0.1"] * 3 + ["10.0.0.2"] * 2 + ["::1"] * 4 + ["host.name"]]
     assert entered == [True, True, False, True, False, True, True, True, False, False]
-    assert gate.count == 6 and len(lines) == 4
-    gate.leave("10.0.0.1")
-    assert gate.enter("10.0.0.1")
+    assert quotas.count == 6 and len(lines) == 4
+    quotas.remove("10.0.0.1")
+    assert quotas.add("10.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -325,13 +327,13 @@ def test_an_ipv4_address_is_one_on_an_ipv6_socket_too(host: str, plain: str) -> 
 
 
 def test_more_in_a_second_than_may_be_come_in_the_next() -> None:
-    gate = Gate(Limits(connections_per_second=2), lambda line: None)
-    assert gate.wait_s(100.25) == 0
-    gate.enter("a")
-    assert gate.wait_s(100.5) == 0
-    gate.enter("b")
-    assert gate.wait_s(100.75) == 0.25
-    assert gate.wait_s(101.0) == 0
+    quotas = ConnectionQuotas(Limits(connections_per_second=2), lambda line: None)
+    assert quotas.delay_s(100.25) == 0
+    quotas.add("a")
+    assert quotas.delay_s(100.5) == 0
+    quotas.add("b")
+    assert quotas.delay_s(100.75) == 0.25
+    assert quotas.delay_s(101.0) == 0
 
     async def test(shell: Shell) -> None:
         clients = [await shell.connect() for _ in range(3)]
@@ -354,7 +356,7 @@ def test_a_system_without_descriptors_is_told_and_tried_again(monkeypatch: pytes
         monkeypatch.setattr(socket.socket, "accept", exhausted)
         client = await shell.connect()
         assert await client.ask(b"x") == b"x"
-        assert shell.lines == ["no connection can be taken now: Too many open files"]
+        assert shell.lines == ["cannot accept connections: Too many open files; trying again"]
 
     run(test)
 
@@ -414,9 +416,9 @@ def test_many_come_and_go() -> None:
             if count % 50 == 0:
                 assert await staying.ask(b"here") == b"here"
         staying.close()
-        await shell.until(lambda: shell.driver.gate.count == 0 and len(shell.node.of_kind(ConnectionClosed)) == 601)
+        await shell.until(lambda: shell.driver.quotas.count == 0 and len(shell.node.of_kind(ConnectionClosed)) == 601)
         await shell.turns()
         assert open_descriptors() == before
-        assert not shell.driver.gate._by_host
+        assert not shell.driver.quotas._by_host
 
     run(test)

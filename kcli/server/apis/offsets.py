@@ -1,6 +1,6 @@
-"""ListOffsets: the offset that belongs to a time, or to one of the special times.
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: offsets by time, by leader epoch, and the log start offset.
 
-timestamp  since  offset (read committed: not beyond the last stable offset)
+timestamp  since  ListOffsets answers the offset (read committed: not beyond the last stable offset)
 ---------  -----  --------------------------------------------------------------------------------------------------
 >= 0       1      of the first record at or after that time; none: -1
 -1         1      latest: the high watermark, or the last stable offset
@@ -10,11 +10,29 @@ timestamp  since  offset (read committed: not beyond the last stable offset)
 -5         9      latest tiered: without tiered storage -1
 -6         11     earliest pending upload: without tiered storage -1
 
-Any other below 0: UNSUPPORTED_VERSION. A partition that is asked for twice is answered once, with INVALID_REQUEST.
-
+Any other timestamp below 0: UNSUPPORTED_VERSION. A partition that is asked for twice is answered once, with INVALID_REQUEST.
 A search that inflates a batch or reads through much of a segment is a Compute effect, and the answer waits for it. The log may
-change while it runs: what was found counts by the state of the log afterwards, and where the file is gone the search begins
-anew, up to MAX_SEARCHES times; then the client has to ask again (NOT_LEADER_OR_FOLLOWER).
+change while it runs: the result is compared with the log afterwards, and if the file is deleted the search begins again, up to
+MAX_SEARCHES times; then the client has to ask again (NOT_LEADER_OR_FOLLOWER).
+
+leader epoch asked for             OffsetForLeaderEpoch answers
+---------------------------------  ------------------------------------------------------------------------------
+a known one                        it, and the offset after its last record (of the latest: the log end)
+one without records                the next lower one with records, and where that ended
+an unknown one, -1                 epoch -1, offset -1
+
+A follower (`replica_id` of 0 or more) needs CLUSTER_ACTION, or else what a client needs, DESCRIBE on the topic.
+
+offset of DeleteRecords            answered with
+---------------------------------  -------------------------------------------------------------------------------
+-1                                 the high watermark becomes the log start offset
+0 up to the high watermark         low watermark: the log start offset, which never decreases
+above it, or below -1              OFFSET_OUT_OF_RANGE
+of an internal topic               INVALID_TOPIC_EXCEPTION
+of a topic that is only compacted  POLICY_VIOLATION: the cleaner needs the records below
+
+Readers no longer see the deleted records; retention removes the files. The low watermark is the lowest log start offset of all
+replicas: with one replica, which is this one, there are no others to wait for.
 """
 
 from __future__ import annotations
@@ -23,14 +41,16 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
+from kcli.log.append_errors import OffsetOutOfRangeError
 from kcli.log.disk.port import Disk
 from kcli.log.time_lookup import LongScanError, SegmentScan, TimestampAndOffset
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import PARTITION_US, Pace, in_slices
+from kcli.server.apis.slices import PARTITION_US, SliceBudget, answer_in_slices, in_slices
 from kcli.server.replication.partition import Partition, PartitionError
+from kcli.state.topic_names import INTERNAL_TOPICS
 
 LATEST = -1
 EARLIEST = -2
@@ -38,26 +58,27 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-# The version from which on each may be asked for.
+# The first version in which each may be asked for.
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-# From this version on the leader epoch is answered; in older ones the message cannot carry it.
+# From this version on the answer has the leader epoch.
 LEADER_EPOCH_VERSION = 4
 _READ_COMMITTED = 1
 _NONE = (-1, -1, -1)
 _LOOKUP_US = 100  # of a time, in files
-
-
+_DELETE_US = 15
 MAX_SEARCHES = 3
+_TO_HIGH_WATERMARK = -1  # as the offset of DeleteRecords
+_NO_LOW_WATERMARK = -1
 
 
 def handle_list_offsets(context: RequestContext, request: Message) -> None:
-    """Answer a ListOffsetsRequest, after a while where it asks for the times of many partitions, or of large batches."""
+    """Answer a ListOffsetsRequest, later if it asks for the times of many partitions, or of large batches."""
     answer = _ListOffsets(context, request)
     in_slices(context, answer.answer_all(), answer.search_next, context.now_ms)
 
 
 class _Search:
-    """A search that is to be done beside the loop, of one partition's part of the answer."""
+    """A search outside the event loop for one partition's part of the answer."""
 
     __slots__ = ("answer", "scan", "searches", "topic", "wanted")
 
@@ -70,7 +91,7 @@ class _Search:
 
 
 class _ListOffsets:
-    """One ListOffsets under way."""
+    """One ListOffsets that is being handled."""
 
     def __init__(self, context: RequestContext, request: Message) -> None:
         self._context = context
@@ -79,8 +100,8 @@ class _ListOffsets:
         self._searches: list[_Search] = []
 
     def answer_all(self) -> Iterator[None]:
-        """Answer each partition, or note that it has to be searched; a step is a slice."""
-        context, pace = self._context, Pace()
+        """Answer each partition, or add it to the searches; a step is a slice."""
+        context, budget = self._context, SliceBudget()
         for topic in self._request.topics:
             is_allowed = context.is_allowed("DESCRIBE", "TOPIC", topic.name)
             by_index = {wanted.partition_index: wanted for wanted in topic.partitions}
@@ -96,12 +117,12 @@ class _ListOffsets:
                     answer.error_code = error_codes.INVALID_REQUEST
                 else:
                     self._answer(_Search(topic.name, wanted, answer))
-                    # The special times but one are at hand; the others are looked up in files.
-                    if pace.is_due(_LOOKUP_US if _is_lookup(wanted) else PARTITION_US):
+                    # All special times but MAX_TIMESTAMP are known; the other times are looked up in files.
+                    if budget.is_spent(_LOOKUP_US if _is_lookup(wanted) else PARTITION_US):
                         yield
 
     def search_next(self, now_ms: int) -> None:
-        """Do one of the searches beside the loop; respond when there is none left."""
+        """Run one of the searches outside the event loop; respond when none is left."""
         context = self._context
         if not self._searches:
             context.respond(self._response)
@@ -115,13 +136,13 @@ class _ListOffsets:
                 self._searched(search, result)
                 self.search_next(now_ms)
             except Exception as error:
-                context.broker.router.failed(context, error)
+                context.failed(error)
 
         assert search.scan is not None
         context.broker.computations.compute(partial(_run, search.scan, context.broker.disk), searched)
 
     def _answer(self, search: _Search) -> None:
-        """Fill in a partition's answer, or put it to those that have to be searched."""
+        """Fill in the answer of a partition, or add it to the searches."""
         answer, wanted = search.answer, search.wanted
         if wanted.timestamp < 0 and self._context.version < _SINCE.get(wanted.timestamp, self._context.version + 1):
             answer.error_code = error_codes.UNSUPPORTED_VERSION
@@ -145,7 +166,7 @@ class _ListOffsets:
             self._failed(search, partition, error)
 
     def _searched(self, search: _Search, result: TimestampAndOffset | OSError | None) -> None:
-        """Take what was found beside the loop, if the log still has it."""
+        """Answer with the result of a search, if the log still has the file and the offset."""
         partition = self._partition(search)
         if partition is None:
             return
@@ -170,9 +191,9 @@ class _ListOffsets:
 
     def _partition(self, search: _Search) -> Partition | None:
         broker, index = self._context.broker, search.wanted.partition_index
-        partition: Partition | None = broker.partition(search.topic, index)
+        partition: Partition | None = broker.replica_manager.partition(search.topic, index)
         if partition is None:
-            search.answer.error_code = broker.missing_partition_code(search.topic, index)
+            search.answer.error_code = broker.replica_manager.missing_partition_code(search.topic, index)
         return partition
 
     def _limit(self, log: UnifiedLog) -> int:
@@ -189,16 +210,16 @@ class _ListOffsets:
 
     def _failed(self, search: _Search, partition: Partition, error: OSError) -> None:
         search.answer.error_code = error_codes.KAFKA_STORAGE_ERROR
-        self._context.broker.storage_failed(partition, error)
+        self._context.broker.replica_manager.handle_log_dir_failure(partition, error)
 
 
 def _is_lookup(wanted: Message) -> bool:
-    """Whether records are searched for; the other times are known."""
+    """Return whether records are searched for that time; the other times are known."""
     return bool(wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP)
 
 
 def _special(log: UnifiedLog, timestamp: int, limit_offset: int, leader_epoch: int) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch) of a time that needs no search."""
+    """Return (timestamp, offset, leader epoch) of a time that needs no search."""
     if timestamp == LATEST:
         return -1, limit_offset, leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -208,8 +229,100 @@ def _special(log: UnifiedLog, timestamp: int, limit_offset: int, leader_epoch: i
 
 
 def _run(scan: SegmentScan, disk: Disk) -> TimestampAndOffset | Exception | None:
-    """Search beside the loop, where nothing may be raised."""
+    """Search outside the event loop; an exception is returned, because none may be raised there."""
     try:
         return scan.run(disk)
     except Exception as error:
         return error
+
+
+def handle_offset_for_leader_epoch(context: RequestContext, request: Message) -> Message:
+    """Answer an OffsetForLeaderEpochRequest."""
+    is_follower = request.replica_id >= 0 and context.is_allowed("CLUSTER_ACTION", "CLUSTER")
+    topics = []
+    for topic in request.topics:
+        is_allowed = is_follower or context.is_allowed("DESCRIBE", "TOPIC", topic.topic)
+        partitions = []
+        for wanted in topic.partitions:
+            answer = context.new("EpochEndOffset", partition=wanted.partition)
+            partitions.append(answer)
+            if is_allowed:
+                _answer_epoch(context, topic.topic, wanted, answer)
+            else:
+                answer.error_code = error_codes.TOPIC_AUTHORIZATION_FAILED
+        topics.append(context.new("OffsetForLeaderTopicResult", topic=topic.topic, partitions=partitions))
+    return context.new("OffsetForLeaderEpochResponse", topics=topics)
+
+
+def _answer_epoch(context: RequestContext, topic: str, wanted: Message, answer: Message) -> None:
+    partition = context.broker.replica_manager.partition(topic, wanted.partition)
+    if partition is None:
+        answer.error_code = context.broker.replica_manager.missing_partition_code(topic, wanted.partition)
+        return
+    try:
+        log = partition.leader_log(wanted.current_leader_epoch)
+    except PartitionError as error:
+        answer.error_code = error.code
+        return
+    answer.leader_epoch, answer.end_offset = log.leader_epochs.end_offset_for(wanted.leader_epoch, log.log_end_offset)
+
+
+def handle_delete_records(context: RequestContext, request: Message) -> Message | None:
+    """Answer a DeleteRecordsRequest, in slices if it names many partitions."""
+    response = context.new("DeleteRecordsResponse")
+    answer_in_slices(context, _delete_all(context, request, response.topics), response)
+    return None
+
+
+def _delete_all(context: RequestContext, request: Message, topics: list[Message]) -> Iterator[None]:
+    budget = SliceBudget()
+    for topic in request.topics:
+        code = _delete_refusal(context, topic.name)
+        # As in Kafka, the last offset for a partition counts.
+        offsets = {wanted.partition_index: wanted.offset for wanted in topic.partitions}
+        partitions: list[Message] = []
+        topics.append(context.new("DeleteRecordsTopicResult", name=topic.name, partitions=partitions))
+        for index, offset in offsets.items():
+            answer = context.new("DeleteRecordsPartitionResult", partition_index=index, low_watermark=_NO_LOW_WATERMARK)
+            partitions.append(answer)
+            if code:
+                answer.error_code = code
+            else:
+                _delete_records(context, topic.name, offset, answer)
+                if budget.is_spent(_DELETE_US):
+                    yield
+
+
+def _delete_refusal(context: RequestContext, topic: str) -> int:
+    if not context.is_allowed("DELETE", "TOPIC", topic):
+        return error_codes.TOPIC_AUTHORIZATION_FAILED
+    if topic not in context.broker.metadata.image.topic_ids:
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    if topic in INTERNAL_TOPICS:
+        return error_codes.INVALID_TOPIC_EXCEPTION
+    return error_codes.NONE
+
+
+def _delete_records(context: RequestContext, topic: str, offset: int, answer: Message) -> None:
+    partition = context.broker.replica_manager.partition(topic, answer.partition_index)
+    if partition is None:
+        answer.error_code = context.broker.replica_manager.missing_partition_code(topic, answer.partition_index)
+        return
+    try:
+        log = partition.leader_log()
+        if log.config.cleanup_policy == {"compact"}:
+            answer.error_code = error_codes.POLICY_VIOLATION
+            return
+        if offset == _TO_HIGH_WATERMARK:
+            offset = log.high_watermark
+        if offset < 0:
+            raise OffsetOutOfRangeError(f"{topic}-{answer.partition_index} has no offset {offset}")
+        log.maybe_increment_log_start_offset(offset)
+        answer.low_watermark = log.log_start_offset
+    except OffsetOutOfRangeError:
+        answer.error_code = error_codes.OFFSET_OUT_OF_RANGE
+    except PartitionError as error:
+        answer.error_code = error.code
+    except OSError as error:
+        answer.error_code = error_codes.KAFKA_STORAGE_ERROR
+        context.broker.replica_manager.handle_log_dir_failure(partition, error)

@@ -15,7 +15,7 @@ from kcli.format.primitives import INT32_MAX
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FETCH
 from kcli.protocol.message import Message
-from kcli.server.broker.fetch_session import EVICTION_MS, FetchSessionCache, FetchTarget, SessionError, rotate
+from kcli.server.apis.fetch_session import EVICTION_MS, FetchSessionCache, FetchTarget, SessionError, rotate
 from tests.server.whole_node import WholeNode, batch, fetch_request, partitions_of
 
 ONE = batch(b"x" * 100)

@@ -1,18 +1,18 @@
-"""Fetch sessions (KIP-227): a client names its partitions once and then only what changes; so does the broker in its answers.
+"""Fetch sessions (KIP-227): a client names its partitions once and then only changes; so do the broker's answers.
 
     request (session id, epoch)   means                                                          answered with
     ----------------------------  -------------------------------------------------------------  -------------------------
-    any, -1                       no session; an id's session ends                               all partitions
-    any, 0                        a new session of the partitions named; an id's session ends    all partitions, its id
-    id, n > 0                     the session's partitions, with those named added or changed    those with something new
+    any, -1                       no session; the session with that id ends                      all partitions
+    any, 0                        a new session of the named partitions; that with the id ends   all partitions, its id
+    id, n > 0                     the session's partitions, with those named added or changed    those with news
                                   and those forgotten removed; n must be the next epoch
 
-A partition has something new when it has records, an error, a diverging epoch, or another high watermark or log start offset
-than the client was told. Partitions that had records go to the end of the session's order, so that each gets its turn. One
-that a request names twice counts once, as it is named last.
+A partition has news if it has records, an error, a diverging epoch, or another high watermark or log start offset than the
+client received last. Partitions that had records move to the end of the session's order, so that all are served equally. A
+partition that a request names twice counts once, as it is named last.
 
-The cache holds max.incremental.fetch.session.cache.slots sessions. A full one gives up the one that was used least recently,
-if that was longer than EVICTION_MS ago; otherwise the client goes without.
+The cache holds max.incremental.fetch.session.cache.slots sessions. A full cache evicts the session that was used least
+recently, if that was more than EVICTION_MS ago; otherwise the client gets no session.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import INT32_MAX
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
@@ -30,12 +31,13 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EVICTION_MS = 120_000
 
-# A topic's id where the request's version has ids, else its name; and the partition's index.
-PartitionKey = tuple[object, int]
+# A topic's id if the request's version has ids, else its name.
+TopicKey = Uuid | str
+PartitionKey = tuple[TopicKey, int]
 
 
 class SessionError(Exception):
-    """A session that cannot go on; `code` is Kafka's error."""
+    """A request that does not fit its session; `code` is Kafka's error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -43,18 +45,18 @@ class SessionError(Exception):
 
 
 class FetchTarget:
-    """One partition of a fetch: what the client wants of it, and what it was last told of it."""
+    """One partition of a fetch: the client's request for it, and the offsets that the client received last."""
 
     __slots__ = ("high_watermark", "log_start_offset", "partition", "topic")
 
-    def __init__(self, topic: object, partition: Message) -> None:
+    def __init__(self, topic: TopicKey, partition: Message) -> None:
         self.topic = topic
         self.partition = partition
         self.high_watermark = -1
         self.log_start_offset = -1
 
     def has_news(self, answer: Message) -> bool:
-        """True where the client must be told of `answer` (a PartitionData), which then counts as told."""
+        """Return whether `answer` (a PartitionData) has news for the client; it is remembered as sent."""
         news = (
             (answer.records is not None and len(answer.records) > 0)
             or answer.high_watermark != self.high_watermark
@@ -63,7 +65,7 @@ class FetchTarget:
             or answer.preferred_read_replica >= 0
             or answer.diverging_epoch.epoch >= 0
         )
-        # After an error everything is new.
+        # After an error the next answer always has news.
         self.high_watermark = -1 if answer.error_code else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
         return news
@@ -83,9 +85,9 @@ class FetchSession:
 
 
 class FetchPlan(NamedTuple):
-    """What one request fetches: its targets in order, and the session that it belongs to or is to begin.
+    """The targets of one request in order, and the session that it belongs to or is to begin.
 
-    `epoch` is the one that the session came to by this request: another request may take it further before the answer.
+    `epoch` is the session's after this request: another request may increase it before the answer.
     """
 
     targets: list[FetchTarget]
@@ -101,7 +103,7 @@ class FetchSessionCache:
     def __init__(self, max_sessions: int, rng: Random) -> None:
         self.max_sessions = max_sessions
         self._rng = rng
-        self._sessions: dict[int, FetchSession] = {}  # the least recently used first
+        self._sessions: dict[int, FetchSession] = {}  # the least recently used one first
         self.evicted_count = 0
 
     def __len__(self) -> int:
@@ -109,11 +111,11 @@ class FetchSessionCache:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions all sessions have together."""
+        """The number of partitions of all sessions."""
         return sum(len(session.targets) for session in self._sessions.values())
 
     def plan(self, request: Message, version: int, now_ms: int) -> FetchPlan:
-        """What a FetchRequest fetches. Raises SessionError."""
+        """Return the partitions that a FetchRequest reads, and update its session. Raises SessionError."""
         uses_topic_ids = version >= 13
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION_ID:
@@ -128,7 +130,7 @@ class FetchSessionCache:
             )
         session = self._sessions.get(request.session_id)
         if session is None:
-            raise SessionError(error_codes.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {request.session_id}")
+            raise SessionError(error_codes.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {request.session_id} does not exist")
         if session.epoch != request.session_epoch:
             message = f"fetch session {session.session_id} is at epoch {session.epoch}, not {request.session_epoch}"
             raise SessionError(error_codes.INVALID_FETCH_SESSION_EPOCH, message)
@@ -158,9 +160,9 @@ class FetchSessionCache:
                 session.targets.pop((name, index), None)
 
     def begin(self, targets: Iterable[FetchTarget], uses_topic_ids: bool, now_ms: int) -> int:
-        """Begin a session -> its id, or 0 where there is no room for it."""
+        """Begin a session and return its id, or 0 if the cache is full."""
         by_key = {(target.topic, target.partition.partition): target for target in targets}
-        if not by_key or not self._has_room(now_ms):
+        if not by_key or not self._make_room(now_ms):
             return NO_SESSION_ID
         session_id = self._rng.randint(1, INT32_MAX)
         while session_id in self._sessions:
@@ -168,7 +170,7 @@ class FetchSessionCache:
         self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, by_key, now_ms)
         return session_id
 
-    def _has_room(self, now_ms: int) -> bool:
+    def _make_room(self, now_ms: int) -> bool:
         if len(self._sessions) < self.max_sessions:
             return True
         oldest = next(iter(self._sessions.values()))
@@ -185,7 +187,7 @@ class FetchSessionCache:
 
 
 def rotate(session: FetchSession, target: FetchTarget) -> None:
-    """Put a target that had records at the end of its session's order."""
+    """Move a target that had records to the end of its session's order."""
     key = (target.topic, target.partition.partition)
     if key in session.targets:
         session.targets[key] = session.targets.pop(key)

@@ -1,51 +1,56 @@
-"""Telling the controller which log directory a replica lies in (KIP-858).
+"""Reports to the controller which log directory a replica is in (KIP-858; Kafka: AssignmentsManager).
 
-A broker with one log directory has nothing to tell: the controller knows it from the registration. With several, a new
-replica's directory is chosen here, and a replica that moved has another than before; the controller must know, for it makes
-other replicas lead when a directory goes offline. What changed is sent together, after ASSIGN_AFTER_MS, and again until the
-controller has taken it.
+A broker with one log directory has nothing to report: the controller knows it from the registration. With several, the broker
+chooses the directory of a new replica, and a replica can move. The controller must know the directory, because it elects other
+leaders when a directory goes offline. Changes are sent together, after ASSIGN_AFTER_MS, and repeated until the controller has
+accepted them.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.apis import API_KEYS, ASSIGN_REPLICAS_TO_DIRS
 from kcli.protocol.message import Message
-from kcli.server.timing_wheel import TimerTask
+from kcli.server.broker.broker_lifecycle import BrokerLifecycleManager
+from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
+from kcli.server.timing_wheel import Timer, TimerTask
 
 ASSIGN_AFTER_MS = 10
 RETRY_MS = 200
-# How many replicas one request names at most.
+# The largest number of replicas in one request.
 MAX_REPLICAS = 2000
 
 Replica = tuple[Uuid, int]  # topic id and partition
 
 
-class DirectoryAssignments:
-    """What one broker has to tell."""
+class AssignmentsManager:
+    """The assignments that the broker `node_id` has not yet reported."""
 
-    def __init__(self, broker: Any) -> None:
-        self._broker = broker
+    def __init__(
+        self, node_id: int, lifecycle: BrokerLifecycleManager, controller: NodeToControllerChannelManager, timer: Timer
+    ) -> None:
+        self._node_id = node_id
+        self._lifecycle = lifecycle
+        self._controller = controller
+        self._timer = timer
         self._pending: dict[Replica, Uuid] = {}
         self._task: TimerTask | None = None
         self._is_asking = False
 
     def assign(self, topic_id: Uuid, partition: int, directory_id: Uuid, now_ms: int) -> None:
-        """A replica lies in another directory than the controller believes."""
+        """Report that a replica is in another directory than the controller has recorded."""
         self._pending[topic_id, partition] = directory_id
         self._send_later(now_ms + ASSIGN_AFTER_MS)
 
     def _send_later(self, at_ms: int) -> None:
         if self._task is None and not self._is_asking:
-            self._task = self._broker.timer.schedule(at_ms, self._send)
+            self._task = self._timer.schedule(at_ms, self._send)
 
     def _send(self, now_ms: int) -> None:
         self._task = None
         if not self._pending:
             return
-        if self._broker.lifecycle.broker_epoch < 0:
+        if self._lifecycle.broker_epoch < 0:
             self._send_later(now_ms + RETRY_MS)
             return
         sent = dict(list(self._pending.items())[:MAX_REPLICAS])
@@ -60,7 +65,7 @@ class DirectoryAssignments:
             if self._pending:
                 self._send_later(now_ms + RETRY_MS)
 
-        self._broker.controller.send(ASSIGN_REPLICAS_TO_DIRS, self._request(sent), answered)
+        self._controller.send(ASSIGN_REPLICAS_TO_DIRS, self._request(sent), answered)
 
     def _request(self, sent: dict[Replica, Uuid]) -> Message:
         type_ = API_KEYS[ASSIGN_REPLICAS_TO_DIRS].request
@@ -77,6 +82,4 @@ class DirectoryAssignments:
                 for topic_id, partitions in topics.items()
             ]
             directories.append(type_.classes["DirectoryData"](id=directory_id, topics=named))
-        return type_.new(
-            broker_id=self._broker.node_id, broker_epoch=self._broker.lifecycle.broker_epoch, directories=directories
-        )
+        return type_.new(broker_id=self._node_id, broker_epoch=self._lifecycle.broker_epoch, directories=directories)

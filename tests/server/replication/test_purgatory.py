@@ -7,15 +7,16 @@ from collections.abc import Hashable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.server.broker.purgatory import DelayedOperation, Purgatory
+from kcli.server.replication.purgatory import DelayedOperation, Purgatory
 from kcli.server.timing_wheel import Timer
 
 
 class Waiting(DelayedOperation):
     """Completes when `is_ready`; counts how often it was asked and completed."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: list[DelayedOperation] | None = None) -> None:
         super().__init__()
+        self.faults = [] if faults is None else faults
         self.is_ready = False
         self.fails_at: str | None = None
         self.asked: list[Hashable] = []
@@ -35,14 +36,17 @@ class Waiting(DelayedOperation):
         if self.fails_at == "complete":
             raise RuntimeError("a fault")
 
+    def failed(self, error: Exception) -> None:
+        self.faults.append(self)
 
-def make() -> tuple[Timer, Purgatory, list[DelayedOperation]]:
-    timer, faults = Timer(), []
-    return timer, Purgatory(timer, lambda operation, error: faults.append(operation)), faults
+
+def make() -> tuple[Timer, Purgatory]:
+    timer = Timer()
+    return timer, Purgatory(timer)
 
 
 def test_what_is_ready_does_not_wait() -> None:
-    timer, purgatory, _ = make()
+    timer, purgatory = make()
     operation = Waiting()
     operation.is_ready = True
     assert purgatory.try_complete_else_watch(operation, ["a"], 100, 0)
@@ -50,7 +54,7 @@ def test_what_is_ready_does_not_wait() -> None:
 
 
 def test_a_key_completes_who_waits_for_it_once() -> None:
-    timer, purgatory, _ = make()
+    timer, purgatory = make()
     operation, other = Waiting(), Waiting()
     purgatory.watch(operation, ["a", "b"], 100)
     purgatory.watch(other, ["b"], 100)
@@ -67,7 +71,7 @@ def test_a_key_completes_who_waits_for_it_once() -> None:
 
 def test_one_that_completes_another_on_the_way() -> None:
     """An answer may lead to the next event of the same key, before the first is done with."""
-    _, purgatory, _ = make()
+    _, purgatory = make()
     second = Waiting()
 
     class First(Waiting):
@@ -85,7 +89,7 @@ def test_one_that_completes_another_on_the_way() -> None:
 
 
 def test_who_is_dropped_hears_nothing() -> None:
-    timer, purgatory, _ = make()
+    timer, purgatory = make()
     operation = Waiting()
     purgatory.watch(operation, ["a", "a"], 100)
     purgatory.drop(operation)
@@ -97,14 +101,15 @@ def test_who_is_dropped_hears_nothing() -> None:
 
 
 def test_a_fault_is_of_one_operation() -> None:
-    timer, purgatory, faults = make()
+    faults: list[DelayedOperation] = []
+    timer, purgatory = make()
     operations = []
     for fails_at in ("check", None, "complete", None):
-        operation = Waiting()
+        operation = Waiting(faults)
         operation.is_ready, operation.fails_at = True, fails_at
         purgatory.watch(operation, ["a"], 100)
         operations.append(operation)
-    late = Waiting()
+    late = Waiting(faults)
     late.fails_at = "complete"
     purgatory.watch(late, ["b"], 100)
     assert purgatory.check("a", 1) == 3
@@ -127,7 +132,7 @@ def test_a_fault_is_of_one_operation() -> None:
     )
 )
 def test_nobody_is_forgotten_and_nobody_twice(steps: list[tuple[str, object, int]]) -> None:
-    timer, purgatory, _ = make()
+    timer, purgatory = make()
     now_ms = 0
     made: list[tuple[Waiting, frozenset[int], int]] = []
     over: dict[int, int] = {}  # by number: how often it must have been completed

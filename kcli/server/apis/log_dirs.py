@@ -1,12 +1,16 @@
-"""DescribeLogDirs: the log directories, the replicas in them, and the room there is (KIP-113, KIP-827).
+"""DescribeLogDirs and AlterReplicaLogDirs: the log directories, their replicas, and moves between them (KIP-113, KIP-827).
 
-    log directory    answered with
+    log directory    DescribeLogDirs answers
     ---------------  -------------------------------------------------------------------------------------------------
     online           its replicas, all or those asked for; from version 4 on the bytes of its file system
     offline          KAFKA_STORAGE_ERROR
 
-A client that may not DESCRIBE the cluster gets CLUSTER_AUTHORIZATION_FAILED; before version 3, which has no place for it, no
+A client that may not DESCRIBE the cluster gets CLUSTER_AUTHORIZATION_FAILED; before version 3, which has no field for it, no
 directories.
+
+AlterReplicaLogDirs answers that a move has begun; it ends when the new replica has caught up (replica_mover). For a
+directory that is not in log.dirs it answers LOG_DIR_NOT_FOUND. The directory of a partition that is not hosted here is
+remembered for the time when it is, and the answer is the error of a missing partition.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kcli.log.managing.log_dir_facts import LogDirFacts, ReplicaFacts, describe_log_dirs
+from kcli.log.storage_errors import NotHostedError, StorageError
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.apis.slices import Pace, answer_in_slices
+from kcli.server.apis.slices import SliceBudget, answer_in_slices
 
 _REPLICA_US = 10
 
@@ -35,10 +40,10 @@ def _fill(context: RequestContext, request: Message, results: list[Message]) -> 
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    broker, pace = context.broker, Pace()
-    registered = broker.image.brokers.get(broker.node_id)
+    broker, budget = context.broker, SliceBudget()
+    registered = broker.metadata.image.brokers.get(broker.node_id)
     cordoned = (registered.cordoned_log_dirs if registered is not None else None) or []
-    for facts in describe_log_dirs(broker.log_manager):
+    for facts in describe_log_dirs(broker.replica_manager.log_manager):
         result = _result(context, facts)
         result.is_cordoned = facts.directory_id is not None and facts.directory_id in cordoned
         results.append(result)
@@ -46,7 +51,7 @@ def _fill(context: RequestContext, request: Message, results: list[Message]) -> 
         for replica in facts.replicas:
             if wanted is None or (replica.topic, replica.partition) in wanted:
                 _add(context, topics, replica)
-                if pace.is_due(_REPLICA_US):
+                if budget.is_spent(_REPLICA_US):
                     yield
         result.topics = list(topics.values())
 
@@ -71,3 +76,34 @@ def _add(context: RequestContext, topics: dict[str, Message], replica: ReplicaFa
         is_future_key=replica.is_future,
     )
     topic.partitions.append(partition)
+
+
+def handle_alter_replica_log_dirs(context: RequestContext, request: Message) -> Message:
+    """Answer an AlterReplicaLogDirsRequest: the moves have begun."""
+    is_allowed = context.is_allowed("ALTER", "CLUSTER")
+    results: dict[str, list[Message]] = {}
+    for log_dir in request.dirs:
+        for topic in log_dir.topics:
+            answers = results.setdefault(topic.name, [])
+            for index in topic.partitions:
+                code = error_codes.CLUSTER_AUTHORIZATION_FAILED
+                if is_allowed:
+                    code = _move(context, topic.name, index, log_dir.path)
+                answers.append(context.new("AlterReplicaLogDirPartitionResult", partition_index=index, error_code=code))
+    return context.new(
+        "AlterReplicaLogDirsResponse",
+        results=[
+            context.new("AlterReplicaLogDirTopicResult", topic_name=name, partitions=answers)
+            for name, answers in results.items()
+        ],
+    )
+
+
+def _move(context: RequestContext, topic: str, index: int, path: str) -> int:
+    try:
+        context.broker.replica_manager.log_manager.mover.move(topic, index, path, context.now_ms)
+    except NotHostedError:
+        return context.broker.replica_manager.missing_partition_code(topic, index)
+    except StorageError as error:
+        return error.code
+    return error_codes.NONE

@@ -1,27 +1,27 @@
-"""Where requests wait for something to happen, or for their time to run out: produces for the disk, fetches for bytes.
+"""Requests that wait for replicas or bytes, or for their timeout (Kafka: DelayedOperationPurgatory).
 
     step                     what happens
     -----------------------  -------------------------------------------------------------------------------------------
-    try_complete_else_watch  the operation is tried; if it cannot be completed it is watched under its keys, and timed
-    check                    something happened to a key: every operation under it looks at that key again
-    the time runs out        the operation is completed as it stands, however little that is
+    try_complete_else_watch  the operation is tried; if it cannot be completed it is watched under its keys, with a timeout
+    check                    a key has changed: every operation that is watched under it checks that key again
+    timeout                  the operation is completed with what there is
 
-An operation is completed once. What is completed leaves the lists of all its keys at once, so a list holds what waits and
-nothing else, and needs no purging (Kafka purges by producer., fetch. and delete.records.purgatory.purge.interval.requests).
+An operation is completed once, and then leaves the lists of all its keys at once. The lists therefore need no purging (Kafka
+purges by producer., fetch. and delete.records.purgatory.purge.interval.requests).
 
-Operations are tried while somebody else's request is served. What one of them raises must not end that request, so it is
-handed to `on_fault`, and the operation is over.
+Operations are checked while the request of another client is handled. An exception of one of them must not end that request:
+it is passed to the operation's `failed`, and the operation is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 
 from kcli.server.timing_wheel import Timer, TimerTask
 
 
 class DelayedOperation:
-    """Something that waits. A subclass says when it can be completed and what then happens."""
+    """A request that waits. A subclass defines when it can be completed and what then happens."""
 
     __slots__ = ("_keys", "_task", "is_completed")
 
@@ -31,27 +31,27 @@ class DelayedOperation:
         self._keys: tuple[Hashable, ...] = ()
 
     def can_complete(self, now_ms: int) -> bool:
-        """True when what it waits for has come."""
+        """Return whether what the operation waits for has happened."""
         raise NotImplementedError
 
     def key_changed(self, key: Hashable, now_ms: int) -> bool:
-        """Something happened to one of its keys -> `can_complete`, which a subclass may find out from that key alone."""
+        """Return whether the operation can be completed after a change of `key`; a subclass may check that key alone."""
         return self.can_complete(now_ms)
 
     def on_complete(self, now_ms: int) -> None:
-        """Called once: when it can be completed, or when its time has run out."""
+        """Finish the operation; called once, when it can be completed or after its timeout."""
+        raise NotImplementedError
+
+    def failed(self, error: Exception) -> None:
+        """Finish the operation after a method of it has raised `error`."""
         raise NotImplementedError
 
 
-OnFault = Callable[[DelayedOperation, Exception], None]
-
-
 class Purgatory:
-    """Waiting operations of one kind, by key; all times run on the node's `timer`."""
+    """Waiting operations of one kind, by key; timeouts run on the node's `timer`."""
 
-    def __init__(self, timer: Timer, on_fault: OnFault) -> None:
+    def __init__(self, timer: Timer) -> None:
         self._timer = timer
-        self._on_fault = on_fault
         self._watched: dict[Hashable, dict[DelayedOperation, None]] = {}
         self.expired_count = 0
         self.size = 0
@@ -59,7 +59,7 @@ class Purgatory:
     def try_complete_else_watch(
         self, operation: DelayedOperation, keys: Iterable[Hashable], deadline_ms: int, now_ms: int
     ) -> bool:
-        """Complete an operation now -> True, or have it wait under `keys` until `deadline_ms` -> False."""
+        """Complete an operation now and return True, or watch it under `keys` until `deadline_ms` and return False."""
         if operation.can_complete(now_ms):
             operation.is_completed = True
             operation.on_complete(now_ms)
@@ -68,7 +68,7 @@ class Purgatory:
         return False
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], deadline_ms: int) -> None:
-        """Have an operation wait that was seen to be not yet complete."""
+        """Watch an operation that was found to be incomplete."""
         operation._keys = tuple(keys)
         for key in operation._keys:
             watchers = self._watched.get(key)
@@ -79,7 +79,7 @@ class Purgatory:
         self.size += 1
 
     def check(self, key: Hashable, now_ms: int) -> int:
-        """Something happened to `key` -> how many operations it completed."""
+        """Check the operations under a key that has changed; return how many of them were completed."""
         watchers = self._watched.get(key)
         if watchers is None:
             return 0
@@ -88,7 +88,7 @@ class Purgatory:
             try:
                 if operation.is_completed or not operation.key_changed(key, now_ms):
                     continue
-                self._leave(operation)
+                self._remove(operation)
                 completed += 1
                 operation.on_complete(now_ms)
             except Exception as error:
@@ -96,14 +96,14 @@ class Purgatory:
         return completed
 
     def drop(self, operation: DelayedOperation) -> None:
-        """Forget an operation that nobody waits for any more; neither of its ends is called."""
+        """Forget an operation whose client is gone, without completing it."""
         if not operation.is_completed:
-            self._leave(operation)
+            self._remove(operation)
 
     def _expire(self, operation: DelayedOperation, now_ms: int) -> None:
         if operation.is_completed:
             return
-        self._leave(operation)
+        self._remove(operation)
         self.expired_count += 1
         try:
             operation.on_complete(now_ms)
@@ -112,9 +112,9 @@ class Purgatory:
 
     def _failed(self, operation: DelayedOperation, error: Exception) -> None:
         self.drop(operation)
-        self._on_fault(operation, error)
+        operation.failed(error)
 
-    def _leave(self, operation: DelayedOperation) -> None:
+    def _remove(self, operation: DelayedOperation) -> None:
         operation.is_completed = True
         self.size -= 1
         if operation._task is not None:

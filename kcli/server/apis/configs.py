@@ -1,0 +1,76 @@
+"""DescribeConfigs and ListConfigResources: configurations, and the names of what can be configured.
+
+    resource of DescribeConfigs       a client needs
+    --------------------------------  -----------------------------------
+    TOPIC                             DESCRIBE_CONFIGS on the topic
+    GROUP                             DESCRIBE_CONFIGS on the group
+    BROKER, BROKER_LOGGER,            DESCRIBE_CONFIGS on the cluster
+    CLIENT_METRICS
+
+    version of ListConfigResources    lists (KIP-1142)
+    --------------------------------  --------------------------------------------------------------------------------------
+    0                                 the subscriptions of client metrics; the API was called ListClientMetricsResources
+    1                                 the types asked for, or all: TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP
+
+ListConfigResources needs DESCRIBE_CONFIGS on the cluster. An unknown type is answered with UNSUPPORTED_VERSION for the whole.
+The entries and their sources come from kcli.server.config.describe_configs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from kcli.protocol import error_codes
+from kcli.protocol.message import Message
+from kcli.server.apis.context import RequestContext
+from kcli.server.apis.slices import SliceBudget, answer_in_slices
+from kcli.server.config.config_results import ENTRY_US, describe_results
+from kcli.server.config.describe_configs import list_config_resources
+from kcli.server.config.request_errors import ConfigRequestError
+from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
+
+# The resource type that is authorized, and the error of a refusal, by the type of the resource.
+_GUARDS = {
+    "TOPIC": ("TOPIC", error_codes.TOPIC_AUTHORIZATION_FAILED),
+    "GROUP": ("GROUP", error_codes.GROUP_AUTHORIZATION_FAILED),
+}
+_CLIENT_METRICS = 16
+_NUMBERS = {name: number for number, name in CONFIG_RESOURCE_TYPES.items()}
+
+
+def handle_describe_configs(context: RequestContext, request: Message) -> None:
+    """Answer a DescribeConfigsRequest, in slices if it asks for many resources."""
+    response = context.new("DescribeConfigsResponse")
+    broker = context.broker
+    entries = describe_results(request, response.results, broker.metadata.image, broker.config, partial(_check_access, context))
+    answer_in_slices(context, _sliced(entries), response)
+
+
+def _sliced(entries: Iterator[None]) -> Iterator[None]:
+    budget = SliceBudget()
+    return (entry for entry in entries if budget.is_spent(ENTRY_US))
+
+
+def _check_access(context: RequestContext, resource: ConfigResource) -> None:
+    guard, code = _GUARDS.get(resource.type, ("CLUSTER", error_codes.CLUSTER_AUTHORIZATION_FAILED))
+    named = (resource.name,) if guard != "CLUSTER" else ()
+    if not context.is_allowed("DESCRIBE_CONFIGS", guard, *named):
+        raise ConfigRequestError(
+            code, f"{context.connection.principal} may not see the configurations of {resource.type} {resource.name}"
+        )
+
+
+def handle_list_config_resources(context: RequestContext, request: Message) -> Message:
+    """Answer a ListConfigResourcesRequest."""
+    if not context.is_allowed("DESCRIBE_CONFIGS", "CLUSTER"):
+        return context.new("ListConfigResourcesResponse", error_code=error_codes.CLUSTER_AUTHORIZATION_FAILED)
+    types = [_CLIENT_METRICS] if context.version == 0 else request.resource_types
+    try:
+        found = list_config_resources(types, context.broker.metadata.image)
+    except ConfigRequestError as error:
+        return context.new("ListConfigResourcesResponse", error_code=error.code)
+    resources = [
+        context.new("ConfigResource", resource_name=resource.name, resource_type=_NUMBERS[resource.type]) for resource in found
+    ]
+    return context.new("ListConfigResourcesResponse", config_resources=resources)

@@ -1,0 +1,33 @@
+"""The metadata of the cluster as one broker knows it (Kafka: KRaftMetadataCache)."""
+
+from __future__ import annotations
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import Partition
+
+
+class MetadataCache:
+    """The image of the committed records, and the offset of the last record applied, -1 for none."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage()
+        self.offset = -1
+
+    def topic_name(self, topic_id: Uuid) -> str | None:
+        """Return the name of the topic with that id, None for an unknown id."""
+        topic = self.image.topics.get(topic_id)
+        return None if topic is None else topic.name
+
+    def partition(self, topic_id: Uuid, index: int) -> Partition | None:
+        """Return the registration of a partition, None where there is none."""
+        topic = self.image.topics.get(topic_id)
+        return None if topic is None else topic.partitions.get(index)
+
+    def directory_of(self, topic_id: Uuid, index: int, node_id: int) -> Uuid | None:
+        """Return the id of the log directory that the metadata puts a node's replica in, None where it names none."""
+        registration = self.partition(topic_id, index)
+        if registration is None or node_id not in registration.replicas:
+            return None
+        position = registration.replicas.index(node_id)
+        return registration.directories[position] if position < len(registration.directories) else None

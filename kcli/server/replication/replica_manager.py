@@ -1,0 +1,179 @@
+"""The replicas that one broker hosts, and the requests that wait for them (Kafka: ReplicaManager).
+
+    part                 contains or does
+    -------------------  -----------------------------------------------------------------------------------------------
+    partitions           the hosted partitions by topic and index; a partition without a log is in an offline directory
+    produce purgatory    produce requests that wait until the high watermark has passed their records
+    fetch purgatory      fetch requests that wait for bytes
+    flushes              what the log manager wants flushed, and logs that flush.messages or flush.ms makes durable
+    log directories      one that fails is taken offline with its partitions; the last one ends the node
+
+The logs themselves are the LogManager's. Which partitions are hosted is decided by MetadataPublisher.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+
+from kcli.format.kafka_uuid import Uuid
+from kcli.log.disk.flush_request import FlushRequest
+from kcli.log.log_config import LogConfig
+from kcli.log.log_manager import LogManager
+from kcli.log.storage_errors import AllLogDirsOfflineError, StorageError
+from kcli.log.unified_log import UnifiedLog
+from kcli.protocol import error_codes
+from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.metadata_cache import MetadataCache
+from kcli.server.outstanding import FlushCallback, Flushes
+from kcli.server.replication.partition import Partition
+from kcli.server.replication.purgatory import Purgatory
+from kcli.server.timing_wheel import Timer
+from kcli.state.metadata_values import Topic
+
+# The process has too many files open, which is not a failure of the disk.
+DESCRIPTORS_EXHAUSTED = (errno.EMFILE, errno.ENFILE)
+
+
+class ReplicaManager:
+    """The partitions of the broker `node_id`. `report` writes a line of the node's log."""
+
+    def __init__(
+        self,
+        node_id: int,
+        metadata: MetadataCache,
+        log_manager: LogManager,
+        timer: Timer,
+        flushes: Flushes,
+        report: Callable[[str], None],
+    ) -> None:
+        self.node_id = node_id
+        self.log_manager = log_manager
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.produce_purgatory = Purgatory(timer)
+        self.fetch_purgatory = Purgatory(timer)
+        self._metadata = metadata
+        self._timer = timer
+        self._flushes = flushes
+        self._report = report
+
+    # ----------------------------------------------------------------------------------------------------- partitions
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """Return a partition that this broker hosts, None for any other."""
+        return self.partitions.get((topic, index))
+
+    def missing_partition_code(self, topic: str, index: int) -> int:
+        """Return the error code for a partition that this broker does not host."""
+        found = self._metadata.image.topic(topic)
+        is_elsewhere = found is not None and index in found.partitions
+        return error_codes.NOT_LEADER_OR_FOLLOWER if is_elsewhere else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+    def create_partition(
+        self, topic: Topic, index: int, config: LogConfig, directory_id: Uuid | None, now_ms: int, is_new: bool
+    ) -> Partition:
+        """Host a partition; its log is opened or made. One whose log cannot be opened is hosted as offline."""
+        log = None
+        try:
+            log = self.log_manager.get_or_create_log(
+                topic.name, index, topic.topic_id, config, now_ms=now_ms, directory_id=directory_id, is_new=is_new
+            )
+        except (OSError, StorageError) as error:
+            text = f"cannot open the log of {topic.name}-{index}: {error}"
+            self._report(FailureLine(text, topic=topic.name, partition=index, error=error))
+        partition = self.partitions[topic.name, index] = Partition(self.node_id, topic.name, index, topic.topic_id, log)
+        return partition
+
+    def stop_partitions(self, topic: Topic) -> list[tuple[str, int]]:
+        """Stop hosting the partitions of a deleted topic; return their keys. Their logs remain until `delete_logs`."""
+        stopped = []
+        for index in topic.partitions:
+            partition = self.partitions.get((topic.name, index))
+            if partition is not None and partition.topic_id == topic.topic_id:
+                del self.partitions[topic.name, index]
+                partition.is_leader = False
+                partition.log = None
+                stopped.append(partition.key)
+        return stopped
+
+    def delete_logs(self, topic: str, keys: list[tuple[str, int]], now_ms: int, with_checkpoints: bool) -> None:
+        """Fail the requests that wait for stopped partitions, and delete their logs."""
+        self.check_waiting(keys, now_ms)
+        try:
+            self.log_manager.delete_logs(keys, now_ms, with_checkpoints=with_checkpoints)
+        except StorageError as error:
+            self._report(WarningLine(f"topic {topic} is deleted, but {error}", topic=topic, error=error))
+
+    def check_waiting(self, keys: Iterable[Hashable], now_ms: int) -> None:
+        """Check the requests that wait for partitions whose leadership or log has changed."""
+        for key in keys:
+            self.produce_purgatory.check(key, now_ms)
+            self.fetch_purgatory.check(key, now_ms)
+
+    # -------------------------------------------------------------------------------------------------------- flushes
+
+    def begin_log_tasks(self, now_ms: int) -> None:
+        """Begin the periodic tasks on logs: retention, checkpoints, deletions (kcli.log.managing.log_tasks)."""
+        self.log_manager.begin_tasks(now_ms, self._timer.schedule, self.take_log_flushes)
+
+    def take_log_flushes(self, now_ms: int) -> None:
+        """Flush what the log manager has queued."""
+        for request in self.log_manager.take_flushes():
+            self._flush(request)
+
+    def flush_log(self, log: UnifiedLog, callback: FlushCallback, now_ms: int) -> None:
+        """Make a log durable up to its present end, then call `callback(error, now_ms)`.
+
+        What is appended while the flush runs waits for the next one.
+        """
+        end_offset = log.log_end_offset
+        request = self.log_manager.flush_request(log)
+        if request is None:
+            callback(None, now_ms)
+            return
+
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            # An error that matters takes the log out of service. A file that was renamed or deleted while the flush ran does
+            # not matter where another flush has done the work, nor does one that another write has replaced.
+            is_durable = self.log_manager.is_live(log) or log.recovery_point >= end_offset
+            callback(None if is_durable else error, now_ms)
+
+        self._flush(request, flushed)
+
+    def _flush(self, request: FlushRequest, callback: FlushCallback | None = None) -> None:
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            following = request.done(error)
+            if error is not None:
+                self._drop_offline_logs()
+            if following is not None:
+                self._flush(following, callback)
+            elif callback is not None:
+                callback(error, now_ms)
+            self.take_log_flushes(now_ms)
+
+        self._flushes.flush(request.paths, flushed)
+
+    # ------------------------------------------------------------------------------------------------ log directories
+
+    def handle_log_dir_failure(self, partition: Partition | None, error: OSError) -> None:
+        """Take the log directory of a partition offline after an error of its disk. The last directory ends the node."""
+        if partition is None or partition.log is None or error.errno in DESCRIPTORS_EXHAUSTED:
+            return
+        try:
+            self.log_manager.take_offline(partition.log.directory, error)
+        except AllLogDirsOfflineError as all_offline:
+            self._timer.schedule(self._timer.clock_ms, partial(_raise, all_offline))
+        self._drop_offline_logs()
+
+    def _drop_offline_logs(self) -> None:
+        """Drop the logs in offline directories. The requests that wait for them fail after the event that is being handled."""
+        offline = [key for key in self.log_manager.offline_partitions if key in self.partitions]
+        for key in offline:
+            self.partitions[key].log = None
+        if offline:
+            self._timer.schedule(self._timer.clock_ms, partial(self.check_waiting, offline))
+
+
+def _raise(error: Exception, now_ms: int) -> None:
+    raise error
