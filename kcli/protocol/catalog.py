@@ -20,14 +20,6 @@ from kcli.protocol.compiler import MessageType
 from kcli.protocol.schema import parse_schemas
 
 _FOLDER = __file__.removesuffix("catalog.py") + "messages/"
-FILES = (
-    "control_records",
-    "group_records",
-    "transaction_records",
-    "share_records",
-    "metadata_records",
-    "remote_log_records",
-)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Messages as JSON objects, as Kafka's generated JsonConverter classes write and read them.
+"""Messages as JSON objects, as Kafka's generated JsonConverter classes write them.
 
 in a message             in JSON
 -----------------------  ------------------------------------------------------------------------------------
@@ -17,8 +17,6 @@ from functools import cache
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.compiler import MessageType
-from kcli.protocol.errors import DecodeError
 from kcli.protocol.message import Message
 from kcli.protocol.schema import Field, FieldType, Struct
 
@@ -71,52 +69,3 @@ def _value_to_json(kind: FieldType, value: Any, version: int) -> JsonValue:
     if kind.name == "float64":
         return float(value)
     return "" if kind.name == "records" else value
-
-
-def from_dict(message_type: MessageType, version: int, value: JsonValue) -> Message:
-    """The message of a JSON object that `to_dict` or Kafka wrote; a field that it lacks has its default.
-
-    Raises DecodeError where a value is not of its field's type or a field that is not tagged is missing.
-    """
-    message = _struct_from_json(message_type, message_type.schema.root, version, value)
-    message.schema_version = version
-    return message
-
-
-def _struct_from_json(message_type: MessageType, struct: Struct, version: int, value: JsonValue) -> Message:
-    if not isinstance(value, dict):
-        raise DecodeError(f"{struct.name} must be a JSON object, not {value!r}")
-    fields = {}
-    for field, is_tagged in _fields_of(struct, version):
-        if field.name in value:
-            fields[field.attribute] = _value_from_json(message_type, field, field.type, version, value[field.name])
-        elif not is_tagged:
-            raise DecodeError(f"{struct.name}: unable to locate field '{field.name}', which is mandatory in {version}")
-    return message_type.classes[struct.name](**fields)
-
-
-def _value_from_json(message_type: MessageType, field: Field, kind: FieldType, version: int, value: JsonValue) -> Any:
-    if value is None and (field.nullable.has(version) or kind.name == "records"):
-        return None
-    if kind.is_array and isinstance(value, list):
-        element = kind.element
-        return [_value_from_json(message_type, field, element, version, item) for item in value]
-    if kind.struct is not None and not kind.is_array:
-        return _struct_from_json(message_type, kind.struct, version, value)
-    if kind.name == "float64" and value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    if isinstance(value, _JSON_TYPES.get(kind.name, int)) and not kind.is_array:
-        if kind.name in ("bytes", "records"):
-            return _from_base64(field.name, value)
-        return Uuid.parse(value) if kind.name == "uuid" else value
-    raise DecodeError(f"field {field.name} cannot be {value!r}")
-
-
-_JSON_TYPES: dict[str, Any] = {"string": str, "bytes": str, "records": str, "uuid": str, "bool": bool, "float64": (int, float)}
-
-
-def _from_base64(name: str, value: str) -> bytes:
-    try:
-        return binascii.a2b_base64(value.encode("ascii"), strict_mode=True)
-    except ValueError as error:
-        raise DecodeError(f"field {name} is not base64: {value[:40]!r}") from error

@@ -18,8 +18,8 @@
     ignorable    the field may be lost in versions that lack it; others refuse to be written there unless at default
     flexible     the versions whose strings, bytes and arrays are compact and whose structs end in tagged fields;
                  flexible=none on a field keeps its old form in them (RequestHeader's ClientId alone)
-    unstable     latest-unstable: brokers offer the newest version only where they are told to
-    on           the listeners that serve a request: broker, controller
+    unstable     latest-unstable: brokers offer the newest version only with unstable.api.versions.enable
+    on           the listeners that serve a request: broker, controller (both options are read by kcli.protocol.apis)
 
 A declaration is parsed here into `Schema`, `Struct` and `Field`; kcli.protocol.decoder_source and encoder_source turn it
 into straight-line Python, once for each version, when that version is first met.
@@ -127,29 +127,18 @@ class Struct:
 
 
 class Schema:
-    """One message, as declared; kcli.protocol.compiler makes it work.
+    """The declaration of one message; kcli.protocol.compiler generates its code.
 
-    `kind`, `name`; `key`: the API key or record type, or None; `versions` and `flexible`; `root`: its fields; `structs`:
-    every struct by its name, the root included; `listeners` that serve a request; `is_latest_unstable`.
+    `key` is the API key or record type, or None; `root` has the fields of the message; `structs` has every struct by its
+    name, the root included.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        root: Struct,
-        key: int | None,
-        versions: Versions,
-        flexible: Versions,
-        listeners: tuple[str, ...] = (),
-        is_latest_unstable: bool = False,
-    ) -> None:
+    def __init__(self, kind: str, root: Struct, key: int | None, versions: Versions, flexible: Versions) -> None:
         self.kind = kind
         self.root = root
         self.key = key
         self.versions = versions
         self.flexible = flexible
-        self.listeners = listeners
-        self.is_latest_unstable = is_latest_unstable
         self.structs: dict[str, Struct] = {root.name: root}
 
     @property
@@ -207,8 +196,6 @@ class _Parser:
             int(values["key"]) if "key" in values else None,
             Versions.parse(values["versions"]),
             Versions.parse(values.get("flexible", "none")),
-            tuple(values["on"].split(",")) if "on" in values else (),
-            "latest-unstable" in values,
         )
         self.position += 1
         # A struct that several fields share is declared behind them; it is there by name before it has fields.

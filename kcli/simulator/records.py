@@ -123,16 +123,11 @@ def whole_batches(data: Buffer) -> Iterator[RecordBatch]:
         position = header.end_position
 
 
-def records_of(data: Buffer, batch: RecordBatch) -> list[SentRecord]:
-    """The records of a batch that lies at `batch.position` in `data`, with the timestamps that a consumer sees.
-
-    Raises FormatError for records that do not parse, or where an offset has none.
-    """
-    return [record for _, record in placed_records(data, batch)]
-
-
 def placed_records(data: Buffer, batch: RecordBatch, *, is_compacted: bool = False) -> list[tuple[int, SentRecord]]:
-    """The same with their offsets; of a compacted topic some may be missing. Raises FormatError."""
+    """Return the records of the batch at `batch.position` in `data`: (offset, record with the timestamp that a consumer sees).
+
+    Raises FormatError for records that do not parse, and for missing offsets unless the topic is compacted.
+    """
     body = memoryview(data)[batch.position + HEADER_BYTES : batch.end_position]
     plain = inflate(batch.codec, body, limit=MAX_INFLATED_BATCH_BYTES) if batch.codec else bytes(body)
     found: list[tuple[int, SentRecord]] = []

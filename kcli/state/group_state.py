@@ -99,12 +99,6 @@ class GroupState:
             if commit and (before is None or offset.record_offset > before.record_offset):
                 self.committed_offsets[key] = offset
 
-    def offsets_of(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
-        """The committed offsets of a group by topic and partition."""
-        return {
-            (key.topic, key.partition): offset for key, offset in self.committed_offsets.items() if key.group_id == group_id
-        }
-
     def _commit(self, key: OffsetKey, value: Message | None, record_offset: int, producer_id: int) -> None:
         if value is None:
             self.committed_offsets.pop(key, None)

@@ -20,7 +20,6 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.state.errors import StateError
 
-DELIVERY_STATES = {0: "Available", 1: "Acquired", 2: "Acknowledged", 3: "Archiving", 4: "Archived"}
 _AS_IT_WAS = -1  # of a start offset or leader epoch in an update
 
 

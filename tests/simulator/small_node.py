@@ -29,7 +29,7 @@ from kcli.server.events import (
     SendFile,
 )
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.records import records_of, whole_batches
+from kcli.simulator.records import placed_records, whole_batches
 
 DATA = "/data"
 META = f"{DATA}/meta.json"
@@ -101,7 +101,7 @@ class SmallLog:
         found = (
             offset
             for batch in self.batches
-            for offset, record in enumerate(records_of(data, batch), batch.base_offset)
+            for offset, record in placed_records(data, batch)
             if record.timestamp >= timestamp and offset >= self.start
         )
         return next(found, -1)
