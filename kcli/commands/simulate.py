@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text
+
+if TYPE_CHECKING:
+    from kcli.simulator.runner import Outcome
 
 ARGUMENTS = "--seed N | --seeds A-B"
 DESCRIPTION = """\
@@ -42,7 +46,7 @@ def _seeds(args: argparse.Namespace) -> range:
 def run(args: argparse.Namespace) -> int:
     """Run the seeds -> exit code. Raises CannotRun for seeds that are none."""
     from kcli.simulator.node_maker import NodeMaker
-    from kcli.simulator.runner import DEFAULT_STEPS, Outcome, Simulation
+    from kcli.simulator.runner import DEFAULT_STEPS, Simulation
 
     steps = DEFAULT_STEPS if args.steps is None else args.steps
     failed: list[Outcome] = []
@@ -60,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
         ).run()
         if outcome.failure:
             failed.append(outcome)
-            _tell_failure(outcome, steps, DEFAULT_STEPS, 0 if args.trace else args.tail)
-        _tell_progress(outcome, seeds, len(failed))
+            _print_failure(outcome, steps, DEFAULT_STEPS, 0 if args.trace else args.tail)
+        _print_progress(outcome, seeds, len(failed))
     print_text(
         f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}, {len(failed)} failed, {time.monotonic() - begin:.1f} s"
         + (f"; digest {outcome.digest[:16]}" if len(seeds) == 1 else "")
@@ -69,10 +73,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if failed else EXIT_OK
 
 
-def _tell_progress(outcome: object, seeds: range, failed: int) -> None:
-    from kcli.simulator.runner import Outcome
-
-    assert isinstance(outcome, Outcome)
+def _print_progress(outcome: Outcome, seeds: range, failed: int) -> None:
     done = outcome.seed - seeds.start + 1
     line = (
         f"seed {outcome.seed}: {outcome.starts} starts, {outcome.deaths} deaths, {outcome.batches} batches, "
@@ -86,10 +87,7 @@ def _tell_progress(outcome: object, seeds: range, failed: int) -> None:
     sys.stderr.flush()
 
 
-def _tell_failure(outcome: object, steps: int, default_steps: int, tail_lines: int) -> None:
-    from kcli.simulator.runner import Outcome
-
-    assert isinstance(outcome, Outcome)
+def _print_failure(outcome: Outcome, steps: int, default_steps: int, tail_lines: int) -> None:
     tail = outcome.tail[-tail_lines:] if tail_lines else []
     option = "" if steps == default_steps else f" --steps {steps}"
     print_text(

@@ -27,7 +27,7 @@ from kcli.protocol.apis import (
     METADATA,
 )
 from kcli.protocol.message import Message
-from kcli.simulator.client import Steps
+from kcli.simulator.client import Task
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import SimulationFailure, TopicFacts
 from kcli.simulator.producer import RETRIABLE
@@ -64,7 +64,7 @@ class Administrator:
         self._topic_count = 0
         self._free_names: list[tuple[int, str]] = []
 
-    def run(self) -> Steps:
+    def run(self) -> Task[None]:
         """Administer until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
         yield from world.greet(self._client)
@@ -120,7 +120,7 @@ class Administrator:
             "message.timestamp.type" in configs,
         )
 
-    def _create(self) -> Steps:
+    def _create(self) -> Task[None]:
         world, rng = self._world, self._rng
         name, configs = self._name(), self._configs()
         facts = self._facts(name, configs)
@@ -146,7 +146,7 @@ class Administrator:
                 raise SimulationFailure(f"topic {name} was refused with error {code}: {response.topics[0].error_message}")
         yield from self.audit()
 
-    def _delete(self, topic: TopicLedger) -> Steps:
+    def _delete(self, topic: TopicLedger) -> Task[None]:
         world = self._world
         version = world.version(self._rng, DELETE_TOPICS)
         if version >= DELETE_BY_ID_VERSION:
@@ -180,7 +180,7 @@ class Administrator:
         topic.is_deleted = True
         self._free_names.append((world.scheduler.now_ms + REUSE_AFTER_MS, topic.facts.name))
 
-    def _grow(self, topic: TopicLedger) -> Steps:
+    def _grow(self, topic: TopicLedger) -> Task[None]:
         world = self._world
         count = len(topic.partitions) + 1
         if count > 6:
@@ -194,7 +194,7 @@ class Administrator:
 
     # -------------------------------------------------------------------------------------------------- records, configs
 
-    def _delete_records(self, topic: TopicLedger) -> Steps:
+    def _delete_records(self, topic: TopicLedger) -> Task[None]:
         world, rng = self._world, self._rng
         if DELETE_RECORDS not in world.versions:
             return
@@ -222,12 +222,12 @@ class Administrator:
         elif answer.error_code not in (*RETRIABLE, error_codes.OFFSET_OUT_OF_RANGE):
             partition.fail(f"DeleteRecords was answered with error {answer.error_code}")
 
-    def _alter(self, topic: TopicLedger) -> Steps:
+    def _alter(self, topic: TopicLedger) -> Task[None]:
         rng = self._rng
         name = rng.choice(sorted(ALTERABLE))
         yield from self._set(topic, name, rng.choice(ALTERABLE[name]))
 
-    def _set(self, topic: TopicLedger, name: str, value: str) -> Steps:
+    def _set(self, topic: TopicLedger, name: str, value: str) -> Task[None]:
         world, rng = self._world, self._rng
         entry = world.struct(
             INCREMENTAL_ALTER_CONFIGS, "AlterableConfig", name=name, config_operation=SET_OPERATION, value=value
@@ -252,7 +252,7 @@ class Administrator:
 
     # ------------------------------------------------------------------------------------------------------------ audits
 
-    def audit(self) -> Steps:
+    def audit(self) -> Task[None]:
         """Hold what the cluster says of its topics against the ledger. Raises SimulationFailure.
 
         A broker that has just started may lag behind its controller: it is asked again for a while.
@@ -293,7 +293,7 @@ class Administrator:
         unknown = [found.name for topic_id, found in seen.items() if topic_id not in ledger.topics]
         return f"nobody made the topics {unknown}" if unknown else ""
 
-    def _audit_configs(self) -> Steps:
+    def _audit_configs(self) -> Task[None]:
         world = self._world
         topics = [topic for topic in world.ledger.live_topics() if topic.configs]
         if not topics or DESCRIBE_CONFIGS not in world.versions:

@@ -16,7 +16,7 @@ import errno
 from random import Random
 
 from kcli.simulator.checkers import DiskChecker
-from kcli.simulator.client import Steps
+from kcli.simulator.client import Task
 from kcli.simulator.faults import Fault
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import World
@@ -51,7 +51,7 @@ class Chaos:
         machine.on_ready = self._ready
         machine.on_halt = self._halted
 
-    def run(self) -> Steps:
+    def run(self) -> Task[None]:
         """Let things happen until the simulation ends."""
         world, rng, machine = self._world, self._rng, self._world.machine
         while not world.is_ending:
@@ -133,7 +133,7 @@ class Chaos:
         else:
             raise SimulationFailure("the node has ended by itself")
 
-    def _stop_in_order(self) -> Steps:
+    def _stop_in_order(self) -> Task[None]:
         machine, rng = self._world.machine, self._rng
         number = machine.start_count
         yield from self.stop()
@@ -144,7 +144,7 @@ class Chaos:
             yield rng.randrange(1000)
             self.start()
 
-    def stop(self) -> Steps:
+    def stop(self) -> Task[None]:
         """Stop the node in order. Raises SimulationFailure where it does not end."""
         machine = self._world.machine
         number = machine.start_count
@@ -169,7 +169,7 @@ class Chaos:
         if self._is_jumpy:
             self._world.machine.wall_clock.set_off(min(CLOCK_OFF_MS))
 
-    def _break_disk(self) -> Steps:
+    def _break_disk(self) -> Task[None]:
         """A disk that fails for a while; then the process ends, and the next one finds it sound."""
         world, rng, disk = self._world, self._rng, self._world.machine.disk
         world.machine.may_end = True
@@ -190,7 +190,7 @@ class Chaos:
         if world.machine.is_up:
             world.machine.die_now()
 
-    def _lose_directory(self) -> Steps:
+    def _lose_directory(self) -> Task[None]:
         """The last log directory fails, and is still gone at the next start; the one after that has it again."""
         world, rng, machine = self._world, self._rng, self._world.machine
         self._dead = Fault("", self._directories[-1], errno.EIO, count=-1)

@@ -13,7 +13,7 @@ As real clients do, one that waits in vain drops its link, with all else that wa
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TypeVar
 
 from kcli.protocol.apis import API_KEYS, Api
 from kcli.protocol.framing import encode_request, read_response_header
@@ -46,15 +46,17 @@ class Pending:
             self.on_done()
 
 
-Steps = Generator[int | Pending, Any, Any]
+T = TypeVar("T")
+# A task: `yield` gives it the response of a Pending, and None after a sleep; T is what it returns.
+Task = Generator[int | Pending, Message | None, T]
 
 
-def run_task(scheduler: Scheduler, steps: Steps) -> None:
-    """Let a task run, beginning now."""
+def run_task(scheduler: Scheduler, task: Task[None]) -> None:
+    """Run a task in virtual time; its first step comes at the present time."""
 
     def go_on(value: Message | None) -> None:
         try:
-            wanted = steps.send(value)
+            wanted = task.send(value)
         except StopIteration:
             return
         if isinstance(wanted, int):

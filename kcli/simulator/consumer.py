@@ -21,7 +21,7 @@ from random import Random
 from kcli.protocol import error_codes
 from kcli.protocol.apis import FETCH, LIST_OFFSETS
 from kcli.protocol.message import Message
-from kcli.simulator.client import Pending, Steps
+from kcli.simulator.client import Pending, Task
 from kcli.simulator.compacted_ledger import CompactedLedger, View
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
@@ -54,7 +54,7 @@ class SimulatedConsumer:
         self._by_id = False
         self._version = 0
 
-    def run(self) -> Steps:
+    def run(self) -> Task[None]:
         """Read until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
         yield from world.greet(self._client)
@@ -69,7 +69,7 @@ class SimulatedConsumer:
                 yield from self._look_up_time(self._topic)
             yield rng.randrange(30) * world.pace
 
-    def run_keyed(self) -> Steps:
+    def run_keyed(self) -> Task[None]:
         """Read compacted topics from their starts to their ends, again and again. Raises SimulationFailure."""
         world, rng = self._world, self._rng
         yield from world.greet(self._client)
@@ -79,7 +79,7 @@ class SimulatedConsumer:
                 yield from self.read_whole(rng.choice(topics))
             yield rng.randrange(100) * world.pace
 
-    def read_whole(self, topic: TopicLedger) -> Steps:
+    def read_whole(self, topic: TopicLedger) -> Task[None]:
         """Read all partitions of a topic from their starts to where they were acknowledged. Raises SimulationFailure."""
         self._topic, self._positions, self._views = topic, {}, {}
         self._end_session()
@@ -105,7 +105,7 @@ class SimulatedConsumer:
         self._session_id, self._told = 0, {}
         self._session_epoch = 0 if self._rng.random() < 0.5 else NO_SESSION_EPOCH
 
-    def _fetch_once(self, topic: TopicLedger) -> Steps:
+    def _fetch_once(self, topic: TopicLedger) -> Task[None]:
         for partition in topic.partitions:
             if partition.index not in self._positions:
                 yield from self._seek(topic, partition, LATEST if self._rng.random() < 0.2 else EARLIEST)
@@ -124,7 +124,7 @@ class SimulatedConsumer:
 
     # ---------------------------------------------------------------------------------------------------------- seeking
 
-    def _look_up_time(self, topic: TopicLedger) -> Steps:
+    def _look_up_time(self, topic: TopicLedger) -> Task[None]:
         """Ask for the first record at or behind a time, and hold the answer against all that is known to stand there."""
         partition = self._rng.choice(topic.partitions)
         known = {offset: partition.sent[value][0].timestamp for offset, value in partition.standing.items()}
@@ -154,7 +154,7 @@ class SimulatedConsumer:
         asked = world.struct(LIST_OFFSETS, "ListOffsetsTopic", name=topic.facts.name, partitions=[wanted])
         return world.version(self._rng, LIST_OFFSETS), world.request(LIST_OFFSETS, replica_id=-1, topics=[asked])
 
-    def _seek(self, topic: TopicLedger, partition: PartitionLedger, timestamp: int) -> Steps:
+    def _seek(self, topic: TopicLedger, partition: PartitionLedger, timestamp: int) -> Task[None]:
         """Find where a partition begins or ends."""
         low, high = partition.low_watermark, partition.acknowledged_end
         clocks, power_losses = self._world.clocks(), self._world.machine.disk.power_losses

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from random import Random
 
 from kcli.simulator.administrator import Administrator
-from kcli.simulator.client import Steps
+from kcli.simulator.client import Task
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import TopicFacts
 
@@ -65,7 +65,7 @@ class Curator(Administrator):
     name = "curator"
     topic_prefix = "keyed"
 
-    def run(self) -> Steps:
+    def run(self) -> Task[None]:
         """Look after compacted topics until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
         yield from world.greet(self._client)
@@ -114,7 +114,7 @@ class Curator(Administrator):
             )
         )
 
-    def _alter(self, topic: TopicLedger) -> Steps:
+    def _alter(self, topic: TopicLedger) -> Task[None]:
         rng = self._rng
         facts = topic.facts
         if not facts.is_only_compacted and not facts.has_retention and rng.random() < 0.6:

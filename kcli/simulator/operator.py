@@ -24,7 +24,7 @@ from kcli.protocol.apis import (
 )
 from kcli.protocol.message import Message
 from kcli.simulator.checkers import DiskChecker
-from kcli.simulator.client import Steps
+from kcli.simulator.client import Task
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 from kcli.simulator.producer import RETRIABLE
@@ -52,7 +52,7 @@ class Operator:
         self._checker = checker
         self._directories = directories
 
-    def run(self) -> Steps:
+    def run(self) -> Task[None]:
         """Operate until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
         yield from world.greet(self._client)
@@ -71,7 +71,7 @@ class Operator:
 
     # ------------------------------------------------------------------------------------------------------------ moves
 
-    def _move(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
+    def _move(self, topic: TopicLedger, partition: PartitionLedger) -> Task[None]:
         """Move a replica, perhaps change the mind, and see that it ends somewhere."""
         world, rng, machine = self._world, self._rng, self._world.machine
         life, losses = machine.start_count, machine.disk.power_losses
@@ -101,7 +101,7 @@ class Operator:
                 f"its move to {target} was accepted and ended in {place}, after {starts} starts and no loss of power"
             )
 
-    def _ask_for_move(self, partition: PartitionLedger, path: str) -> Steps:
+    def _ask_for_move(self, partition: PartitionLedger, path: str) -> Task[int | None]:
         """Ask for a move -> the error code, or None where no answer came."""
         world = self._world
         name = partition.facts.name
@@ -115,7 +115,7 @@ class Operator:
         world.trace.add("operator", f"move {partition} to {path}: {code}")
         return code
 
-    def _settled(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
+    def _settled(self, topic: TopicLedger, partition: PartitionLedger) -> Task[str | None]:
         """Wait until a replica moves no more -> its directory; None where its topic goes. Raises SimulationFailure."""
         places: list[tuple[str, bool]] = []
         looks = 0
@@ -133,7 +133,7 @@ class Operator:
             looks += 1
         partition.fail(f"its move does not end; it lies in {places}")
 
-    def _places(self, partition: PartitionLedger) -> Steps:
+    def _places(self, partition: PartitionLedger) -> Task[list[tuple[str, bool]] | None]:
         """Where a replica lies -> (directory, whether it is a future one); None where that cannot be told now."""
         world = self._world
         asked = world.struct(
@@ -152,7 +152,7 @@ class Operator:
 
     # -------------------------------------------------------------------------------------------------------- elections
 
-    def _elect(self, topic: TopicLedger) -> Steps:
+    def _elect(self, topic: TopicLedger) -> Task[None]:
         """Ask for an election that is not needed."""
         world, rng = self._world, self._rng
         absent = len(topic.partitions) + FAR_EPOCHS
@@ -186,7 +186,7 @@ class Operator:
 
     # ----------------------------------------------------------------------------------------------------------- epochs
 
-    def _ask_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
+    def _ask_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Task[None]:
         """Learn the leader epoch, then ask where one ended."""
         world, rng, machine = self._world, self._rng, self._world.machine
         life, acknowledged_end, read = machine.start_count, partition.acknowledged_end, dict(partition.epochs)
@@ -223,7 +223,7 @@ class Operator:
             partition.fail(f"epoch {epoch} ended at {found}, but the log has records only below {end}")
         partition.epoch_ended(epoch, *found, read, is_past=epoch < present)
 
-    def _leader_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
+    def _leader_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Task[int | None]:
         """The epoch of a partition's leader, as the metadata has it; None where nobody says."""
         world = self._world
         version = world.versions[METADATA][1]

@@ -17,7 +17,7 @@ all that was acknowledged. What lies above the log's end after a start is forgot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from kcli.simulator.records import SentRecord
 
@@ -60,7 +60,7 @@ class PartitionLedger:
     def __repr__(self) -> str:
         return f"{self.facts.name}-{self.index}"
 
-    def fail(self, sentence: str) -> None:
+    def fail(self, sentence: str) -> NoReturn:
         """Raise SimulationFailure, with the partition's name."""
         raise SimulationFailure(f"{self}: {sentence}")
 
@@ -80,7 +80,6 @@ class PartitionLedger:
         sent, _ = self.sent.get(record.identity, (None, False))
         if sent is None:
             self.fail(f"offset {offset} {how} with a record that nobody sent: {record}")
-            return
         expected = sent._replace(timestamp=record.timestamp) if self.facts.is_log_append_time else sent
         if record != expected:
             self.fail(f"offset {offset} {how} as {record}, but {sent} was sent")

@@ -22,7 +22,7 @@ from kcli.format.record_batch import read_header
 from kcli.protocol import error_codes
 from kcli.protocol.apis import INIT_PRODUCER_ID, PRODUCE
 from kcli.protocol.message import Message
-from kcli.simulator.client import Pending, Steps
+from kcli.simulator.client import Pending, Task
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 from kcli.simulator.records import CODECS, RecordMaker, SentRecord, encode_batch
@@ -83,7 +83,7 @@ class SimulatedProducer:
         self._losses: dict[PartitionLedger, int] = {}  # a partition's losses, when it last acknowledged a batch
         self._known: set[PartitionLedger] = set()  # those that have taken a batch
 
-    def run(self) -> Steps:
+    def run(self) -> Task[None]:
         """Produce until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
         yield from world.greet(self._client)
@@ -109,7 +109,7 @@ class SimulatedProducer:
         topics = self._world.ledger.live_topics()
         return [topic for topic in topics if topic.facts.is_compacted] if self._is_keyed else topics
 
-    def _get_producer_id(self) -> Steps:
+    def _get_producer_id(self) -> Task[None]:
         version = self._world.version(self._rng, INIT_PRODUCER_ID)
         request = self._world.request(INIT_PRODUCER_ID, transactional_id=None, transaction_timeout_ms=60_000)
         response = yield self._client.send(INIT_PRODUCER_ID, version, request)
@@ -217,7 +217,7 @@ class SimulatedProducer:
         """Whether a broker's clock has shown times at which a record of today is one of tomorrow."""
         return self._world.machine.wall_clock.most_behind_ms >= MAX_AHEAD_MS
 
-    def _retry(self, failed: list[Batch]) -> Steps:
+    def _retry(self, failed: list[Batch]) -> Task[None]:
         """Send again what failed, one batch after the other, in their order."""
         for batch in failed:
             left = PLAIN_RETRIES

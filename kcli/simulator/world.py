@@ -6,7 +6,7 @@ from random import Random
 
 from kcli.protocol.apis import API_KEYS, API_VERSIONS
 from kcli.protocol.message import Message
-from kcli.simulator.client import SimulatedClient, Steps, run_task
+from kcli.simulator.client import SimulatedClient, Task, run_task
 from kcli.simulator.compacted_ledger import Clocks
 from kcli.simulator.ledger import Ledger
 from kcli.simulator.machine import Machine
@@ -45,13 +45,13 @@ class World:
         wall = self.machine.wall_clock
         return Clocks(self.scheduler.now_ms, wall.most_ahead_ms + wall.most_behind_ms)
 
-    def run(self, steps: Steps) -> None:
+    def run(self, task: Task[None]) -> None:
         """Let a task run."""
 
         self.tasks_running += 1
 
-        def counted() -> Steps:
-            yield from steps
+        def counted() -> Task[None]:
+            yield from task
             self.tasks_running -= 1
 
         run_task(self.scheduler, counted())
@@ -61,7 +61,7 @@ class World:
         low, high = self.versions[key]
         return high if rng.random() < 0.5 else rng.randint(max(low, lowest, API_KEYS[key].lowest_version), high)
 
-    def greet(self, client: SimulatedClient) -> Steps:
+    def greet(self, client: SimulatedClient) -> Task[None]:
         """Ask what the broker offers, until it answers. Raises SimulationFailure for an answer that is an error."""
         while not self.versions:
             request = self.request(API_VERSIONS, client_software_name="simulator", client_software_version="1")

@@ -24,7 +24,7 @@ the same partition; ABORT drops them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.format.record_batch import NO_PRODUCER_ID
@@ -52,7 +52,6 @@ from kcli.state.groups import (
     ShareGroup,
     ShareMember,
     StreamsGroup,
-    StreamsMember,
 )
 
 AnyGroup = TypeVar("AnyGroup", ConsumerGroup, ShareGroup, StreamsGroup)
@@ -156,7 +155,7 @@ class GroupState:
             if group is not None:
                 group.members.pop(key.member_id, None)
         else:
-            apply_member_metadata(_member_of(self._group(key.group_id, kind), key.member_id), value)
+            apply_member_metadata(self._group(key.group_id, kind).member(key.member_id), value)
 
     def _target_metadata(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
         group: ModernGroup | None = self._known(key.group_id, kind) if value is None else self._group(key.group_id, kind)
@@ -170,14 +169,17 @@ class GroupState:
             if group is not None:
                 group.target_assignment.pop(key.member_id, None)
             return
-        target: Any = self._group(key.group_id, kind).target_assignment
-        target[key.member_id] = target_tasks(value) if kind is StreamsGroup else target_partitions(value)
+        made = self._group(key.group_id, kind)
+        if isinstance(made, StreamsGroup):
+            made.target_assignment[key.member_id] = target_tasks(value)
+        else:
+            made.target_assignment[key.member_id] = target_partitions(value)
 
     def _current(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
         group = self._known(key.group_id, kind) if value is None else self._group(key.group_id, kind)
         if group is None or (value is None and key.member_id not in group.members):
             return
-        member = _member_of(group, key.member_id)
+        member = group.member(key.member_id)
         if isinstance(member, ConsumerMember):
             apply_current_consumer(member, value)
         elif isinstance(member, ShareMember):
@@ -211,15 +213,6 @@ class GroupState:
             group.subtopologies = {} if value is None else subtopologies(value)
 
 
-def _member_of(group: ConsumerGroup | ShareGroup | StreamsGroup, member_id: str) -> Any:
-    """The member of that id, made where there is none."""
-    if isinstance(group, ConsumerGroup):
-        return group.members.setdefault(member_id, ConsumerMember(member_id))
-    if isinstance(group, ShareGroup):
-        return group.members.setdefault(member_id, ShareMember(member_id))
-    return group.members.setdefault(member_id, StreamsMember(member_id))
-
-
 def _committed_offset(value: Message, record_offset: int) -> CommittedOffset:
     is_legacy = value.STRUCT.name == "LegacyOffsetCommitValue"
     return CommittedOffset(
@@ -233,32 +226,25 @@ def _committed_offset(value: Message, record_offset: int) -> CommittedOffset:
     )
 
 
-_Handler = Callable[[GroupState, Message, Message | None], Any]
-
-
-def _for(method: Callable[..., Any], kind: type[Group]) -> _Handler:
-    return lambda state, key, value: method(state, kind, key, value)
-
-
-_HANDLERS: dict[str, _Handler] = {
+_HANDLERS: dict[str, Callable[[GroupState, Message, Message | None], object]] = {
     "GroupMetadataKey": GroupState._classic,
-    "ConsumerGroupMetadataKey": _for(GroupState._metadata, ConsumerGroup),
+    "ConsumerGroupMetadataKey": lambda state, key, value: state._metadata(ConsumerGroup, key, value),
     "ConsumerGroupPartitionMetadataKey": GroupState._partition_metadata,
-    "ConsumerGroupMemberMetadataKey": _for(GroupState._member, ConsumerGroup),
-    "ConsumerGroupTargetAssignmentMetadataKey": _for(GroupState._target_metadata, ConsumerGroup),
-    "ConsumerGroupTargetAssignmentMemberKey": _for(GroupState._target_member, ConsumerGroup),
-    "ConsumerGroupCurrentMemberAssignmentKey": _for(GroupState._current, ConsumerGroup),
+    "ConsumerGroupMemberMetadataKey": lambda state, key, value: state._member(ConsumerGroup, key, value),
+    "ConsumerGroupTargetAssignmentMetadataKey": lambda state, key, value: state._target_metadata(ConsumerGroup, key, value),
+    "ConsumerGroupTargetAssignmentMemberKey": lambda state, key, value: state._target_member(ConsumerGroup, key, value),
+    "ConsumerGroupCurrentMemberAssignmentKey": lambda state, key, value: state._current(ConsumerGroup, key, value),
     "ConsumerGroupRegularExpressionKey": GroupState._regular_expression,
-    "ShareGroupMetadataKey": _for(GroupState._metadata, ShareGroup),
-    "ShareGroupMemberMetadataKey": _for(GroupState._member, ShareGroup),
-    "ShareGroupTargetAssignmentMetadataKey": _for(GroupState._target_metadata, ShareGroup),
-    "ShareGroupTargetAssignmentMemberKey": _for(GroupState._target_member, ShareGroup),
-    "ShareGroupCurrentMemberAssignmentKey": _for(GroupState._current, ShareGroup),
+    "ShareGroupMetadataKey": lambda state, key, value: state._metadata(ShareGroup, key, value),
+    "ShareGroupMemberMetadataKey": lambda state, key, value: state._member(ShareGroup, key, value),
+    "ShareGroupTargetAssignmentMetadataKey": lambda state, key, value: state._target_metadata(ShareGroup, key, value),
+    "ShareGroupTargetAssignmentMemberKey": lambda state, key, value: state._target_member(ShareGroup, key, value),
+    "ShareGroupCurrentMemberAssignmentKey": lambda state, key, value: state._current(ShareGroup, key, value),
     "ShareGroupStatePartitionMetadataKey": GroupState._share_topics,
     "StreamsGroupMetadataKey": GroupState._streams_metadata,
-    "StreamsGroupMemberMetadataKey": _for(GroupState._member, StreamsGroup),
-    "StreamsGroupTargetAssignmentMetadataKey": _for(GroupState._target_metadata, StreamsGroup),
-    "StreamsGroupTargetAssignmentMemberKey": _for(GroupState._target_member, StreamsGroup),
-    "StreamsGroupCurrentMemberAssignmentKey": _for(GroupState._current, StreamsGroup),
+    "StreamsGroupMemberMetadataKey": lambda state, key, value: state._member(StreamsGroup, key, value),
+    "StreamsGroupTargetAssignmentMetadataKey": lambda state, key, value: state._target_metadata(StreamsGroup, key, value),
+    "StreamsGroupTargetAssignmentMemberKey": lambda state, key, value: state._target_member(StreamsGroup, key, value),
+    "StreamsGroupCurrentMemberAssignmentKey": lambda state, key, value: state._current(StreamsGroup, key, value),
     "StreamsGroupTopologyKey": GroupState._topology,
 }

@@ -181,6 +181,10 @@ class ConsumerGroup(ModernGroup):
     has_partition_metadata: bool = False
     kind: ClassVar[str] = "consumer"
 
+    def member(self, member_id: str) -> ConsumerMember:
+        """Return the member with that id; it is created if the group does not have it."""
+        return self.members.setdefault(member_id, ConsumerMember(member_id))
+
     @property
     def state(self) -> str:
         """Empty, Assigning, Reconciling or Stable, as a coordinator derives it."""
@@ -209,6 +213,10 @@ class ShareGroup(ModernGroup):
     target_assignment: dict[str, Partitions] = field(default_factory=dict)
     topics: list[ShareTopic] = field(default_factory=list)
     kind: ClassVar[str] = "share"
+
+    def member(self, member_id: str) -> ShareMember:
+        """Return the member with that id; it is created if the group does not have it."""
+        return self.members.setdefault(member_id, ShareMember(member_id))
 
     @property
     def state(self) -> str:
@@ -239,6 +247,10 @@ class StreamsGroup(ModernGroup):
     members: dict[str, StreamsMember] = field(default_factory=dict)
     target_assignment: dict[str, TargetTasks] = field(default_factory=dict)
     kind: ClassVar[str] = "streams"
+
+    def member(self, member_id: str) -> StreamsMember:
+        """Return the member with that id; it is created if the group does not have it."""
+        return self.members.setdefault(member_id, StreamsMember(member_id))
 
     @property
     def state(self) -> str:
