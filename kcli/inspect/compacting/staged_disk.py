@@ -10,14 +10,15 @@ It is a kcli.log.disk.LogDisk for the paths of one directory; others it reads an
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.inspect.compacting.staged_files import StagedFile, Store
 from kcli.log.disk import DiskFile, LogDisk, LogFile
 from kcli.log.log_directory import join_path, parent_path
+from kcli.log.overlay_disk import OverlayDisk, missing_file
 from kcli.log.planned_file import Extent, PlannedFile
 
 
@@ -33,11 +34,11 @@ class Outcome(NamedTuple):
     moved: dict[str, str]
 
 
-class StagedDisk:
+class StagedDisk(OverlayDisk[LogDisk]):
     """See the head of this module; `store` says where new files go. Methods raise OSError as the disk does."""
 
     def __init__(self, disk: LogDisk, directory: str, store: Store) -> None:
-        self._disk = disk
+        super().__init__(disk)
         self._directory = directory
         self._store = store
         self._files: dict[str, StagedFile | None] = {}  # as they are seen; None: removed
@@ -51,7 +52,7 @@ class StagedDisk:
         for path, staged in sorted(self._files.items()):
             name = path.removeprefix(join_path(self._directory, ""))
             if staged is None:
-                if self._disk.exists(path) and path not in self._real:
+                if self.disk.exists(path) and path not in self._real:
                     gone.append(name)
             elif not staged.is_ours:
                 assert staged.path is not None
@@ -65,9 +66,9 @@ class StagedDisk:
 
     def _is_same(self, path: str, data: bytearray) -> bool:
         """Whether the directory has a file of that name and these bytes."""
-        if not self._disk.exists(path) or self._disk.size(path) != len(data):
+        if not self.disk.exists(path) or self.disk.size(path) != len(data):
             return False
-        return self._disk.read_file(path, len(data)) == data
+        return self.disk.read_file(path, len(data)) == data
 
     def made(self, suffix: str) -> list[str]:
         """The paths of files that end so, and were made or changed here."""
@@ -77,7 +78,7 @@ class StagedDisk:
         """Remove what was made here; what cannot be removed is left for a broker's start."""
         for path in sorted(self._real):
             with suppress(OSError):
-                self._disk.remove(path)
+                self.disk.remove(path)
         self._real.clear()
 
     # ------------------------------------------------------------------------------------------------------------ places
@@ -87,10 +88,10 @@ class StagedDisk:
         if path in self._files:
             staged = self._files[path]
         else:
-            there = path not in self._real and self._disk.exists(path)
+            there = path not in self._real and self.disk.exists(path)
             staged = StagedFile(path, is_ours=False) if there else None
         if staged is None:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            raise missing_file(path)
         return staged
 
     def _new(self, path: str) -> StagedFile:
@@ -108,7 +109,7 @@ class StagedDisk:
         source = staged.path
         assert source is not None
         copy = self._new(path)
-        file = self._disk.open_file(source)
+        file = self.disk.open_file(source)
         try:
             position = 0
             while data := file.read_at(position, limits.READ_CHUNK_BYTES):
@@ -122,7 +123,7 @@ class StagedDisk:
         if staged.data is not None:
             staged.data += data
         elif staged.path is not None:
-            self._disk.append(staged.path, data)
+            self.disk.append(staged.path, data)
         else:
             staged.size_bytes += len(data)
 
@@ -130,8 +131,8 @@ class StagedDisk:
         """What is seen at a path goes."""
         staged = self._files.get(path)
         if staged is not None and staged.is_ours and staged.path is not None:
-            if self._disk.exists(staged.path):
-                self._disk.remove(staged.path)
+            if self.disk.exists(staged.path):
+                self.disk.remove(staged.path)
             self._real.discard(staged.path)
         self._files[path] = None
 
@@ -141,9 +142,9 @@ class StagedDisk:
         """Open for reading."""
         staged = self._look(path)
         if staged.path is not None:
-            return self._disk.open_file(staged.path)
+            return self.disk.open_file(staged.path)
         data = bytes(staged.data or b"")
-        return PlannedFile(self._disk, path, (Extent(data, 0, len(data)),) if data else ())
+        return PlannedFile(self.disk, path, (Extent(data, 0, len(data)),) if data else ())
 
     def open_log_file(self, path: str, *, create: bool) -> LogFile:
         """Open a segment for appending and reading; one of the directory itself is not given out."""
@@ -153,7 +154,7 @@ class StagedDisk:
 
     def list_directory(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
-        names = self._disk.list_directory(path)
+        names = self.disk.list_directory(path)
         if path.rstrip("/") != self._directory.rstrip("/"):
             return names
         hidden = self._real | self._files.keys()
@@ -162,59 +163,43 @@ class StagedDisk:
         seen |= {at.removeprefix(inside) for at, staged in self._files.items() if staged is not None}
         return sorted(seen)
 
-    def is_directory(self, path: str) -> bool:
-        """True for a directory, False for anything else or nothing."""
-        return self._disk.is_directory(path)
-
     def exists(self, path: str) -> bool:
         """True where something is seen under that name."""
         if path in self._files:
             return self._files[path] is not None
-        return path not in self._real and self._disk.exists(path)
+        return path not in self._real and self.disk.exists(path)
 
     def is_regular(self, path: str) -> bool:
         """True for a plain file."""
         if path in self._files:
             return self._files[path] is not None
-        return path not in self._real and self._disk.is_regular(path)
+        return path not in self._real and self.disk.is_regular(path)
 
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
         staged = self._look(path)
         if staged.path is not None:
-            return self._disk.size(staged.path)
+            return self.disk.size(staged.path)
         return len(staged.data) if staged.data is not None else staged.size_bytes
 
     def file_id(self, path: str) -> int:
         """The number of the real file; 0 for one that is staged."""
         staged = self._look(path)
-        return 0 if staged.path is None else self._disk.file_id(staged.path)
+        return 0 if staged.path is None else self.disk.file_id(staged.path)
 
     def mtime_ms(self, path: str) -> int:
         """When the file was last modified, in ms since 1970."""
         staged = self._look(path)
-        return staged.mtime_ms if staged.path is None else self._disk.mtime_ms(staged.path)
+        return staged.mtime_ms if staged.path is None else self.disk.mtime_ms(staged.path)
 
     def read_file(self, path: str, limit: int) -> bytes:
         """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
         staged = self._look(path)
-        return bytes(staged.data or b"") if staged.path is None else self._disk.read_file(staged.path, limit)
-
-    def free_bytes(self, path: str) -> int:
-        """How many bytes may still be written where `path` lies."""
-        return self._disk.free_bytes(path)
-
-    def device(self, path: str) -> int:
-        """A number that only paths on one file system have in common."""
-        return self._disk.device(path)
+        return bytes(staged.data or b"") if staged.path is None else self.disk.read_file(staged.path, limit)
 
     def total_bytes(self, path: str) -> int:
         """How many bytes the file system holds, free or not, where `path` lies."""
-        return self._disk.total_bytes(path)
-
-    def is_locked(self, path: str) -> bool:
-        """True where another process holds a POSIX record lock on the file."""
-        return self._disk.is_locked(path)
+        return self.disk.total_bytes(path)
 
     # ---------------------------------------------------------------------------------------------------------- changing
 
@@ -224,7 +209,7 @@ class StagedDisk:
         if staged.path is None:
             staged.mtime_ms = mtime_ms
         else:
-            self._disk.set_mtime_ms(staged.path, mtime_ms)
+            self.disk.set_mtime_ms(staged.path, mtime_ms)
 
     def write_file(self, path: str, data: bytes) -> None:
         """Write a file whole."""
@@ -240,7 +225,7 @@ class StagedDisk:
         if staged.data is not None:
             staged.data[position : position + len(data)] = data
         elif staged.path is not None:
-            self._disk.write_at(staged.path, position, data)
+            self.disk.write_at(staged.path, position, data)
 
     def truncate(self, path: str, size: int) -> None:
         """Cut or extend a file to `size` bytes."""
@@ -250,7 +235,7 @@ class StagedDisk:
         if staged.data is not None:
             staged.data[size:] = bytes(max(0, size - len(staged.data)))
         elif staged.path is not None:
-            self._disk.truncate(staged.path, size)
+            self.disk.truncate(staged.path, size)
         else:
             staged.size_bytes = size
 
@@ -272,14 +257,14 @@ class StagedDisk:
 
     def make_directory(self, path: str) -> None:
         """Nothing where it is there. Raises OSError where it is not."""
-        if not self._disk.is_directory(path):
+        if not self.disk.is_directory(path):
             raise FileNotFoundError(errno.ENOENT, "No such directory", path)
 
     def flush(self, path: str) -> None:
         """Wait until what was made here under that name is on the device."""
         staged = self._files.get(path)
         if staged is not None and staged.is_ours and staged.path is not None:
-            self._disk.flush(staged.path)
+            self.disk.flush(staged.path)
 
     def flush_directory(self, path: str) -> None:
         """Nothing: `flush_made` sees to the names."""
@@ -287,20 +272,9 @@ class StagedDisk:
     def flush_made(self) -> None:
         """Wait until all that was made here, bytes and names, is on the device."""
         for path in sorted(self._real):
-            self._disk.flush(path)
+            self.disk.flush(path)
         for directory in _directories(self._real):
-            self._disk.flush_directory(directory)
-
-    def remove_directory(self, path: str) -> None:
-        """Never used on it."""
-        self._refuse(path)
-
-    def lock(self, path: str) -> Callable[[], None] | None:
-        """Never used on it."""
-        self._refuse(path)
-
-    def _refuse(self, path: str) -> NoReturn:
-        raise NotImplementedError(f"{path}: a staged disk changes files, nothing else")
+            self.disk.flush_directory(directory)
 
 
 def _directories(paths: Iterable[str]) -> list[str]:
