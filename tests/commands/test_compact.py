@@ -136,7 +136,7 @@ def test_of_each_key_the_last_record_stays(logs: Path, capfd: pytest.CaptureFixt
     assert tree(logs / "orders-0") == kept
     assert "left alone: orders: cleanup.policy is not known, since no metadata log of the node was named; name the log" in err
     assert "--any-policy" not in out + err
-    assert out.splitlines()[-1].startswith("349 of 363 records of 2 partitions gone, ")
+    assert out.splitlines()[-1].startswith("349 of 363 records of 2 partitions removed, ")
     checkpoint = decode_offset_checkpoint((logs / "cleaner-offset-checkpoint").read_bytes()).offsets()
     assert checkpoint == {("__consumer_offsets", number): ends[path] for number, path in enumerate(partitions)}
     assert_sound(logs)
@@ -404,7 +404,7 @@ def test_settings_come_from_the_metadata_log(tmp_path: Path, capfd: pytest.Captu
 def test_the_metadata_log_is_never_compacted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = make(tmp_path / "logs", "__cluster_metadata-0")
     assert run("--any-policy", path) == run("--compression", "zstd", path) == 2
-    assert capfd.readouterr().err.count("kept small by its snapshots") == 2
+    assert capfd.readouterr().err.count("never compacted: its snapshots keep it small") == 2
 
 
 def test_a_locked_directory_is_refused(logs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -459,7 +459,7 @@ def test_a_repaired_directory_needs_options_that_are_named_at_once(
     assert run(logs) == 2
     also = " and, because no high watermark is known, --assume-committed if every record is committed"
     assert capfd.readouterr().err == (
-        f"kcli: {logs} has no .kafka_cleanshutdown, but was repaired (the quarantine {logs}.quarantine is there): say --unclean"
+        f"kcli: {logs} has no .kafka_cleanshutdown, but was repaired (the quarantine {logs}.quarantine exists): give --unclean"
         f"{also if lacks_high_watermarks else ''}; or start the broker and stop it\n"
     )
     assert run("--compression", "zstd", logs) == 2
@@ -473,7 +473,7 @@ def test_an_unclean_log_that_needs_a_recovery_is_left_alone(logs: Path, capfd: p
     path.write_bytes(path.read_bytes()[:-5])
     before = tree(logs / "__consumer_offsets-0")
     assert run("--unclean", logs) == 1
-    assert "its log needs a recovery, which would cut records; it is left as it was" in capfd.readouterr().err
+    assert "its log needs a recovery, which would cut records; the partition was not changed" in capfd.readouterr().err
     assert tree(logs / "__consumer_offsets-0") == before
 
 
@@ -571,7 +571,7 @@ def test_a_topic_that_is_not_there_is_told(logs: Path, capfd: pytest.CaptureFixt
     assert compacted.err == f"kcli: {logs}: no topic here is called 'order'; did you mean 'orders'?\n"
     assert run("--topic", "nothing*", "--topic", "__consumer*", logs) == 1
     out, err = capfd.readouterr()
-    assert "no topic here matches 'nothing*'; there are " in err and "of 2 partitions gone" in out
+    assert "no topic here matches 'nothing*'; there are " in err and "of 2 partitions removed" in out
     assert run("--topic", "order", "--output", "json", logs) == 1
     schema, problem, summary = map(json.loads, capfd.readouterr().out.splitlines())
     assert (schema["type"], problem["type"], summary["type"]) == ("schema", "problem", "summary")

@@ -63,7 +63,7 @@ CASES: list[tuple[Any, tuple[str, ...], list[str], str]] = [
     (cleaned, (), ["cleaned-before"], "all records were cleaned before; --from-start cleans them again"),
     (nothing_in_it, (), ["empty"], "there are no records\n"),
     (several_segments, LAG, ["min-compaction-lag"], "; --min-compaction-lag-ms 0 cleans them now"),
-    (in_a_transaction, (), ["open-transaction"], "a transaction is open from offset 0 on; start a broker, whose transaction"),
+    (in_a_transaction, (), ["open-transaction"], "a transaction is open from offset 0 on; start the broker: the transaction"),
     (half_committed, (), ["active-segment", "high-watermark"], "; to clean it, give --active and --assume-committed"),
     (one_segment, LAG, ["active-segment", "min-compaction-lag"], "; to clean it, give --active and --min-compaction-lag-ms 0"),
     (several_segments, ("--compression", "none"), ["has-codec"], "all data batches have this codec already; with a level"),
@@ -130,7 +130,7 @@ def test_topics_that_are_not_compacted_are_no_reason_for_an_option(tmp_path: Pat
     metadata_log(root, (TOPIC, "users", "cleanup.policy", "delete"))
     assert run(root) == 2
     assert capfd.readouterr().err == (
-        "kcli: left alone: __cluster_metadata: __cluster_metadata is kept small by its snapshots, and never compacted\n"
+        "kcli: left alone: __cluster_metadata: __cluster_metadata is never compacted: its snapshots keep it small\n"
         "kcli: left alone: users: cleanup.policy is delete\n"
         "kcli: nothing to compact: no topic has the cleanup.policy compact\n"
     )

@@ -1,10 +1,10 @@
-"""A disk on which a partition can be changed without a change: what is written lies aside until it is put in place.
+"""A disk that keeps all changes of a partition apart from its files until they are put in place.
 
-Whatever a broker does to a log (open it, roll it, clean it in rounds) is done on this disk. The partition's directory looks as
-if all of it had happened; its own files are as they were, and no file of it is written, renamed or removed. What came out is
-`outcome()`: kcli.inspect.compacting.placing makes it true, in place or in another directory; a dry run forgets it.
+A partition is opened, rolled and cleaned in rounds on this disk. Readers see the directory as if all of that had happened;
+no file in the directory itself is written, renamed or removed. `outcome()` returns the result:
+kcli.inspect.compacting.placing carries it out, in place or in another directory; a dry run discards it.
 
-It is a kcli.log.disk.LogDisk for the paths of one directory; others it reads and does not change.
+It is a kcli.log.disk.LogDisk for the paths of one directory. Paths elsewhere are read, and not changed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from kcli.log.planned_file import Extent, PlannedFile
 
 
 class Outcome(NamedTuple):
-    """What became of a directory's files, by name: `made` are at these paths now, `written` are these bytes, `gone` goes.
+    """The changes of a directory's files, all by file name.
 
-    `moved` are files of the directory itself that have another name, by the new one.
+    `made`: new files, and the paths where they are now. `written`: new or changed files, and their bytes. `gone`: files to
+    remove. `moved`: the new names of files of the directory, and their present paths.
     """
 
     made: dict[str, str]
@@ -35,19 +36,19 @@ class Outcome(NamedTuple):
 
 
 class StagedDisk(OverlayDisk[LogDisk]):
-    """See the head of this module; `store` says where new files go. Methods raise OSError as the disk does."""
+    """See the head of this module; `store` decides where new files are kept. Methods raise OSError as the disk does."""
 
     def __init__(self, disk: LogDisk, directory: str, store: Store) -> None:
         super().__init__(disk)
         self._directory = directory
         self._store = store
-        self._files: dict[str, StagedFile | None] = {}  # as they are seen; None: removed
-        self._real: set[str] = set()  # what was made here, by its true name
+        self._files: dict[str, StagedFile | None] = {}  # by the path that readers see; None: removed
+        self._real: set[str] = set()  # the true paths of the files that were created here
 
     # ------------------------------------------------------------------------------------------------------- the outcome
 
     def outcome(self) -> Outcome:
-        """What is different now."""
+        """Return what differs from the files of the directory."""
         made, written, gone, moved = {}, {}, [], {}
         for path, staged in sorted(self._files.items()):
             name = path.removeprefix(join_path(self._directory, ""))
@@ -65,17 +66,17 @@ class StagedDisk(OverlayDisk[LogDisk]):
         return Outcome(made, written, tuple(gone), moved)
 
     def _is_same(self, path: str, data: bytearray) -> bool:
-        """Whether the directory has a file of that name and these bytes."""
+        """Return True if the file exists in the directory with these bytes."""
         if not self.disk.exists(path) or self.disk.size(path) != len(data):
             return False
         return self.disk.read_file(path, len(data)) == data
 
     def made(self, suffix: str) -> list[str]:
-        """The paths of files that end so, and were made or changed here."""
+        """Return the paths that end with `suffix` of files that were created or changed here."""
         return sorted(path for path, one in self._files.items() if one is not None and one.is_ours and path.endswith(suffix))
 
     def discard(self) -> None:
-        """Remove what was made here; what cannot be removed is left for a broker's start."""
+        """Remove the files that were created here; those that cannot be removed are left for the start of a broker."""
         for path in sorted(self._real):
             with suppress(OSError):
                 self.disk.remove(path)
@@ -84,12 +85,12 @@ class StagedDisk(OverlayDisk[LogDisk]):
     # ------------------------------------------------------------------------------------------------------------ places
 
     def _look(self, path: str) -> StagedFile:
-        """The file that is seen at a path. Raises FileNotFoundError."""
+        """Return the file that readers see at `path`. Raises FileNotFoundError."""
         if path in self._files:
             staged = self._files[path]
         else:
-            there = path not in self._real and self.disk.exists(path)
-            staged = StagedFile(path, is_ours=False) if there else None
+            exists = path not in self._real and self.disk.exists(path)
+            staged = StagedFile(path, is_ours=False) if exists else None
         if staged is None:
             raise missing_file(path)
         return staged
@@ -102,7 +103,7 @@ class StagedDisk(OverlayDisk[LogDisk]):
         return staged
 
     def _own(self, path: str) -> StagedFile:
-        """The file at a path as one that may be changed: a file of the directory is copied first."""
+        """Return the file at `path` as one that may be changed; a file of the directory is copied first."""
         staged = self._look(path)
         if staged.is_ours:
             return staged
@@ -128,7 +129,7 @@ class StagedDisk(OverlayDisk[LogDisk]):
             staged.size_bytes += len(data)
 
     def _drop(self, path: str) -> None:
-        """What is seen at a path goes."""
+        """Remove the file that readers see at `path`."""
         staged = self._files.get(path)
         if staged is not None and staged.is_ours and staged.path is not None:
             if self.disk.exists(staged.path):
@@ -139,7 +140,7 @@ class StagedDisk(OverlayDisk[LogDisk]):
     # ----------------------------------------------------------------------------------------------------------- reading
 
     def open_file(self, path: str) -> DiskFile:
-        """Open for reading."""
+        """Open a file for reading."""
         staged = self._look(path)
         if staged.path is not None:
             return self.disk.open_file(staged.path)
@@ -147,13 +148,13 @@ class StagedDisk(OverlayDisk[LogDisk]):
         return PlannedFile(self.disk, path, (Extent(data, 0, len(data)),) if data else ())
 
     def open_log_file(self, path: str, *, create: bool) -> LogFile:
-        """Open a segment for appending and reading; one of the directory itself is not given out."""
+        """Open a segment for appending and reading. Raises OSError for a segment of the directory itself."""
         if create and not self.exists(path):
             return self._store.open(path, self._new(path), create=True)
         return self._store.open(path, self._look(path), create=False)
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         names = self.disk.list_directory(path)
         if path.rstrip("/") != self._directory.rstrip("/"):
             return names
@@ -164,41 +165,41 @@ class StagedDisk(OverlayDisk[LogDisk]):
         return sorted(seen)
 
     def exists(self, path: str) -> bool:
-        """True where something is seen under that name."""
+        """Return True if readers see something at `path`."""
         if path in self._files:
             return self._files[path] is not None
         return path not in self._real and self.disk.exists(path)
 
     def is_regular(self, path: str) -> bool:
-        """True for a plain file."""
+        """Return True for a regular file."""
         if path in self._files:
             return self._files[path] is not None
         return path not in self._real and self.disk.is_regular(path)
 
     def size(self, path: str) -> int:
-        """The size of a file in bytes."""
+        """Return the size of a file in bytes."""
         staged = self._look(path)
         if staged.path is not None:
             return self.disk.size(staged.path)
         return len(staged.data) if staged.data is not None else staged.size_bytes
 
     def file_id(self, path: str) -> int:
-        """The number of the real file; 0 for one that is staged."""
+        """Return the number of the real file; 0 for a file that is kept in memory."""
         staged = self._look(path)
         return 0 if staged.path is None else self.disk.file_id(staged.path)
 
     def mtime_ms(self, path: str) -> int:
-        """When the file was last modified, in ms since 1970."""
+        """Return when the file was last modified, in ms since 1970."""
         staged = self._look(path)
         return staged.mtime_ms if staged.path is None else self.disk.mtime_ms(staged.path)
 
     def read_file(self, path: str, limit: int) -> bytes:
-        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        """Return the bytes of a small file. Raises OSError(EFBIG) if it has more than `limit` bytes."""
         staged = self._look(path)
         return bytes(staged.data or b"") if staged.path is None else self.disk.read_file(staged.path, limit)
 
     def total_bytes(self, path: str) -> int:
-        """How many bytes the file system holds, free or not, where `path` lies."""
+        """Return the size of the file system of `path` in bytes."""
         return self.disk.total_bytes(path)
 
     # ---------------------------------------------------------------------------------------------------------- changing
@@ -212,11 +213,11 @@ class StagedDisk(OverlayDisk[LogDisk]):
             self.disk.set_mtime_ms(staged.path, mtime_ms)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a file whole."""
+        """Write a whole file."""
         self._add(self._new(path), data)
 
     def append(self, path: str, data: bytes | memoryview) -> None:
-        """Append to a file, created where it is missing."""
+        """Append to a file; a missing file is created."""
         self._add(self._own(path) if self.exists(path) else self._new(path), data)
 
     def write_at(self, path: str, position: int, data: bytes) -> None:
@@ -244,7 +245,7 @@ class StagedDisk(OverlayDisk[LogDisk]):
         staged = self._look(source)
         self._drop(target)
         self._files[source] = None
-        # A file that gets its own name back is as it was.
+        # A file of the directory that gets its own name back is not a change.
         if not staged.is_ours and staged.path == target:
             del self._files[target]
         else:
@@ -256,21 +257,21 @@ class StagedDisk(OverlayDisk[LogDisk]):
         self._drop(path)
 
     def make_directory(self, path: str) -> None:
-        """Nothing where it is there. Raises OSError where it is not."""
+        """Do nothing if the directory exists. Raises FileNotFoundError if it does not."""
         if not self.disk.is_directory(path):
             raise FileNotFoundError(errno.ENOENT, "No such directory", path)
 
     def flush(self, path: str) -> None:
-        """Wait until what was made here under that name is on the device."""
+        """Wait until the bytes of a file that was created here are on the device."""
         staged = self._files.get(path)
         if staged is not None and staged.is_ours and staged.path is not None:
             self.disk.flush(staged.path)
 
     def flush_directory(self, path: str) -> None:
-        """Nothing: `flush_made` sees to the names."""
+        """Do nothing: `flush_made` flushes the directories."""
 
     def flush_made(self) -> None:
-        """Wait until all that was made here, bytes and names, is on the device."""
+        """Wait until the bytes and names of all files that were created here are on the device."""
         for path in sorted(self._real):
             self.disk.flush(path)
         for directory in _directories(self._real):
