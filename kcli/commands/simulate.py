@@ -1,4 +1,4 @@
-"""`kcli simulate`: runs a node on a simulated machine, with clients, crashes and bad disks, as seeds have it."""
+"""`kcli simulate`: runs a node on a simulated machine, with clients, crashes and disk errors, from random seeds."""
 
 from __future__ import annotations
 
@@ -14,24 +14,30 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "--seed N | --seeds A-B"
 DESCRIPTION = """\
-Runs a broker and controller under virtual time: its disk may lose, tear or reorder what was not flushed, fill up or
-fail; links break; the process dies at any step; clients write and read all the while and hold it to its promises.
-The same seed does the same to the byte. A seed that fails is told with the command that repeats it."""
+Runs a broker and controller in virtual time. Its disk loses, tears or reorders writes that were not flushed, fills up or
+fails; connections break; the process is killed at any step. Clients write and read, and check Kafka's guarantees. A run
+is reproducible from its seed. For a seed that fails, kcli prints the command that repeats the run."""
 EPILOG = """\
-Exit codes: 0 all promises were kept; 1 a seed failed; 2 could not run. docs/simulator.md tells what is simulated, and
-what is checked."""
+Exit codes: 0 no seed failed; 1 a seed failed; 2 could not run. docs/simulator.md describes what is simulated and what is
+checked."""
 
 TAIL_LINES = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli simulate`."""
+    """Declare the options of `kcli simulate`."""
     seeds = parser.add_mutually_exclusive_group(required=True)
     seeds.add_argument("--seed", type=int, metavar="N", help="one seed")
     seeds.add_argument("--seeds", metavar="A-B", help="all seeds from A to B")
-    parser.add_argument("--steps", type=int, metavar="N", help="events in the storm, before all is calmed and looked through")
-    parser.add_argument("--trace", action="store_true", help="print the whole trace, not only the end of a failure's")
-    parser.add_argument("--tail", type=int, metavar="N", default=TAIL_LINES, help=f"lines of a failure's trace ({TAIL_LINES})")
+    parser.add_argument("--steps", type=int, metavar="N", help="number of events with faults, before the final checks")
+    parser.add_argument("--trace", action="store_true", help="print the whole trace, not only the end of a failed run's trace")
+    parser.add_argument(
+        "--tail",
+        type=int,
+        metavar="N",
+        default=TAIL_LINES,
+        help=f"number of trace lines for a failed run (default: {TAIL_LINES})",
+    )
 
 
 def _seeds(args: argparse.Namespace) -> range:
@@ -44,7 +50,7 @@ def _seeds(args: argparse.Namespace) -> range:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the seeds -> exit code. Raises CannotRun for seeds that are none."""
+    """Run the seeds -> exit code. Raises CannotRun if --seeds is not a range."""
     from kcli.simulator.node_maker import NodeMaker
     from kcli.simulator.runner import DEFAULT_STEPS, Simulation
 

@@ -44,7 +44,7 @@ def test_help_is_in_groups() -> None:
     assert text.index("change log directories:") < text.index("\n  verify --repair ") < text.index("learn and test:")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"]
     for said in (text, project):
-        assert "a broker of one node" in said and "No broker" not in said and "to follow" not in said
+        assert "a broker for clusters of one node" in said and "No broker" not in said and "to follow" not in said
     # What is not served is named where the broker is promised: in --help and in the README's first paragraph.
     for said in (text, (ROOT / "README.md").read_text().split("\n\n")[1]):
         assert all(word in " ".join(said.split()) for word in ("consumer groups", "transactions", "security"))
@@ -102,7 +102,7 @@ def test_version(word: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Says which of the two ways the loops run."""
     assert main([word]) == 0
     out = capfd.readouterr().out
-    way = "compiled" if is_compiled() else "interpreted: no C compiler was at hand when kcli was installed"
+    way = "compiled" if is_compiled() else "interpreted: there was no C compiler when kcli was installed"
     assert out == f"kcli {__version__}, Kafka in one Python program (distribution kafka-kcli; record loops {way})\n"
 
 

@@ -593,7 +593,7 @@ def test_a_full_disk_behind_to_is_told_with_what_is_left(
     monkeypatch.setattr(OsDisk, "append", full)
     target, before = tmp_path / "target", tree(logs)
     assert run("--to", target, logs) == 2
-    assert f"kcli: {target}: No space left on device; --to {target} is a part of what it should be" in capfd.readouterr().err
+    assert f"kcli: {target}: No space left on device; --to {target} is incomplete: remove it" in capfd.readouterr().err
     assert not (target / ".kafka_cleanshutdown").exists() and tree(logs) == before
 
 

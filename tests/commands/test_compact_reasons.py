@@ -152,4 +152,4 @@ def test_who_names_a_partition_is_told_what_it_would_mean(tmp_path: Path, capfd:
     err = capfd.readouterr().err
     assert "cleaning would remove every record but the last of its key\n" in err
     assert "--any-policy" not in err  # it removes records: nobody is led to it in passing
-    assert err.endswith("kcli: nothing to compact: all partitions that were named are refused\n")
+    assert err.endswith("kcli: nothing to compact: all named partitions are refused\n")
