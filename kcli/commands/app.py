@@ -42,8 +42,8 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fsck": "verify"}
 
 DESCRIPTION = """\
-Kafka in one Python program: a broker for clusters of one node, for Kafka's clients and tools (consumer
-groups, transactions and security are not supported yet), and tools that show, check, repair, compact and
+Kafka in one Python program: a broker of one node for Kafka's clients and tools (consumer groups,
+transactions and security are not supported yet), and tools that show, check, repair, compact and
 export log directories of Apache Kafka and of kcli, with no broker running."""
 EPILOG = """\
 Exit codes: 0 done, no damage; 1 done, with damage or findings, or no topic or group matches a name;

@@ -1,13 +1,13 @@
-"""A client in virtual time: real request frames on a link, answers by correlation id, timeouts; and the tasks that use it.
+"""A client in virtual time: real request frames on a link, responses by correlation id, timeouts; and the tasks that use it.
 
-A task is a generator. It yields a number of ms to sleep, or something to wait for, and goes on with what came of it:
+A task is a generator. It yields what it waits for:
 
-    yielded    the task goes on
+    yielded    the task continues
     ---------  --------------------------------------------------------------------------------------------
-    int        in so many ms
-    Pending    with the response, or None where none came in time, the link broke, or nobody listened
+    int        after that many ms
+    Pending    with the response, or with None after a timeout, on a broken link, or if no node is listening
 
-As real clients do, one that waits in vain drops its link, with all else that was under way on it.
+As a real client does, it closes its link after a timeout, and so loses all other requests in flight on the link.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REQUEST_TIMEOUT_MS = 2000
 
 
 class Pending:
-    """A request under way."""
+    """A request in flight."""
 
     __slots__ = ("api", "correlation_id", "is_done", "on_done", "response", "version")
 
@@ -39,7 +39,7 @@ class Pending:
         self.on_done: Callable[[], None] = lambda: None
 
     def finish(self, response: Message | None) -> None:
-        """The answer, or None; only the first call counts."""
+        """Set the response, or None for a failure; only the first call has an effect."""
         if not self.is_done:
             self.is_done = True
             self.response = response
@@ -54,23 +54,23 @@ Task = Generator[int | Pending, Message | None, T]
 def run_task(scheduler: Scheduler, task: Task[None]) -> None:
     """Run a task in virtual time; its first step comes at the present time."""
 
-    def go_on(value: Message | None) -> None:
+    def resume(value: Message | None) -> None:
         try:
             wanted = task.send(value)
         except StopIteration:
             return
         if isinstance(wanted, int):
-            scheduler.after(wanted, lambda: go_on(None))
+            scheduler.after(wanted, lambda: resume(None))
         elif wanted.is_done:
-            scheduler.after(0, lambda: go_on(wanted.response))
+            scheduler.after(0, lambda: resume(wanted.response))
         else:
-            wanted.on_done = lambda: go_on(wanted.response)
+            wanted.on_done = lambda: resume(wanted.response)
 
-    scheduler.after(0, lambda: go_on(None))
+    scheduler.after(0, lambda: resume(None))
 
 
 class SimulatedClient:
-    """One client: a link at a time, made when it is needed."""
+    """One client with one link, which is opened when it is needed."""
 
     def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, name: str, port: int) -> None:
         self.name = name
@@ -89,10 +89,10 @@ class SimulatedClient:
         version: int,
         message: Message,
         *,
-        has_answer: bool = True,
+        has_response: bool = True,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Pending:
-        """Send a request -> what to wait for; done at once where nobody listens, or no answer is to come."""
+        """Send a request -> what to wait for; it is done at once if no node is listening or `has_response` is False."""
         api = API_KEYS[api_key]
         self._correlation_id += 1
         pending = Pending(api, version, self._correlation_id)
@@ -103,7 +103,7 @@ class SimulatedClient:
             pending.finish(None)
             return pending
         self._link.send(0, bytes(encode_request(pending.correlation_id, api, version, self.name, message)))
-        if not has_answer:
+        if not has_response:
             pending.finish(None)
             return pending
         self._pending[pending.correlation_id] = pending
@@ -115,7 +115,7 @@ class SimulatedClient:
             self.disconnect()
 
     def disconnect(self) -> None:
-        """Drop the link, and with it all that is under way."""
+        """Close the link; all requests in flight fail."""
         link, self._link = self._link, None
         if link is not None:
             link.close(0)
@@ -124,18 +124,18 @@ class SimulatedClient:
             one.finish(None)
 
     def received(self, link: Link, data: bytes) -> None:
-        """Bytes came. Raises ValueError for a response to nothing that was asked."""
+        """Take received bytes. Raises ValueError for a response to no request in flight."""
         if link is not self._link:
             return
         for frame in self._reader.feed(data):
             correlation_id = int.from_bytes(frame[:4], "big", signed=True)
             pending = self._pending.pop(correlation_id, None)
             if pending is None:
-                raise ValueError(f"{self.name} got a response {correlation_id} to nothing that it asked")
+                raise ValueError(f"{self.name} got a response with correlation id {correlation_id}, but sent no such request")
             _, position = read_response_header(frame, pending.api, pending.version)
             pending.finish(pending.api.response.decode(frame, pending.version, position)[0])
 
     def closed(self, link: Link) -> None:
-        """The link broke, or the node closed it."""
+        """Handle a link that broke or was closed by the node."""
         if link is self._link:
             self.disconnect()

@@ -1,19 +1,20 @@
-"""A machine: a node, its disk and its network card, in virtual time. The shell of kcli.server.shell, without a system below.
+"""A machine in virtual time: a node, its disk and its connections. It replaces kcli.server.shell and the operating system.
 
-    effect           what the machine does
+    effect           action of the machine
     ---------------  ---------------------------------------------------------------------------------------------------
     SendResponse     sends the frame on the client's link, or loops it back to the node as a ResponseReceived
     SendFile         the same; regions are read from the simulated disk
-    NoResponse       lets the connection's next request in
+    NoResponse       accepts the next request of the connection
     SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection, a little later
     Flush            flushes the paths on the simulated disk, one by one, after a delay; then Flushed
-    Compute          computes at once and tells the node a little later
+    Compute          computes at once; Computed comes a little later
     CloseConnection  closes the link
+    HoldMemory       counts the bytes
 
-The node's time is that of the real shell's clock, over clocks that are simulated (kcli.simulator.wall_clock).
+The node's time comes from the clock of the real shell, on top of simulated clocks (kcli.simulator.wall_clock).
 
-The node may die between any two effects and in any call of the disk: `die_soon` casts where. A frame is overwritten as soon
-as `handle` returns, so a node that keeps a view of it will be found out.
+The node may die between any two effects and in any call of the disk: `die_soon` chooses where. A frame is overwritten as
+soon as `handle` returns, to detect a node that keeps a view of it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from kcli.simulator.trace import Trace, frame_text
 from kcli.simulator.wall_clock import WallClock
 
 SPOILT_BYTE = b"\xee"
-# How late the system may be with a deadline, and how long a flush may take.
+# The largest delay of a deadline, and the longest time of a flush.
 LATE_MS = 20
 FLUSH_MS = 30
 SLOW_FLUSH_MS = 3000
@@ -61,55 +62,55 @@ COMPUTE_MS = 50
 
 
 class NodePort(Protocol):
-    """What a machine runs: see kcli.server.node."""
+    """The node that a machine runs; see kcli.server.node."""
 
     node_id: int
     is_ready: bool
     is_stopped: bool
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Begin -> what is to be done."""
+        """Start the node -> effects."""
         ...
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event -> what is to be done."""
+        """Handle an event -> effects."""
         ...
 
     def stop(self, now_ms: int) -> list[Effect]:
-        """Begin to leave in order -> what is to be done; `is_stopped` tells when that is done."""
+        """Begin a clean stop -> effects; it is done when `is_stopped` is True."""
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """When DeadlineReached is to be handed in."""
+        """Return the time of the next DeadlineReached event, or None."""
         ...
 
 
 class _ServerEnd:
-    """A link as the node's side has it: requests one at a time."""
+    """The node's side of a link: it passes one request at a time to the node."""
 
     def __init__(self, machine: Machine, connection: Connection) -> None:
         self.connection = connection
         self.link: Link
-        self.is_answering = False
+        self.is_busy = False  # a request was passed to the node, and the response is outstanding
         self.frames: deque[bytearray] = deque()
         self._machine = machine
         self._reader = FrameReader()
         connection.shell = self
 
     def received(self, link: Link, data: bytes) -> None:
-        """Bytes came."""
+        """Take received bytes."""
         self.frames.extend(self._reader.feed(data))
         self._machine.serve(self)
 
     def closed(self, link: Link) -> None:
-        """The client is gone."""
+        """Handle the end of the link."""
         self._machine.client_gone(self)
 
 
 class Machine:
-    """See the head of this module. `make_node` makes a process of it on the disk.
+    """See the head of this module. `make_node` creates a node on the disk.
 
-    `on_ready` is called before clients are let in, `on_death` when the process has died, `on_halt` when it has ended itself.
+    `on_ready` is called before clients are accepted, `on_death` when the process has died, `on_halt` when it has exited.
     """
 
     def __init__(
@@ -129,9 +130,9 @@ class Machine:
         self.on_ready: Callable[[], None] = lambda: None
         self.start_count = 0
         self.is_ready = False
-        self.held_bytes = 0  # of requests, as the node says
-        self.is_halted = False  # the last process ended by itself
-        self.may_end = False  # the disk is so bad that a process may end, by an exception as well
+        self.held_bytes = 0  # the memory of requests, as the node reports it
+        self.is_halted = False  # the last process has exited by itself
+        self.may_end = False  # the disk fails, so that the process may exit or raise an exception
         self._scheduler = scheduler
         self._network = network
         self._rng = rng
@@ -145,15 +146,15 @@ class Machine:
         self._timer: Action | None = None
         self._armed_ms: int | None = None
 
-    # -------------------------------------------------------------------------------------------------- life and death
+    # -------------------------------------------------------------------------------------------------- starts and deaths
 
     @property
     def is_up(self) -> bool:
-        """True where a node runs."""
+        """True if a node is running."""
         return self.node is not None
 
     def start(self) -> None:
-        """Start a process; it may die in its start. Raises whatever else comes out of the node."""
+        """Start a process, which may die during its start. Raises every other exception of the node."""
         self.start_count += 1
         self.is_halted = False
         self.held_bytes = 0
@@ -168,19 +169,19 @@ class Machine:
         self._alive(begin)
 
     def die_soon(self) -> None:
-        """Let the process die behind some more effects or in a coming call of the disk, as the dice have it."""
+        """Let the process die after a random number of effects, or in a random later call of the disk."""
         if self._rng.random() < 0.5:
             self._effects_left = self._rng.randrange(30)
         else:
             self.disk.die_in(self._rng.randrange(40))
 
     def die_never(self) -> None:
-        """Take `die_soon` back."""
+        """Cancel `die_soon`."""
         self._effects_left = None
         self.disk.die_never()
 
     def die_now(self) -> None:
-        """The process dies between two events."""
+        """Kill the process between two events."""
         self._alive(self._die)
 
     def _die(self) -> None:
@@ -188,17 +189,17 @@ class Machine:
         raise SimulatedCrash("the process was killed")
 
     def stop(self) -> None:
-        """Ask the process to end; `is_up` tells when it has."""
+        """Begin a clean stop of the process; `is_up` is False when it is done."""
         node = self.node
         if node is not None:
             self._trace.add("machine", "stop")
             self._alive(lambda: self._execute(node.stop(self._clock.now_ms())))
 
     def _alive(self, run: Callable[[], None]) -> None:
-        """Run a step of the process, which may be its last one."""
+        """Run a step of the process, in which it may die."""
         try:
             run()
-            self._look_at_node()
+            self._update_state()
         except SimulatedCrash as crash:
             self.disk.is_dead = True
             self._trace.add("machine", f"died: {crash}")
@@ -207,13 +208,13 @@ class Machine:
         except Exception as error:
             if not self.may_end:
                 raise
-            # With no disk to work on, the process may end.
+            # A process may exit if its disk fails.
             self._trace.add("machine", f"ended: {type(error).__name__}: {error}")
             self.disk.is_dead = True
             self._forget()
             self.on_death()
 
-    def _look_at_node(self) -> None:
+    def _update_state(self) -> None:
         if self.node is None:
             return
         if self.node.is_ready and not self.is_ready:
@@ -236,13 +237,13 @@ class Machine:
         self._timer = self._armed_ms = None
         ends, self._ends = self._ends, {}
         for end in ends.values():
-            # A machine without power tells nobody.
-            end.link.cut(silent_side=0 if self._rng.random() < self._network.weather.silence_share else None)
+            # A machine without power does not close its connections.
+            end.link.cut(silent_side=0 if self._rng.random() < self._network.conditions.silence_share else None)
 
     # ------------------------------------------------------------------------------------------------------ connections
 
     def accept(self, connect: Callable[[_ServerEnd], Link], client_port: int) -> Link | None:
-        """A client connects -> the link, or None where nobody listens."""
+        """Accept a client -> the link, or None if no node is listening."""
         if not self.is_ready:
             return None
         end = _ServerEnd(self, Connection(self._connection_id(), "PLAINTEXT", "127.0.0.1", client_port))
@@ -255,13 +256,13 @@ class Machine:
         return self._next_connection_id
 
     def serve(self, end: _ServerEnd) -> None:
-        """Hand in the connection's next request, if none is under way."""
-        if end.connection.connection_id not in self._ends or end.is_answering or not end.frames:
+        """Pass the next request of a connection to the node, unless a response is outstanding."""
+        if end.connection.connection_id not in self._ends or end.is_busy or not end.frames:
             return
-        end.is_answering = True
-        self._hand_in_request(RequestReceived(end.connection, memoryview(end.frames.popleft())))
+        end.is_busy = True
+        self._handle_request(RequestReceived(end.connection, memoryview(end.frames.popleft())))
 
-    def _hand_in_request(self, event: RequestReceived) -> None:
+    def _handle_request(self, event: RequestReceived) -> None:
         self._trace.add(f"c{event.connection.connection_id}", f"-> {frame_text(event.frame)}")
 
         def handle() -> None:
@@ -271,15 +272,15 @@ class Machine:
         self._alive(handle)
 
     def client_gone(self, end: _ServerEnd) -> None:
-        """A link is closed."""
+        """Handle a link that was closed."""
         if self._ends.pop(end.connection.connection_id, None) is not None:
             self._trace.add(f"c{end.connection.connection_id}", "gone")
-            self.hand_in(ConnectionClosed(end.connection))
+            self.handle(ConnectionClosed(end.connection))
 
     # ------------------------------------------------------------------------------------------------ events and effects
 
-    def hand_in(self, event: Event) -> None:
-        """Hand an event in and do what it leads to."""
+    def handle(self, event: Event) -> None:
+        """Pass an event to the node, and execute the effects."""
         if self.node is not None:
             self._alive(lambda: self._handle(event))
 
@@ -326,7 +327,7 @@ class Machine:
             self._close(effect.connection, f"sending failed: {error}")
             return
         for part, data in zip(effect.parts, parts):
-            assert len(part) == len(data), f"a part of {len(part)} bytes of an answer is {len(data)} long"
+            assert len(part) == len(data), f"a part of {len(part)} bytes of a response has {len(data)} bytes"
         self._answer(effect.connection, b"".join(parts))
 
     def _close(self, connection: Connection, reason: str) -> None:
@@ -340,7 +341,7 @@ class Machine:
             end.link.close(1)
 
     def _in_this_life(self, delay_ms: int, run: Callable[[], None]) -> None:
-        """Do something later, unless the process is dead by then."""
+        """Run something later, unless the process is dead by then."""
         node = self.node
 
         def if_alive() -> None:
@@ -357,21 +358,21 @@ class Machine:
             return
         end = self._ends.get(connection.connection_id)
         if end is not None:
-            assert end.is_answering, "an answer to no request"
+            assert end.is_busy, "a response without a request"
             end.link.send(1, frame)
             self._answered(connection)
 
     def _answered(self, connection: Connection) -> None:
         end = self._ends.get(connection.connection_id)
         if end is not None:
-            end.is_answering = False
+            end.is_busy = False
             self._scheduler.after(0, lambda: self.serve(end))
 
     def _send_request(self, effect: SendRequest) -> None:
         assert self.node is not None
         event = request_event(effect, self.node.node_id, self._connection_id())
         if isinstance(event, RequestReceived):
-            self._in_this_life(self._network.delay_ms(), lambda: self._hand_in_request(event))
+            self._in_this_life(self._network.delay_ms(), lambda: self._handle_request(event))
         else:
             self._in_this_life(0, lambda: self._handle(event))
 
@@ -381,7 +382,7 @@ class Machine:
         return self._rng.randrange(SLOW_FLUSH_MS if self._rng.random() < SLOW_SHARE else FLUSH_MS)
 
     def _flush(self, effect: Flush, done: int) -> None:
-        """Flush the path number `done`, and the others later: a crash may come between."""
+        """Flush the path with index `done`, and the others later: a crash may happen between them."""
         error = None
         try:
             if done < len(effect.paths):
@@ -411,4 +412,4 @@ class Machine:
 
     def _deadline_reached(self) -> None:
         self._timer = self._armed_ms = None
-        self.hand_in(DeadlineReached())
+        self.handle(DeadlineReached())

@@ -1,14 +1,14 @@
-"""A network in virtual time: links between clients and nodes that are slow, cut frames in two, and break.
+"""A network in virtual time: links between clients and nodes that are slow, split frames, and break.
 
-    what                  how
-    --------------------  ----------------------------------------------------------------------------------------------
-    order                 bytes of one link and direction come as they were sent; links overtake one another
-    delay                 mostly a few ms, now and then much longer; a send may come in several pieces
-    a link that is closed  what was sent before comes first, then the other side is told
-    a link that is cut    what is under way is lost, a frame perhaps half delivered; each side is told some time later, or,
-                          as with a machine without power, not at all: then only a timeout helps
+    property        behaviour
+    --------------  ----------------------------------------------------------------------------------------------------
+    order           the bytes of one link and direction arrive in order; different links have different delays
+    delay           mostly a few ms, sometimes much longer; the bytes of one send may arrive in several pieces
+    a closed link   all bytes that were sent before arrive, then the other side gets `closed`
+    a cut link      bytes in flight are lost, perhaps half of a frame; each side gets `closed` some time later or, as with
+                    a machine without power, never: then the client needs its timeout
 
-`FrameReader` puts frames together again; a frame is its bytes without the four of its size.
+`FrameReader` assembles frames; a frame is returned without the four bytes of its size.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ SIZE_BYTES = 4
 MAX_FRAME_BYTES = 100 * 1024 * 1024
 
 
-class Weather(NamedTuple):
-    """How bad the network is. Times in ms, shares of 1."""
+class NetworkConditions(NamedTuple):
+    """How slow and unreliable the network is; shares are between 0 and 1."""
 
-    usual_delay_ms: int = 4
+    short_delay_ms: int = 4
     long_delay_ms: int = 400
     long_delay_share: float = 0.02
     split_share: float = 0.1
-    silence_share: float = 0.2  # of cuts that a side is not told of
+    silence_share: float = 0.2  # of cuts that one side does not notice
 
 
 class End(Protocol):
     """One side of a link."""
 
     def received(self, link: Link, data: bytes) -> None:
-        """Bytes came."""
+        """Take received bytes."""
         ...
 
     def closed(self, link: Link) -> None:
-        """The other side closed the link, or it broke."""
+        """Handle the end of the link: the other side closed it, or it broke."""
         ...
 
 
 class Link:
-    """A connection; `ends` are (client, server). A side that was told of its end hears nothing any more."""
+    """A connection; `ends` are (client, server). After `closed` an end gets no more calls."""
 
     def __init__(self, network: Network, client: End, server: End) -> None:
         self.ends = (client, server)
@@ -56,21 +56,21 @@ class Link:
         self._is_cut = False
 
     def send(self, side: int, data: bytes) -> None:
-        """Bytes from one side (0: the client) to the other."""
+        """Send bytes from one side (0: the client) to the other."""
         if self._is_cut or not self.is_open[side]:
             return
         for piece in self._network.pieces(data):
             self._later(1 - side, lambda piece=piece: self._deliver(1 - side, piece))  # type: ignore[misc]
 
     def close(self, side: int) -> None:
-        """One side closes: the other is told when all that was sent has come."""
+        """Close the link from one side; the other side gets `closed` after all bytes that were sent."""
         if self.is_open[side]:
             self.is_open[side] = False
             if not self._is_cut:
                 self._later(1 - side, lambda: self._end(1 - side))
 
     def cut(self, silent_side: int | None = None) -> None:
-        """The link breaks; `silent_side` is never told."""
+        """Break the link; `silent_side` does not notice it."""
         if self._is_cut:
             return
         self._is_cut = True
@@ -79,7 +79,7 @@ class Link:
                 self._network.later(self._network.delay_ms(), lambda side=side: self._end(side))  # type: ignore[misc]
 
     def _later(self, side: int, run: Callable[[], None]) -> None:
-        """When it is that side's turn: behind all that it gets from this link."""
+        """Run something when all earlier bytes of the link have arrived at that side."""
         network = self._network
         at_ms = max(self._arrival_ms[side] + 1, network.scheduler.now_ms + network.delay_ms())
         self._arrival_ms[side] = at_ms
@@ -98,51 +98,51 @@ class Link:
 class Network:
     """All links of a simulation."""
 
-    def __init__(self, scheduler: Scheduler, rng: Random, weather: Weather) -> None:
+    def __init__(self, scheduler: Scheduler, rng: Random, conditions: NetworkConditions) -> None:
         self.scheduler = scheduler
-        self.weather = weather
+        self.conditions = conditions
         self.links: list[Link] = []
         self._rng = rng
 
     def connect(self, client: End, server: End) -> Link:
-        """A link between a client and a server that is up."""
+        """Open a link between a client and a server."""
         self.links = [link for link in self.links if any(link.is_open)]
         self.links.append(Link(self, client, server))
         return self.links[-1]
 
     def cut_one(self) -> None:
-        """Cut a link, whichever; perhaps one side does not hear of it."""
+        """Cut a random link; one side may not notice it."""
         links = [link for link in self.links if all(link.is_open)]
         if links:
-            silent = self._rng.randrange(2) if self._rng.random() < self.weather.silence_share else None
+            silent = self._rng.randrange(2) if self._rng.random() < self.conditions.silence_share else None
             self._rng.choice(links).cut(silent)
 
     def delay_ms(self) -> int:
-        """How long something takes now."""
-        if self._rng.random() < self.weather.long_delay_share:
-            return self._rng.randrange(self.weather.long_delay_ms + 1)
-        return self._rng.randrange(self.weather.usual_delay_ms + 1)
+        """Return a random delay."""
+        if self._rng.random() < self.conditions.long_delay_share:
+            return self._rng.randrange(self.conditions.long_delay_ms + 1)
+        return self._rng.randrange(self.conditions.short_delay_ms + 1)
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """What is sent at once, as it comes."""
-        if len(data) < 2 or self._rng.random() >= self.weather.split_share:
+        """Return the pieces in which bytes that are sent together arrive."""
+        if len(data) < 2 or self._rng.random() >= self.conditions.split_share:
             return [data]
         at = self._rng.randrange(1, len(data))
         return [data[:at], data[at:]]
 
     def later(self, delay_ms: int, run: Callable[[], None]) -> None:
-        """Let something happen in so many ms."""
+        """Run something after a delay."""
         self.scheduler.after(delay_ms, run)
 
 
 class FrameReader:
-    """Frames out of bytes that come in pieces."""
+    """Assembles frames from bytes that arrive in pieces."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytearray]:
-        """Take bytes -> the frames that are whole now. Raises ValueError for a size that no frame has."""
+        """Take bytes -> the frames that are complete now. Raises ValueError for an invalid size."""
         self._buffer += data
         frames = []
         while len(self._buffer) >= SIZE_BYTES:
