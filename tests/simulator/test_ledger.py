@@ -113,7 +113,7 @@ def test_who_reads_from_the_start_sees_the_last_value_of_each_key(compacted: Com
         compacted.end_view(view, NOW, 0)
     compacted.end_view(view, NOW._replace(now_ms=NOW.now_ms + 1000), 0)
     del view.found[2]
-    with pytest.raises(SimulationFailure, match="has not seen b'a1' of 0"):
+    with pytest.raises(SimulationFailure, match="did not get b'a1' of 0"):
         compacted.end_view(view, NOW, 0)
     compacted.end_view(view, NOW, power_losses=1)  # what it saw may have gone since
 
