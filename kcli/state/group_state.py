@@ -1,4 +1,4 @@
-"""What the group coordinator knows: the records of __consumer_offsets applied in their order.
+"""The state of the group coordinator: the records of __consumer_offsets, applied in order.
 
     records (key)                                          change
     -----------------------------------------------------  -----------------------------------------------------------
@@ -6,19 +6,19 @@
     GroupMetadata                                          a whole classic group
     {Consumer,Share,Streams}GroupMetadata                  a group and its epoch
     ...GroupMemberMetadata                                 a member and its subscription
-    ...GroupTargetAssignmentMetadata, -Member              what the members are to have
-    ...GroupCurrentMemberAssignment                        what a member has
-    ConsumerGroupPartitionMetadata                         (before 4.1: the partitions that the target was made for)
-    ConsumerGroupRegularExpression                         the topics that a pattern stands for
-    ShareGroupStatePartitionMetadata                       the topics that a share group has progress in
-    StreamsGroupTopology                                   a streams group's topology
+    ...GroupTargetAssignmentMetadata, -Member              the target assignment
+    ...GroupCurrentMemberAssignment                        the current assignment of a member
+    ConsumerGroupPartitionMetadata                         (before 4.1: the partitions of the target assignment)
+    ConsumerGroupRegularExpression                         the topics that match a pattern
+    ShareGroupStatePartitionMetadata                       the topics of a share group
+    StreamsGroupTopology                                   the topology of a streams group
 
-A record without a value, a tombstone, takes away what its key names; one for something that is not there is ignored, since
-the cleaner may have taken the rest. A group's kind may change only by its tombstone, or from a classic group that is no
-more than a holder of committed offsets.
+A tombstone (a record without a value) removes what its key names; it is ignored if that does not exist, because the cleaner
+may have removed the earlier records. The kind of a group changes only after its tombstone, or from a classic group that has
+only committed offsets.
 
-Offsets that a producer commits within a transaction count from the marker COMMIT on, if by then no later record committed
-the same partition; ABORT drops them.
+Offsets that a producer commits in a transaction become effective with the COMMIT marker, unless a later record has committed
+the same partition by then; the ABORT marker drops them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ AnyGroup = TypeVar("AnyGroup", ConsumerGroup, ShareGroup, StreamsGroup)
 
 
 class OffsetKey(NamedTuple):
-    """What an offset is committed for."""
+    """The key of a committed offset."""
 
     group_id: str
     topic: str
@@ -66,10 +66,10 @@ class OffsetKey(NamedTuple):
 
 
 class GroupState:
-    """All groups that the applied records know, in `groups` by their ids, and their committed offsets.
+    """All groups by their ids, and their committed offsets.
 
-    `pending_offsets` are those of open transactions, by producer id. `apply` and `apply_marker` are the only things that
-    change the state; a StateError leaves it as it was.
+    `pending_offsets` are those of open transactions, by producer id. Only `apply` and `apply_marker` change the state; after a
+    StateError it is unchanged.
     """
 
     def __init__(self) -> None:
@@ -78,10 +78,10 @@ class GroupState:
         self.pending_offsets: dict[int, dict[OffsetKey, CommittedOffset]] = {}
 
     def apply(self, key: Message, value: Message | None, record_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply one record, as kcli.protocol.internal_records decodes it.
+        """Apply one record that kcli.protocol.internal_records has decoded.
 
-        `record_offset` is its offset in __consumer_offsets; `producer_id` is its batch's if that is transactional.
-        Raises StateError for a record of another topic, or one of a group that is of another kind.
+        `record_offset` is its offset in __consumer_offsets; `producer_id` is that of a transactional batch. Raises StateError
+        for a record of another topic, or if the group is of another kind.
         """
         handler = _HANDLERS.get(key.STRUCT.name)
         if handler is not None:
@@ -89,10 +89,10 @@ class GroupState:
         elif key.STRUCT.name in ("OffsetCommitKey", "LegacyOffsetCommitKey"):
             self._commit(OffsetKey(key.group, key.topic, key.partition), value, record_offset, producer_id)
         else:
-            raise StateError(f"{key.STRUCT.name} is no key of __consumer_offsets")
+            raise StateError(f"{key.STRUCT.name} is not a key of __consumer_offsets")
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
-        """End the transaction of a producer: its pending offsets count from now on, or never."""
+        """End the transaction of a producer: its pending offsets become effective, or are dropped."""
         for key, offset in self.pending_offsets.pop(producer_id, {}).items():
             before = self.committed_offsets.get(key)
             if commit and (before is None or offset.record_offset > before.record_offset):
@@ -112,7 +112,7 @@ class GroupState:
             self.pending_offsets.setdefault(producer_id, {})[key] = offset
 
     def _group(self, group_id: str, kind: type[AnyGroup]) -> AnyGroup:
-        """The group of that id, made where there is none of any kind but a holder of offsets."""
+        """Return the group with that id and kind, which is created if there is none or a group with only offsets."""
         found = self.groups.get(group_id)
         if isinstance(found, kind):
             return found
@@ -123,7 +123,7 @@ class GroupState:
         return made
 
     def _known(self, group_id: str, kind: type[AnyGroup]) -> AnyGroup | None:
-        """The group of that id and kind for a tombstone, or None where there is none."""
+        """Return the group with that id and kind for a tombstone, or None."""
         found = self.groups.get(group_id)
         return found if isinstance(found, kind) else None
 

@@ -1,9 +1,9 @@
-"""An image as records: those that a snapshot holds, so that applying them to an empty image gives the same image again.
+"""The records of a metadata image, for snapshots: applied to an empty image they give the same image.
 
-Features come first, for metadata.version says which versions the other records have; then controllers and brokers, topics
-each with its partitions, configs, quotas, producer ids, ACLs, SCRAM credentials, delegation tokens and the migration state:
-every kind of record that kcli.state.metadata_image keeps, served or not. Voters and kraft.version are control records and
-stand in the snapshot's first batch.
+Features come first, because metadata.version determines the versions of the other records. Then follow brokers and
+controllers, topics with their partitions, configs, quotas, producer ids, ACLs, SCRAM credentials, delegation tokens and the
+migration state: every kind of record that kcli.state.metadata_image keeps, whether kcli uses it or not. Voters and
+kraft.version are control records in the first batch of the snapshot.
 
     record             version under metadata.version
     -----------------  ---------------------------------------------------------
@@ -38,7 +38,7 @@ from kcli.state.metadata_values import (
 )
 
 METADATA_VERSION = "metadata.version"
-# Levels of metadata.version since which records say more; below each, the fields are left out.
+# The levels of metadata.version from which on records have more fields.
 LEADER_ELR_SINCE = 23
 DIRECTORIES_SINCE = 17
 CORDONED_LOG_DIRS_SINCE = 30
@@ -48,18 +48,18 @@ _UNKNOWN = re.compile(r"UNKNOWN\((-?\d+)\)")
 
 
 def register_broker_version(metadata_version: int) -> int:
-    """The version of RegisterBrokerRecord under a level of metadata.version."""
+    """Return the version of RegisterBrokerRecord for a level of metadata.version."""
     steps = ((CORDONED_LOG_DIRS_SINCE, 4), (DIRECTORIES_SINCE, 3), (_MIGRATING_BROKERS_SINCE, 2))
     return next((version for since, version in steps if metadata_version >= since), 1)
 
 
 def partition_version(metadata_version: int) -> int:
-    """The version of PartitionRecord and PartitionChangeRecord under a level of metadata.version."""
+    """Return the version of PartitionRecord and PartitionChangeRecord for a level of metadata.version."""
     return next((version for since, version in ((LEADER_ELR_SINCE, 2), (DIRECTORIES_SINCE, 1)) if metadata_version >= since), 0)
 
 
 def number_of(names: Mapping[int, str], name: str) -> int:
-    """The number that a name stands for in Kafka's records: the way back of name_of. Raises KeyError for no name of it."""
+    """Return the number of a name in Kafka's records: the inverse of name_of. Raises KeyError for an unknown name."""
     unknown = _UNKNOWN.fullmatch(name)
     if unknown is not None:
         return int(unknown[1])
@@ -70,9 +70,9 @@ def number_of(names: Mapping[int, str], name: str) -> int:
 
 
 def image_records(image: MetadataImage) -> Iterator[Message]:
-    """The records that make an empty image equal to this one, in their order.
+    """Yield the records of an image, in order, without an open metadata transaction.
 
-    The image must not change while they are taken: hand in a `frozen` one. An open metadata transaction is left out.
+    The image must not change during the iteration: use a `frozen` one.
     """
     metadata_version = image.features.get(METADATA_VERSION, _LOWEST_METADATA_VERSION)
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
@@ -118,7 +118,7 @@ def _feature_structs(record: str, struct: str, features: Mapping[str, VersionRan
 
 
 def broker_record(broker: BrokerRegistration, metadata_version: int) -> Message:
-    """The RegisterBrokerRecord of a broker; what the metadata.version cannot carry is left out."""
+    """Return the RegisterBrokerRecord of a broker, without the fields that the metadata.version does not have."""
     version = register_broker_version(metadata_version)
     record = _new(
         "RegisterBrokerRecord",
@@ -142,7 +142,7 @@ def broker_record(broker: BrokerRegistration, metadata_version: int) -> Message:
 
 
 def controller_record(controller: ControllerRegistration) -> Message:
-    """The RegisterControllerRecord of a controller."""
+    """Return the RegisterControllerRecord of a controller."""
     return _new(
         "RegisterControllerRecord",
         controller_id=controller.controller_id,
@@ -154,7 +154,7 @@ def controller_record(controller: ControllerRegistration) -> Message:
 
 
 def partition_record(topic: Topic, index: int, partition: Partition, metadata_version: int) -> Message:
-    """The PartitionRecord of a partition; what the metadata.version cannot carry is left out."""
+    """Return the PartitionRecord of a partition, without the fields that the metadata.version does not have."""
     record = _new(
         "PartitionRecord",
         schema_version=partition_version(metadata_version),

@@ -1,4 +1,4 @@
-"""The metadata image: what a cluster is, by the records of __cluster_metadata applied in their order.
+"""The metadata image: the state of a cluster from the records of __cluster_metadata, applied in order.
 
     records                                                   change
     --------------------------------------------------------  ----------------------------------------------------------
@@ -14,14 +14,14 @@
     UserScramCredential, RemoveUserScramCredential             scram_credentials
     DelegationToken, RemoveDelegationToken                     delegation_tokens
     ZkMigrationState                                           zk_migration_state (left from the time before 4.0)
-    BeginTransaction, EndTransaction, AbortTransaction         the records between them count together or not (KIP-868)
+    BeginTransaction, EndTransaction, AbortTransaction         the records between them take effect together (KIP-868)
     NoOp                                                       nothing: it keeps the high watermark moving
 
-A snapshot holds such records as well, so an image is a snapshot's records and then those of the log behind it. KRaft's own
-control records (the leader, the voters) come through `apply_control`.
+A snapshot contains such records too, so an image is built from the records of a snapshot and those of the log after it.
+`apply_control` applies KRaft's control records (the leader, the voters).
 
-`frozen` gives the image as it is now, cheaply: both share their topics, and whichever is changed later copies those that it
-changes. So a snapshot can be written in slices while records are applied.
+`frozen` returns a copy of the image at low cost: both share their topics, and each copies a topic before it changes it. So a
+snapshot can be written in steps while records are applied.
 """
 
 from __future__ import annotations
@@ -60,16 +60,13 @@ from kcli.state.metadata_values import (
 
 _KRAFT_VERSION_FEATURE = "kraft.version"
 _NO_CHANGE = -1  # of a leader recovery state
-# What the one-byte fields of BrokerRegistrationChangeRecord say; None for "as it was".
+# The values of the one-byte fields of BrokerRegistrationChangeRecord; None: no change.
 _FENCING_CHANGES = {1: True, 0: None, -1: False}
 _CONTROLLED_SHUTDOWN_CHANGES = {1: True, 0: None}
 
 
 class MetadataImage:
-    """The state of a cluster. `apply` is the only thing that changes it; it raises StateError and then changes nothing.
-
-    Topics are in `topics` by id and in `topic_ids` by name; the keys of all other maps are named in their types.
-    """
+    """The state of a cluster. Only `apply` and `apply_control` change it; after a StateError it is unchanged."""
 
     def __init__(self) -> None:
         self.topics: dict[Uuid, Topic] = {}
@@ -88,14 +85,14 @@ class MetadataImage:
         self.kraft_version = 0
         self.voters: dict[int, Voter] = {}
         self.snapshot_timestamp_ms: int | None = None
-        # The records of a metadata transaction that has begun and not ended, or None.
+        # The records of an open metadata transaction, or None.
         self.pending_records: list[Message] | None = None
         self.pending_name: str | None = None
-        # The topics that this image made since it was last frozen: it alone has them, and may change them.
+        # The topics that this image created or copied since it was last frozen: no other image shares them.
         self._own_topics: set[Uuid] = set()
 
     def frozen(self) -> MetadataImage:
-        """The image as it is now, whatever is applied to this one later."""
+        """Return a copy of the image that later records do not change."""
         copy = MetadataImage()
         copy.__dict__.update(self.__dict__)
         copy.topics, copy.topic_ids = dict(self.topics), dict(self.topic_ids)
@@ -112,12 +109,12 @@ class MetadataImage:
         return copy
 
     def topic(self, name: str) -> Topic | None:
-        """The topic of that name, or None."""
+        """Return the topic with that name, or None."""
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 
     def configs_of(self, resource_type: str) -> dict[str, dict[str, str]]:
-        """The configurations of all resources of a type (`TOPIC`, `BROKER`), by their names."""
+        """Return the configurations of all resources of a type (`TOPIC`, `BROKER`), by name."""
         return {resource.name: values for resource, values in self.configs.items() if resource.type == resource_type}
 
     def apply(self, record: Message) -> None:
@@ -137,7 +134,7 @@ class MetadataImage:
             self._apply_one(record)
 
     def apply_control(self, record: ControlRecord) -> None:
-        """Apply a control record of the metadata log or of a snapshot; those that tell nothing new change nothing."""
+        """Apply a control record of the metadata log or of a snapshot; other control records are ignored."""
         message = record.message
         if message is None:
             return
@@ -154,12 +151,12 @@ class MetadataImage:
 
     def _begin(self, record: Message) -> None:
         if self.pending_records is not None:
-            raise StateError("a metadata transaction begins while another one is open")
+            raise StateError("BeginTransactionRecord: another metadata transaction is open")
         self.pending_records, self.pending_name = [], record.name
 
     def _end(self, name: str) -> list[Message]:
         if self.pending_records is None:
-            raise StateError(f"{name} ends a metadata transaction that did not begin")
+            raise StateError(f"{name}: no metadata transaction is open")
         pending, self.pending_records, self.pending_name = self.pending_records, None, None
         return pending
 
@@ -187,9 +184,9 @@ class MetadataImage:
     def _registered(self, broker_id: int, broker_epoch: int) -> BrokerRegistration:
         broker = self.brokers.get(broker_id)
         if broker is None:
-            raise StateError(f"broker {broker_id} is changed but was not registered")
+            raise StateError(f"change of broker {broker_id}, which is not registered")
         if broker.broker_epoch != broker_epoch:
-            raise StateError(f"broker {broker_id} is changed in epoch {broker_epoch} but is in {broker.broker_epoch}")
+            raise StateError(f"change of broker {broker_id} in epoch {broker_epoch}, but its epoch is {broker.broker_epoch}")
         return broker
 
     def _fence_broker(self, record: Message) -> None:
@@ -202,7 +199,7 @@ class MetadataImage:
         broker = self._registered(record.broker_id, record.broker_epoch)
         if record.fenced not in _FENCING_CHANGES or record.in_controlled_shutdown not in _CONTROLLED_SHUTDOWN_CHANGES:
             raise StateError(
-                f"a change of broker {record.broker_id} has unknown values: fenced {record.fenced}, "
+                f"change of broker {record.broker_id} with unknown values: fenced {record.fenced}, "
                 f"inControlledShutdown {record.in_controlled_shutdown}"
             )
         is_fenced = _FENCING_CHANGES[record.fenced]
@@ -233,11 +230,11 @@ class MetadataImage:
     def _topic_of(self, record: Message) -> Topic:
         topic = self.topics.get(record.topic_id)
         if topic is None:
-            raise StateError(f"{record.STRUCT.name} names topic id {record.topic_id}, which no topic has")
+            raise StateError(f"{record.STRUCT.name} for topic id {record.topic_id}, which does not exist")
         return topic
 
     def _writable(self, topic: Topic) -> Topic:
-        """The topic, as this image's own."""
+        """Return the topic as one that this image may change; a shared topic is copied first."""
         if topic.topic_id in self._own_topics:
             return topic
         own = Topic(topic.name, topic.topic_id, {index: partition.copy() for index, partition in topic.partitions.items()})
@@ -265,7 +262,7 @@ class MetadataImage:
         topic = self._topic_of(record)
         partition = topic.partitions.get(record.partition_id)
         if partition is None:
-            raise StateError(f"partition {topic.name}-{record.partition_id} is changed but was not made")
+            raise StateError(f"change of partition {topic.name}-{record.partition_id}, which does not exist")
         replicas = partition.replicas if record.replicas is None else record.replicas
         directories = partition.directories if record.directories is None else record.directories
         directories = _directories(directories, replicas, topic.name, record.partition_id)
@@ -286,7 +283,7 @@ class MetadataImage:
         topic = self._topic_of(record)
         del self.topics[topic.topic_id]
         self._own_topics.discard(topic.topic_id)
-        # The name may be another topic's by now.
+        # The name may belong to a new topic.
         if self.topic_ids.get(topic.name) == topic.topic_id:
             del self.topic_ids[topic.name]
         self.configs.pop(ConfigResource("TOPIC", topic.name), None)
@@ -296,7 +293,7 @@ class MetadataImage:
         if record.topic_name:
             topic = self.topic(record.topic_name)
             if topic is None:
-                raise StateError(f"the eligible leader replicas of topic {record.topic_name} are cleared, which is not there")
+                raise StateError(f"ClearElrRecord for topic {record.topic_name}, which does not exist")
             topics = [topic]
         for topic in topics:
             for partition in self._writable(topic).partitions.values():
@@ -315,7 +312,7 @@ class MetadataImage:
                 del self.configs[resource]
 
     def _feature_level(self, record: Message) -> None:
-        # Kafka skips kraft.version here: it belongs to the control records and was once written to both (KAFKA-18979).
+        # As in Kafka, kraft.version is skipped: it belongs in control records, and was once written to both (KAFKA-18979).
         if record.name == _KRAFT_VERSION_FEATURE:
             return
         if record.feature_level == 0:
@@ -349,7 +346,7 @@ class MetadataImage:
 
     def _remove_acl(self, record: Message) -> None:
         if record.id not in self.acls:
-            raise StateError(f"the access control entry {record.id} is removed but was not made")
+            raise StateError(f"removal of ACL {record.id}, which does not exist")
         del self.acls[record.id]
 
     def _scram_credential(self, record: Message) -> None:
@@ -377,7 +374,7 @@ class MetadataImage:
         self.zk_migration_state = record.zk_migration_state
 
     def _no_op(self, record: Message) -> None:
-        """There is nothing to change."""
+        """Change nothing."""
 
 
 _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
@@ -409,7 +406,7 @@ _HANDLERS: dict[str, Callable[[MetadataImage, Message], None]] = {
 
 def _handler(name: str) -> Callable[[MetadataImage, Message], None]:
     if name not in _HANDLERS:
-        raise StateError(f"{name} is no record of the metadata log")
+        raise StateError(f"{name} is not a record of the metadata log")
     return _HANDLERS[name]
 
 
@@ -432,7 +429,7 @@ def _voter(voter: Message) -> Voter:
 
 
 def _directories(directories: list[Uuid], replicas: list[int], topic: str, partition: int) -> list[Uuid]:
-    """The directory of each replica; records from before KIP-858 tell none."""
+    """Return the directory of each replica; records from before KIP-858 have none."""
     if not directories:
         return [DIRECTORY_MIGRATING] * len(replicas)
     if len(directories) != len(replicas):

@@ -348,5 +348,5 @@ def test_tombstones_of_what_is_not_there_change_nothing(name: str) -> None:
 def test_every_record_type_has_a_home() -> None:
     keys = {name for name in TYPES if name.endswith("Key")}
     assert keys == {*_HANDLERS, "OffsetCommitKey", "LegacyOffsetCommitKey"}
-    with pytest.raises(StateError, match="no key of __consumer_offsets"):
+    with pytest.raises(StateError, match="is not a key of __consumer_offsets"):
         GroupState().apply(message_types("share_records")["ShareUpdateKey"].new(), None, 0)
