@@ -2,11 +2,12 @@
 
 in a message             in JSON
 -----------------------  ------------------------------------------------------------------------------------
-a field                  its name in lower camel case, in the order of the declaration
-a field of no version    left out, as is a tagged field at its default; a null elsewhere is written as null
+a field                  its name in lower camel case, in the order of the declaration; null as null
+a field that is not in   left out, and so is a tagged field with its default
+  the version
 bytes, uuid              base64, base64url without padding
-records                  "" (Kafka hides what is in them)
-float64                  Java's Double.toString; those that are not finite are strings
+records                  "" (Kafka hides the contents)
+float64                  Java's Double.toString; infinite values and NaN as strings
 unknown tagged fields    left out
 """
 
@@ -24,7 +25,7 @@ JsonValue = Any  # dict, list, str, int, float, bool or None
 
 
 def to_dict(message: Message, version: int | None = None) -> dict[str, JsonValue]:
-    """A whole message as a JSON object, in `version` or in its own `schema_version`."""
+    """Return a message as a JSON object, in `version`, or in its `schema_version`."""
     return _struct_to_dict(message, message.schema_version if version is None else version)
 
 
@@ -39,12 +40,12 @@ def _struct_to_dict(message: Message, version: int) -> dict[str, JsonValue]:
 
 @cache
 def _fields_of(struct: Struct, version: int) -> tuple[tuple[Field, bool], ...]:
-    """The fields of a struct in a version, and whether each is a tagged one."""
+    """Return the fields of a struct in a version, each with True if it is a tagged field."""
     return tuple((field, field.tagged.has(version)) for field in struct.fields if field.versions.has(version))
 
 
 def is_default(field: Field, value: Any) -> bool:
-    """True where a field has the value that it has when it is absent."""
+    """Return True if a field has its default."""
     if not isinstance(field.default, Struct):
         return bool(value == field.default)
     return (
