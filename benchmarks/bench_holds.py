@@ -192,7 +192,7 @@ class AllPartitions:
 
 
 def errors_in(message: Any) -> Iterator[int]:
-    """Return the error codes in a response that are not 0."""
+    """Yield the error codes in a response that are not 0."""
     if isinstance(message, list):
         for item in message:
             yield from errors_in(item)
@@ -296,7 +296,7 @@ class Bombed(NamedTuple):
 
     @property
     def p99_ms(self) -> float:
-        """Return the 99th percentile in ms."""
+        """The 99th percentile in ms."""
         return sorted(self.latencies_ms)[len(self.latencies_ms) * 99 // 100]
 
 
@@ -349,11 +349,11 @@ def measure_bombs(options: argparse.Namespace) -> None:
             for codec, records in bombs.items():
                 found[codec].append(small_produces_during(broker, partial(client.send, client.produce_frame("t", 0, records))))
     names = {name: f"{name}, {len(bombs[name]):,} bytes" if name in bombs else name for name in found}
-    print_beside(f"a batch that inflates to {BOMB_BYTES / 1e6:.0f} MB", "answered in, s", names, found)
+    print_small_produces(f"a batch that inflates to {BOMB_BYTES / 1e6:.0f} MB", "answered in, s", names, found)
 
 
-def print_beside(what: str, until: str, names: dict[str, str], found: dict[str, list[Bombed]]) -> None:
-    """Return a row for each."""
+def print_small_produces(what: str, until: str, names: dict[str, str], found: dict[str, list[Bombed]]) -> None:
+    """Print a table with a row for each kind of other work."""
     rows = []
     for name, results in found.items():
         rows.append([
@@ -404,7 +404,7 @@ def measure_cleaning(options: argparse.Namespace) -> None:
                     client.send_until_taken(client.produce_frame(topic, 0, bytes(made)))
                 time.sleep(SETTLE_S)
                 found[row].append(small_produces_during(broker, partial(cleaned, broker, topic)))
-    print_beside(f"a log of {DIRTY_MB} MB", "clean in, s", {name: name for name in found}, found)
+    print_small_produces(f"a log of {DIRTY_MB} MB", "clean in, s", {name: name for name in found}, found)
 
 
 TABLES = {"holds": measure_holds, "bombs": measure_bombs, "cleaning": measure_cleaning}
