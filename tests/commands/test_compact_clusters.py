@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.test_compact import active_base, last_of_each_key, rows_in, run, told
+from tests.commands.test_compact import active_base, last_of_each_key, reported, rows_in, run
 from tests.commands.test_compact_config import USERS_ID, properties
 from tests.commands.test_repair_output import tree
 from tests.two_clusters import OTHER_ID, PATH, A, B, log_dir
@@ -45,7 +45,7 @@ def test_the_metadata_log_of_another_node_serves_nobody_else(
     assert cleans(other, ours, of=ours) == (1, True)
     capfd.readouterr()
     assert cleans("--output", "json", ours, other, of=other) == (1, False)
-    rows = told(capfd)
+    rows = reported(capfd)
     assert [row["path"] for row in rows["problem"]] == [str(other)]
     assert {(row["path"], row["reason"]) for row in rows["skipped"]} >= {(f"{other}/{PATH}", "policy-unknown")}
 
@@ -99,7 +99,7 @@ def test_a_topic_that_was_created_anew_is_another_topic(
     assert f"{logs}/users-1/partition.metadata has topic id {OTHER_ID} for users" in err
     assert f"{logs}/__cluster_metadata-0 has {USERS_ID}" in err and "copy it elsewhere" in err
     assert run("--dry-run", "--output", "json", logs) == 1
-    assert [(row["reason"], row["refused"]) for row in told(capfd)["skipped"] if row["topic"] == "users"] == [
+    assert [(row["reason"], row["refused"]) for row in reported(capfd)["skipped"] if row["topic"] == "users"] == [
         ("other-topic", True)
     ]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.test_compact import CONFIG, KEYS, make, run, told
+from tests.commands.test_compact import CONFIG, KEYS, make, reported, run
 from tests.commands.test_compact_config import TOPIC, metadata_log
 from tests.inspect.verified import root_files
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch, of_producer
@@ -85,12 +85,12 @@ def test_each_outcome_says_why_and_what_would_change_it(
     line, closing = out.splitlines()
     assert line.startswith(f"{root / NAME}: ") and text in out and closing.startswith("nothing to ") and err == ""
     assert run(*words, "--output", "json", root) == 0
-    (plan,) = told(capfd)["plan"]
+    (plan,) = reported(capfd)["plan"]
     assert plan["reasons"] == reasons and plan["message"] == line.removeprefix(f"{root / NAME}: ")
     if plan["options"]:
         options = [word for option in plan["options"] for word in shlex.split(option)]
         assert run(*words, *options, "--output", "json", root) == 0
-        (plan,) = told(capfd)["plan"]
+        (plan,) = reported(capfd)["plan"]
         assert plan["rounds"] > 0 and plan["reasons"] == [] and plan["message"] is None
 
 
@@ -142,7 +142,7 @@ def test_topics_that_are_not_compacted_are_no_reason_for_an_option(tmp_path: Pat
     ]
 
 
-def test_who_names_a_partition_is_told_what_it_would_mean(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_who_names_a_partition_is_reported_what_it_would_mean(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "logs"
     make(root, "users-0")
     (root / "users-0" / "partition.metadata").unlink()

@@ -1,4 +1,4 @@
-"""Protects what stands around every message: sizes, headers by API and version, and the refusal of what is no header."""
+"""Protects the frame of every message: sizes, headers by API and version, and errors for invalid headers."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def test_json_reads_back_as_the_message(topic: str, file: Path, dump: Path) -> N
         for message in decoder.decode(record.key, record.value):
             if message is not None and message.STRUCT.name != "GroupMetadataValue":
                 name = message.STRUCT.name
-                room = {"__cluster_metadata": "metadata", "__consumer_offsets": "group"}.get(topic, topic.split("_")[2])
-                found = message_type(f"{room}_records", name)
+                file_of = {"__cluster_metadata": "metadata", "__consumer_offsets": "group"}.get(topic, topic.split("_")[2])
+                found = message_type(f"{file_of}_records", name)
                 assert from_dict(found, message.schema_version, decoder.to_dict(message)) == message
 
 

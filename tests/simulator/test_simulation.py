@@ -198,7 +198,7 @@ def test_a_seed_is_a_trace_to_the_byte() -> None:
         assert found.stdout.split() == here
 
 
-def test_dice_of_one_part_are_not_those_of_another() -> None:
+def test_each_part_has_its_own_random_numbers() -> None:
     """More steps go on with the same beginning."""
     short, long = simulate(9, SmallNode, 300), Simulation(9, SmallNode, ["/data"], steps=600)
     long.checker.verify = lambda **_: None  # type: ignore[method-assign]
