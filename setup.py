@@ -1,8 +1,8 @@
-"""Compiles the per-record loops where a C compiler is; without one the same sources run interpreted.
+"""Compiles the loops over records if there is a C compiler; otherwise the same sources are interpreted.
 
-The sources are plain Python; their C types stand beside them in .pxd files (Cython's pure-Python mode). A build that
-fails is reported and left out: `kcli --version` says which of the two runs. KCLI_PURE_PYTHON=1 leaves it out on purpose.
-Both Cython and the C compiler take all cores.
+The sources are plain Python; their C types are in .pxd files next to them (Cython's pure Python mode). A failed build is
+reported and skipped; `kcli --version` says whether the loops are compiled. KCLI_PURE_PYTHON=1 skips the build. Cython and
+the C compiler use all cores.
 """
 
 import os
@@ -29,22 +29,22 @@ COMPILED_MODULES = [
     "kcli/spark/arrow_columns.py",
     "kcli/spark/batch_spans.py",
 ]
-# The module for code that Cython would repeat in every module, above all views of arrays: a build takes a third of the time.
+# Code that Cython would repeat in every module, mainly for memory views; with this module a build takes a third of the time.
 SHARED_CODE = "kcli.format.cython_shared"
 
 
 class OptionalBuildExt(build_ext):
-    """Builds what it can, on all cores; a module that cannot be compiled stays plain Python."""
+    """Builds all modules on all cores; a module that cannot be compiled is interpreted."""
 
     failed: set[str]
 
     def finalize_options(self):
-        """Compile as many modules at a time as there are cores, unless --parallel says how many."""
+        """Compile one module per core at a time, unless --parallel is given."""
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
 
     def run(self):
-        """Build every module, or say why not."""
+        """Build all modules, and report errors."""
         self.failed = set()
         try:
             super().run()
@@ -60,7 +60,7 @@ class OptionalBuildExt(build_ext):
         self.extensions = [one for one in self.extensions if Path(self.get_ext_fullpath(one.name)).exists()]
 
     def build_extension(self, extension):
-        """Build one module, or say why not."""
+        """Build one module, and report an error."""
         try:
             super().build_extension(extension)
         except Exception as error:
@@ -73,7 +73,7 @@ class OptionalBuildExt(build_ext):
 
 
 def extensions():
-    """The modules to compile, or none where Cython or the wish for it is missing."""
+    """Return the modules to compile; none without Cython or with KCLI_PURE_PYTHON=1."""
     modules = [path for path in COMPILED_MODULES if Path(path).exists()]
     if os.environ.get("KCLI_PURE_PYTHON") == "1" or not modules:
         return []
@@ -90,7 +90,7 @@ def extensions():
 
 
 def compile_modules(cythonize, modules):
-    """The extensions of the modules, translated to C. Raises Cython's CompileError."""
+    """Translate the modules to C, and return their extensions. Raises Cython's CompileError."""
     flags = [] if sys.platform == "win32" else ["-O3", "-g0"]
     return cythonize(
         [
@@ -112,6 +112,6 @@ def compile_modules(cythonize, modules):
     )
 
 
-# Cython's processes import this file again where they are not forked.
+# Cython's worker processes import this file again if they are not forked.
 if __name__ == "__main__":
     setup(ext_modules=extensions(), cmdclass={"build_ext": OptionalBuildExt})

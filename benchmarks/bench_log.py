@@ -1,10 +1,10 @@
-"""What a broker's Python costs beside the device and the network: envelopes of requests, and a live log.
+"""Measures the CPU cost of the broker's Python code without device and network: request envelopes, and a live log.
 
-    python -m benchmarks.bench_log            a JSON object a line: what, median_us, best_us, rounds
+    python -m benchmarks.bench_log            one JSON object per line: what, median_us, best_us, rounds
 
-Medians are what to compare; the best shows what a noisy machine added. Appends "to nowhere" go to a file that takes everything
-and keeps nothing, so that only kcli is measured: its checks (CRC and records, both compiled) and its Python. A batch of one
-record shows the Python alone. Appends "to a file" write to a file below the temporary directory, unflushed.
+Compare the medians; the best value shows how much a busy machine added. Appends "to nowhere" go to a file that discards all
+bytes, so that only kcli is measured: its checks (CRC and records, both compiled) and its Python code. A batch of one record
+shows the Python code alone. Appends "to a file" write to a file in the temporary directory, without a flush.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOGS = 200
 
 
 class Nowhere:
-    """A LogFile that keeps nothing."""
+    """A LogFile that discards all bytes."""
 
     name = "nowhere"
 
@@ -70,7 +70,7 @@ def batch(records: int, value_bytes: int, *, codec: str = "none", sequence: int 
 
 
 class Cost(NamedTuple):
-    """Microseconds of one piece of work, over rounds of many."""
+    """Measure the microseconds of one unit of work, in rounds of many units."""
 
     median_us: float
     best_us: float
@@ -82,7 +82,7 @@ def cost_of(seconds: Sequence[float]) -> Cost:
 
 
 def measured(prepare: Callable[[], object], run: Callable[[object], int], rounds: int = ROUNDS) -> Cost:
-    """`run` gives how many pieces of work it has done with what `prepare` made."""
+    """Measure `run`, which returns the number of units that it has done with the result of `prepare`."""
     seconds = []
     for _ in range(rounds):
         prepared = prepare()
@@ -102,14 +102,14 @@ def message_cost(work: Callable[[], object]) -> Cost:
 
 
 def file_append_cost(directory: Path, record_bytes: int) -> Cost:
-    """One batch of BATCH_BYTES, again and again: its buffer is warm, as one that was just received is."""
+    """Append one batch of BATCH_BYTES repeatedly: its buffer is in the CPU cache, like one that was just received."""
     disk = OsDisk()
     log = open_log(disk, FileCache(disk), str(directory), "t", 0, LogConfig(), NOW_MS)
     overhead = 12 if record_bytes < 128 else 14
     made = batch(BATCH_BYTES // record_bytes, record_bytes - overhead)
 
     def prepare() -> object:
-        made[:8] = bytes(8)  # the base offset, which an append writes over
+        made[:8] = bytes(8)  # the base offset, which an append overwrites
         return None
 
     def run(_: object) -> int:
@@ -164,7 +164,7 @@ def tail_read_cost(root: Path) -> Cost:
 
 
 def open_costs(root: Path) -> tuple[Cost, Cost]:
-    """After a clean stop, and after a crash, of logs of one segment with one batch."""
+    """Measure opening logs of one segment with one batch, after a clean stop and after a crash."""
     disk = OsDisk()
     files = FileCache(disk)
 

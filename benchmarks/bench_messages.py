@@ -1,7 +1,7 @@
-"""What the envelopes of Produce and Fetch cost: requests decoded, responses encoded, as a server does it, header included.
+"""Measures the envelopes of Produce and Fetch: decoding requests and encoding responses with their headers, as a server does.
 
-Records are bytes that nobody reads here: a decoded request holds views of its frame, and a Fetch response holds regions of
-files, which go around Python. Run by benchmarks.bench_log.
+The records are not read: a decoded request has views of its frame, and a Fetch response has regions of files, which sendfile
+sends. benchmarks.bench_log runs this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row = tuple[str, Callable[[], object]]
 
 
 def produce_request(partitions: int) -> Any:
-    """A request with records for each partition of one topic."""
+    """Return a Produce request with records for each partition of one topic."""
     request = API_KEYS[PRODUCE].request
     records = bytes(RECORDS_BYTES)
     data = [request.classes["PartitionProduceData"](index=at, records=records) for at in range(partitions)]
@@ -32,7 +32,7 @@ def produce_request(partitions: int) -> Any:
 
 
 def produce_response(partitions: int) -> Any:
-    """The answer to it: all taken."""
+    """Return the response without errors."""
     response = API_KEYS[PRODUCE].response
     make = response.classes["PartitionProduceResponse"]
     answers = [make(index=at, base_offset=1000 * at, log_append_time_ms=-1, log_start_offset=0) for at in range(partitions)]
@@ -40,7 +40,7 @@ def produce_response(partitions: int) -> Any:
 
 
 def fetch_request(partitions: int) -> Any:
-    """A consumer's full request, without a session: version 12 names the topic, later ones give its id."""
+    """Return a full Fetch request without a session: version 12 has the topic name, later versions have its id."""
     request = API_KEYS[FETCH].request
     make = request.classes["FetchPartition"]
     wanted = [make(partition=at, fetch_offset=1000 * at, partition_max_bytes=1 << 20) for at in range(partitions)]
@@ -49,7 +49,7 @@ def fetch_request(partitions: int) -> Any:
 
 
 def fetch_response(partitions: int) -> Any:
-    """The answer to it: records of each partition, as regions of files."""
+    """Return the response with the records of each partition as regions of files."""
     response = API_KEYS[FETCH].response
     make = response.classes["PartitionData"]
     answers = [
@@ -68,7 +68,7 @@ def fetch_response(partitions: int) -> Any:
 
 
 def decoding(api: Api, version: int, request: Any) -> Callable[[], object]:
-    """The work of decoding a request, from its frame without the size."""
+    """Return a function that decodes a request from its frame without the size."""
     frame = memoryview(encode_request(1, api, version, CLIENT_ID, request))[SIZE_BYTES:]
 
     def decode() -> object:
@@ -79,7 +79,7 @@ def decoding(api: Api, version: int, request: Any) -> Callable[[], object]:
 
 
 def rows() -> Iterator[Row]:
-    """What is measured -> its name and the work to repeat."""
+    """Return the names of all measurements, and the functions to repeat."""
     for key, versions, request, response, encode in (
         (PRODUCE, PRODUCE_VERSIONS, produce_request, produce_response, encode_response),
         (FETCH, FETCH_VERSIONS, fetch_request, fetch_response, encode_response_parts),

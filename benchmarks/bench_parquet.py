@@ -1,17 +1,17 @@
-"""to-parquet beside its floor and beside what people do today, in one run; prints a table with ratios.
+"""Compares to-parquet with a lower bound and with the usual alternative, in one run; prints a table with ratios.
 
     python -m benchmarks.bench_parquet INPUTS [--rounds N] [--columns A,B] [--live PORT] [--only NAME]
 
-INPUTS is what `benchmarks.make_inputs` made. For each of its four partitions, in one warm session with local[2]:
+INPUTS is the output of `benchmarks.make_inputs`. For each of its four partitions, in one warm session with local[2]:
 
     floor        Spark rewrites the same rows, same columns, from uncompressed Parquet to zstd Parquet
-    same level   the floor again, with the level of zstd that to-parquet takes (Spark takes 3 by itself)
-    to-parquet   the same rows out of the segment (kcli.spark.parquet_export, the account at its end included)
-    live         with --live: a real Kafka on 127.0.0.1:PORT serves the segment to a consumer (confluent-kafka) that writes zstd
-                 Parquet by pyarrow, one process, as is usual; PORT and PORT + 1 must be free. It runs once for each input.
+    same level   the floor with the zstd level of to-parquet (Spark's default is 3)
+    to-parquet   the same rows from the segment (kcli.spark.parquet_export, with the summary at its end)
+    live         with --live: a Kafka broker on 127.0.0.1:PORT serves the segment to a consumer (confluent-kafka) that writes
+                 zstd Parquet with pyarrow in one process; PORT and PORT + 1 must be free. It runs once for each input.
 
-Rounds alternate, the best of each counts. All inputs are read once before, so that nobody waits for a disk. Also told: the
-CPU time of both, which other work on the machine disturbs less, and of inflating the segment's batches alone.
+Rounds alternate, and the best of each is used. All inputs are read once before, so that no row waits for the disk. The table
+also has the CPU time of both, which other load on the machine affects less, and that of decompressing the batches alone.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ STEP_SECONDS = 300
 
 
 def seconds(act: Callable[[], object]) -> float:
-    """How long something takes."""
+    """Measure the time of a function in seconds."""
     start = time.perf_counter()
     act()
     return time.perf_counter() - start
 
 
 def cpu_seconds() -> float:
-    """The CPU time that this process and all below it (Spark's JVM, its Python workers) have used so far."""
+    """Return the CPU time so far of this process and its descendants (Spark's JVM, its Python workers)."""
     ticks: dict[int, tuple[int, int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rsplit(")", 1)[1].split()
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         ticks[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
     family = {os.getpid()}
     while more := {pid for pid, (parent, _) in ticks.items() if parent in family} - family:
@@ -59,7 +59,7 @@ def cpu_seconds() -> float:
 
 
 def warm_all(*paths: Path) -> None:
-    """Read files once, so that they lie in the page cache."""
+    """Read files once, so that they are in the page cache."""
     for path in paths:
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
             if file.is_file():
@@ -67,7 +67,7 @@ def warm_all(*paths: Path) -> None:
 
 
 def inflate_seconds(segment: Path) -> float:
-    """How long inflating every batch of a segment takes on one core."""
+    """Measure the decompression of every batch of a segment on one core."""
     from kcli.format.compression import inflate
     from kcli.format.record_batch import HEADER_BYTES
     from kcli.log.disk.os_disk import OsDisk
@@ -85,7 +85,7 @@ def inflate_seconds(segment: Path) -> float:
 
 
 def measure(spark: Any, source: Path, work: Path, rounds: int, columns: str) -> dict[str, float]:
-    """The best time of the floor and of to-parquet for one partition directory, in seconds."""
+    """Measure the best times of the floor and of to-parquet for one partition directory, in seconds."""
     from kcli.spark.data_source import FORMAT
     from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, compression_options, export
 
@@ -121,11 +121,11 @@ def measure(spark: Any, source: Path, work: Path, rounds: int, columns: str) -> 
     return best
 
 
-# ---------------------------------------------------------------------------------------------------- what people do today
+# ---------------------------------------------------------------------------------------------------- live consumer
 
 
 def run_live(inputs: dict[str, Path], records: dict[str, int], work: Path, port: int) -> dict[str, float]:
-    """Serve copies of the partitions by a real broker and consume each into zstd Parquet -> seconds for each."""
+    """Serve copies of the partitions with a Kafka broker, and consume each into zstd Parquet -> seconds for each."""
     from tests.oracle.peer import find_peer
 
     peer = find_peer()
@@ -213,7 +213,7 @@ def consume(topic: str, records: int, port: int, out: Path) -> None:
 
 
 def table(results: dict[str, dict[str, float]]) -> str:
-    """The results as a Markdown table."""
+    """Format the results as a Markdown table."""
     lines = [
         "| input | floor, s | same level, s | to-parquet, s | x floor | x same level | CPU of the three, s | inflating, s "
         "| live, s | live / ours |",
@@ -231,8 +231,8 @@ def table(results: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measure, print the table."""
-    parser = argparse.ArgumentParser(description="to-parquet beside Spark itself and a live pipeline.")
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description="Compare to-parquet with Spark itself and with a live consumer.")
     parser.add_argument("inputs", type=Path)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--columns", default="key,value,topic,partition,offset,timestamp,timestampType")

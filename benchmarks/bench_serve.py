@@ -1,16 +1,16 @@
-"""`kcli serve` beside Apache Kafka, beyond what one load on one topic shows: starts, memory, codecs, partitions, clients.
+"""Compares `kcli serve` with Apache Kafka in other respects than load: starts, memory, codecs, partitions, clients.
 
     python -m benchmarks.bench_serve [--brokers kcli,kafka] [--rows start,partitions,codecs,scaling,clients] [--work DIR]
 
-    row         what is measured
+    row         measurement
     ----------  --------------------------------------------------------------------------------------------------------
     start       process start to the first acknowledged record in an empty directory; resident memory then; stopping
     partitions  1,000 partitions on disk, 100 records each: the start after a clean stop and after SIGKILL, memory
-    codecs      lz4 and zstd batches of 1,000 records: inflated MB a second of the broker's CPU time
+    codecs      lz4 and zstd batches of 1,000 records: uncompressed MB per second of the broker's CPU time
     scaling     CPU time of a produce and of a fetch of 10 KB, with 10 and 100 partitions, and in a log of 1 and 10 segments
-    clients     1,000 connections, each one produce a second, beside a producer at full rate: how long an answer takes, memory
+    clients     1,000 connections with one produce per second each, and a producer at full rate: response times, memory
 
-One line of JSON a figure on stdout. Client and broker share the machine, so CPU time is the steadier figure.
+One line of JSON per figure on stdout. Client and broker share the machine, so CPU time varies less than elapsed time.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from benchmarks.brokers import Broker, Client, batch, started
 
 CODECS = {"lz4": 3, "zstd": 4}
 
-# A broker that uses less in a second has nothing left to do; with Kafka that takes a while, or does not come.
+# A broker that uses less CPU time in a second is idle; Kafka needs some time for that, or never is.
 IDLE_CPU_S = 0.05
 SETTLE_S = 20.0
 
 
 @contextmanager
 def running(name: str, work: Path, *overrides: str) -> Iterator[Broker]:
-    """A broker over an empty directory, started."""
+    """Yield a started broker with an empty directory."""
     with started(Broker(name, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work)), overrides)) as broker:
         yield broker
 
 
 def report(row: str, broker: str, **figures: float) -> None:
-    """One line."""
+    """Print one line."""
     print(json.dumps({"row": row, "broker": broker} | {key: round(value, 4) for key, value in figures.items()}), flush=True)
 
 
 def row_start(name: str, work: Path) -> None:
-    """An empty directory to the first acknowledged record."""
+    """Measure the start from an empty directory to the first acknowledged record."""
     found = []
     for _ in range(5):
         broker = Broker(name, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work)))
@@ -70,7 +70,7 @@ def row_start(name: str, work: Path) -> None:
 
 
 def row_partitions(name: str, work: Path) -> None:
-    """1,000 partitions: clean and killed."""
+    """Measure starts with 1,000 partitions, after a clean stop and after SIGKILL."""
     with running(name, work) as broker:
         client = Client(broker.port)
         for topic in range(10):
@@ -92,7 +92,7 @@ def row_partitions(name: str, work: Path) -> None:
 
 
 def row_codecs(name: str, work: Path) -> None:
-    """Compressed batches, validated."""
+    """Measure the validation of compressed batches."""
     with running(name, work) as broker:
         client = Client(broker.port)
         client.create_topic("t", 1)
@@ -110,7 +110,7 @@ def row_codecs(name: str, work: Path) -> None:
 
 
 def settle(broker: Broker) -> None:
-    """Wait until a broker is through with what follows of the requests before: files of new partitions, for one."""
+    """Wait until a broker has finished the follow-up work of earlier requests, such as the files of new partitions."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         before = broker.cpu_seconds()
@@ -120,7 +120,7 @@ def settle(broker: Broker) -> None:
 
 
 def row_scaling(name: str, work: Path) -> None:
-    """What a request costs with more partitions, and with more segments."""
+    """Measure requests with more partitions, and with more segments."""
     rounds = 3000
     with running(name, work) as broker:
         client = Client(broker.port)
@@ -156,7 +156,7 @@ def row_scaling(name: str, work: Path) -> None:
 
 
 def row_clients(name: str, work: Path) -> None:
-    """1,000 clients beside a full-rate producer."""
+    """Measure 1,000 clients while another producer runs at full rate."""
     with running(name, work) as broker:
         client = Client(broker.port)
         client.create_topic("full", 1)
@@ -191,7 +191,7 @@ def row_clients(name: str, work: Path) -> None:
 
 
 def one_a_second(clients: list[Client], seconds: int) -> tuple[list[float], int]:
-    """Each client sends one produce a second, spread evenly -> how long answers took, and how many did not come."""
+    """Send one produce per second from each client, spread evenly -> response times, number of missing responses."""
     frames = [clients[0].produce_frame("many", partition, batch(1, 100)) for partition in range(16)]
     selector = selectors.DefaultSelector()
     for at, client in enumerate(clients):
@@ -220,7 +220,7 @@ ROWS = {"start": row_start, "partitions": row_partitions, "codecs": row_codecs, 
 
 
 def main() -> None:
-    """Measure the rows asked for, broker by broker."""
+    """Measure the requested rows for each broker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brokers", default="kcli,kafka")
     parser.add_argument("--rows", default=",".join(ROWS))

@@ -1,7 +1,7 @@
-"""Brokers under measurement: kcli, Apache Kafka and a bare Python loop as processes, their CPU time and memory, and a client
-of raw frames.
+"""The brokers to measure: kcli, Apache Kafka and a bare Python loop as processes, with their CPU time and memory; and a
+client for raw frames.
 
-Everything is on 127.0.0.1, with a limit in time, and stopped by its own process id.
+All listen on 127.0.0.1, have a time limit, and are stopped by their own process id.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION, CREATE_VERSION = 9, 12, 12, 5
 
 
 def free_port() -> int:
-    """A port that nobody has now; the next one is taken to be free, too."""
+    """Return a free port; the next one is assumed to be free too."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Broker:
-    """A broker process over a directory. `name` is "kcli", "kafka", or "bare": the loop of ../shared/bench, which takes no
-    overrides and makes no topics; each name is one, with `partitions` partitions."""
+    """A broker process with its directory. `name` is "kcli", "kafka", or "bare": the loop of ../shared/bench, which has no
+    configuration and no CreateTopics: every topic name exists, with `partitions` partitions."""
 
-    program: tuple[str, ...] = ("kcli",)  # what stands for kcli
+    program: tuple[str, ...] = ("kcli",)  # the command line of kcli
 
     def __init__(self, name: str, directory: Path, overrides: tuple[str, ...] = (), partitions: int = 1) -> None:
         self.name, self.directory, self.overrides, self.partitions = name, directory, overrides, partitions
@@ -50,7 +50,7 @@ class Broker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Start it -> seconds from process start to the first answer."""
+        """Start the process -> seconds until the first response."""
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environment["NP"] = str(self.partitions)
         log = open(self.directory.with_suffix(".log"), "ab")
@@ -91,17 +91,17 @@ class Broker:
         return self.process.pid
 
     def cpu_seconds(self) -> float:
-        """User and system time so far: the kernel's clock of the process, which is finer than the ticks of /proc."""
+        """Return the user and system time so far, from the CPU clock of the process, which is finer than the ticks of /proc."""
         return time.clock_gettime(~self.pid << 3 | 2)
 
     def memory_mb(self, field: str = "VmRSS") -> float:
-        """Resident memory, or the most there was (VmHWM)."""
+        """Return the resident memory, or its peak (VmHWM)."""
         found = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text(), re.M)
         assert found is not None
         return int(found.group(1)) * 1024 / 1e6
 
     def stop(self, number: int = signal.SIGTERM) -> float:
-        """End it -> seconds."""
+        """Stop the process -> seconds."""
         assert self.process is not None
         began = time.monotonic()
         self.process.send_signal(number)
@@ -113,7 +113,7 @@ class Broker:
         return time.monotonic() - began
 
     def remove(self) -> None:
-        """Remove its files."""
+        """Remove the files of the broker."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.with_suffix(".log").unlink(missing_ok=True)
 
@@ -123,7 +123,7 @@ AnyBroker = TypeVar("AnyBroker", bound=Broker)
 
 @contextmanager
 def started(broker: AnyBroker) -> Iterator[AnyBroker]:
-    """The broker, started; at the end it is stopped, and its files go."""
+    """Yield a started broker; at the end it is stopped, and its files are removed."""
     try:
         broker.start()
         yield broker
@@ -134,7 +134,7 @@ def started(broker: AnyBroker) -> Iterator[AnyBroker]:
 
 
 def batch(records: int, size: int, codec: int = 0, seed: int = 0) -> bytes:
-    """A batch of records of `size` bytes each, of half-random text, compressed with a codec."""
+    """Encode a batch of records with `size` bytes of half-random text each, compressed with a codec."""
     from kcli.format.compression import deflate
 
     now = int(time.time() * 1000)
@@ -148,7 +148,7 @@ def batch(records: int, size: int, codec: int = 0, seed: int = 0) -> bytes:
 
 
 class Client:
-    """One blocking connection that speaks whole frames."""
+    """A blocking connection that sends and receives whole frames."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 30)
@@ -157,11 +157,11 @@ class Client:
         self.read()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self.socket.close()
 
     def read(self) -> bytes:
-        """The next frame, without its size."""
+        """Return the next frame, without its size."""
         size = struct.unpack(">i", self._read(4))[0]
         return self._read(size)
 
@@ -184,7 +184,7 @@ class Client:
         return api.response.decode(frame, version, position)[0]
 
     def create_topic(self, name: str, partitions: int, **configs: str) -> None:
-        """Make a topic and wait until all of it is led."""
+        """Create a topic, and wait until all partitions have leaders."""
         classes = API_KEYS[CREATE_TOPICS].request.classes
         topic = classes["CreatableTopic"](name=name, num_partitions=partitions, replication_factor=1)
         topic.configs = [
@@ -204,7 +204,7 @@ class Client:
         raise RuntimeError(f"{name} is not led")
 
     def produce_frame(self, topic: str, partition: int, records: bytes) -> bytearray:
-        """A whole Produce request of one batch, acks=1."""
+        """Encode a Produce request with one batch, acks=1."""
         api = API_KEYS[PRODUCE]
         data = api.request.classes["PartitionProduceData"](index=partition, records=records)
         topics = [api.request.classes["TopicProduceData"](name=topic, partition_data=[data])]
@@ -225,7 +225,7 @@ class Client:
         return int(found.base_offset)
 
     def send_until_taken(self, frame: bytearray) -> None:
-        """Send a Produce request until it is taken: a partition may not be led yet, though Metadata says so."""
+        """Send a Produce request until it succeeds: a partition may have no leader yet although Metadata has one."""
         for _ in range(4000):
             try:
                 self.send(frame)

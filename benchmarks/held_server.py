@@ -1,13 +1,13 @@
-"""`kcli serve` that notes how long its event loop was held, and by what.
+"""`kcli serve` with measurements of how long each call of its event loop takes.
 
     python -m benchmarks.held_server REPORTS serve [ARGUMENT ...]
 
-At each SIGUSR1, and at its end, it writes the next file of REPORTS (0000.json, 0001.json, ...) and begins to note anew:
+At each SIGUSR1, and when it exits, it writes the next file in REPORTS (0000.json, 0001.json, ...) and resets the values:
 
-    longest_ms, longest_cpu_ms   the longest call of the event loop, and the CPU time of that call: where it is much less, the
-                                 loop waited for a disk, or for a processor that another process had
-    parts                        by name, the longest of each kind of thing that the node did, in ms: a request by its API (of
-                                 the node to itself: with *), Flushed and the other events, a timer or a slice by its function
+    longest_ms, longest_cpu_ms   the longest call of the event loop, and the CPU time of that call: if it is much lower, the
+                                 loop waited for a disk, or for a CPU that another process used
+    parts                        the longest time in ms of each kind of work, by name: a request by its API (with * if the
+                                 node sent it to itself), Flushed and the other events, a timer or time slice by its function
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from kcli.server.timing_wheel import Timer, TimerTask
 
 
 class Holds:
-    """The longest of all that was noted since the last `take`."""
+    """The longest times since the last `take`."""
 
     def __init__(self) -> None:
         self._longest_ms = self._longest_cpu_ms = 0.0
         self._parts: dict[str, float] = {}
 
     def note_call(self, ms: float, cpu_ms: float) -> None:
-        """The loop was held so long by one call."""
+        """Record the time of a call of the loop."""
         if ms > self._longest_ms:
             self._longest_ms, self._longest_cpu_ms = ms, cpu_ms
 
     def note_part(self, name: str, ms: float) -> None:
-        """The node was so long at such a thing."""
+        """Record the time of one kind of work of the node."""
         if ms > self._parts.get(name, 0):
             self._parts[name] = ms
 
     def take(self) -> dict[str, Any]:
-        """What was noted; nothing is from here on."""
+        """Return the values, and reset them."""
         found = {"longest_ms": self._longest_ms, "longest_cpu_ms": self._longest_cpu_ms, "parts": self._parts}
         self.__init__()  # type: ignore[misc]
         return found
 
 
 def event_name(event: Event) -> str:
-    """As a report has it."""
+    """Return the name of an event in a report."""
     if not isinstance(event, RequestReceived):
         return type(event).__name__
     return API_KEYS[int.from_bytes(event.frame[:2], "big")].name + "*" * event.connection.is_internal
 
 
 def callback_name(callback: Callable[..., object]) -> str:
-    """A timer's function: the one that makes the slices, where it takes the next of some; a log task's own."""
+    """Return the name of a timer's function; for a time slice the function that the slices belong to."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, Task):
         return callback_name(owner._run)
@@ -78,7 +78,7 @@ def callback_name(callback: Callable[..., object]) -> str:
 
 
 def watch(holds: Holds) -> None:
-    """Have all that the loop and the node do from now on noted."""
+    """Measure all calls of the loop and of the node from now on."""
     run, handle, schedule = asyncio.Handle._run, Node.handle, Timer.schedule
     clock, cpu_clock = time.perf_counter, time.thread_time
 
@@ -89,8 +89,8 @@ def watch(holds: Holds) -> None:
 
     def timed_handle(self: Node, event: Event, now_ms: int) -> list[Effect]:
         if isinstance(event, DeadlineReached):
-            return handle(self, event, now_ms)  # its timers are noted, each by itself
-        name, began = event_name(event), clock()  # the frame is gone when it is handled
+            return handle(self, event, now_ms)  # its timers are measured one by one
+        name, began = event_name(event), clock()  # the frame is released when the request is handled
         try:
             return handle(self, event, now_ms)
         finally:
@@ -112,7 +112,7 @@ def watch(holds: Holds) -> None:
 
 
 def main() -> None:
-    """Serve, watched."""
+    """Run the server with measurements."""
     from kcli.commands.app import main as kcli
 
     reports = Path(sys.argv[1])

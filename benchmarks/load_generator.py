@@ -1,10 +1,10 @@
-"""The load generator of ../shared/bench (rdload.c, librdkafka from C): how it is built, and its two runs, checked.
+"""Builds and runs the load generator of ../shared/bench (rdload.c, librdkafka from C), and checks its results.
 
-    produce   records of one size to the partitions in turn, until the time or the megabytes are over; all are acknowledged
-    consume   all partitions from their beginning, until as many records came as were produced; all came, none is missing
+    produce   sends records of one size to the partitions in turn, for a time or a number of megabytes; all must be acknowledged
+    consume   reads all partitions from the start until it has as many records as were produced; none may be missing
 
-What is not so raises LoadError. rdload knows acks but no idempotence: it is compiled with some lines in front of it that turn
-it on where IDEMPOTENT is in the environment. RDLOAD names a program that is built already; that one is not asked for it.
+A failed check raises LoadError. rdload has an option for acks, but not for idempotence: it is compiled with additional lines
+that enable it if IDEMPOTENT is in the environment. RDLOAD names a program that is already built, which has no such lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.brokers import ROOT, Broker
 SOURCE = ROOT.parent / "shared" / "bench" / "rdload.c"
 ACKS = ("1", "all", "idempotent")
 IDEMPOTENT = "RDLOAD_IDEMPOTENT"
-# librdkafka asks for a producer id when its timer of half a second says so, once it is connected: that is no part of the load.
+# librdkafka requests a producer id up to half a second after it has connected; this is not part of the load.
 PRODUCER_ID_S = 2
 PREAMBLE = f"""
 #include <librdkafka/rdkafka.h>
@@ -38,16 +38,16 @@ static rd_kafka_t *new_client(rd_kafka_type_t type, rd_kafka_conf_t *conf, char 
 }}
 #define rd_kafka_new new_client
 """
-# Longer than any run may take beyond the time that it is given: rdload itself waits 20 s for the last acknowledgements.
+# The additional time limit of a run: rdload itself waits 20 s for the last acknowledgements.
 GRACE_S = 60
 
 
 class LoadError(Exception):
-    """A run that did not do what it was to do; the message says what came instead."""
+    """A run with unexpected results; the message says which."""
 
 
 class Load(NamedTuple):
-    """What one run moved, in how long, and the CPU time that the broker took for it."""
+    """The records and seconds of a run, and the CPU time that the broker used."""
 
     records: int
     megabytes: float
@@ -56,17 +56,17 @@ class Load(NamedTuple):
 
     @property
     def mb_s(self) -> float:
-        """Megabytes of records a second."""
+        """Megabytes of records per second."""
         return self.megabytes / self.seconds
 
     @property
     def mb_per_cpu_s(self) -> float:
-        """Megabytes of records a second of the broker's CPU time."""
+        """Megabytes of records per second of the broker's CPU time."""
         return self.megabytes / self.broker_cpu_s
 
 
 class LoadGenerator:
-    """rdload, as a program."""
+    """The rdload program."""
 
     def __init__(self, program: Path, *, can_be_idempotent: bool) -> None:
         self.program, self.can_be_idempotent = program, can_be_idempotent
@@ -74,7 +74,7 @@ class LoadGenerator:
     def produce(
         self, broker: Broker, topic: str, partitions: int, record_bytes: int, acks: str, seconds: float, max_mb: float
     ) -> Load:
-        """Produce for so long, or so much. Raises LoadError where a record failed or was not acknowledged."""
+        """Produce for a time, or a number of megabytes. Raises LoadError if a record failed or was not acknowledged."""
         environment = {IDEMPOTENT: "1"} if acks == "idempotent" else {}
         words = [record_bytes, "1" if acks == "1" else "all", seconds, max_mb]
         found, cpu_s = self._run(broker, ["produce", _address(broker), topic, partitions, *words], seconds, environment)
@@ -84,7 +84,7 @@ class LoadGenerator:
         return Load(acked, acked * record_bytes / 1e6, found["seconds"], cpu_s)
 
     def consume(self, broker: Broker, topic: str, partitions: int, record_bytes: int, expected: int, seconds: float) -> Load:
-        """Read all partitions whole. Raises LoadError where other than `expected` records came, or of another size."""
+        """Read all partitions completely. Raises LoadError if there are not `expected` records, or one has another size."""
         found, cpu_s = self._run(broker, ["consume", _address(broker), topic, partitions, expected, seconds], seconds, {})
         records = int(found["records"])
         if records != expected or found["bytes"] != expected * record_bytes or found["errors"]:
@@ -95,7 +95,7 @@ class LoadGenerator:
         return Load(records, records * record_bytes / 1e6, found["seconds"], cpu_s)
 
     def _run(self, broker: Broker, words: list[Any], seconds: float, environment: dict[str, str]) -> tuple[Any, float]:
-        """-> its figures, and the CPU time that the broker took meanwhile, in seconds."""
+        """Run the program -> its figures, and the CPU time that the broker used, in seconds."""
         before = broker.cpu_seconds()
         ran = subprocess.run(
             [str(word) for word in (self.program, *words)],
@@ -113,8 +113,8 @@ def _address(broker: Broker) -> str:
 
 
 def load_generator(work: Path) -> LoadGenerator:
-    """The one that RDLOAD names, or one that is built in a directory: with the librdkafka of the confluent-kafka wheel where
-    there is one, and the headers of librdkafka-dev."""
+    """Return the program that RDLOAD names, or build one in a directory, with the librdkafka of the confluent-kafka wheel if it
+    is installed, and the headers of librdkafka-dev."""
     if os.environ.get("RDLOAD"):
         return LoadGenerator(Path(os.environ["RDLOAD"]), can_be_idempotent=False)
     preamble, program = work / "idempotent.h", work / "rdload"

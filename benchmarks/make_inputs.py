@@ -1,8 +1,8 @@
-"""Makes the four inputs of the benchmarks with the real Kafka: one broker, one partition each, filled by its own tool.
+"""Creates the four inputs of the benchmarks with Apache Kafka: one broker, one partition each, filled by Kafka's own tool.
 
     python -m benchmarks.make_inputs OUT PORT
 
-PORT and PORT + 1 of 127.0.0.1 must be free; it takes 2 GB of disk and some minutes.
+PORT and PORT + 1 of 127.0.0.1 must be free; this takes 2 GB of disk and some minutes.
 
     ==================  ===========  ==============  ===============
     OUT/...             records      value, bytes    producer's codec
@@ -14,11 +14,11 @@ PORT and PORT + 1 of 127.0.0.1 must be free; it takes 2 GB of disk and some minu
     ==================  ===========  ==============  ===============
 
 The tool is org.apache.kafka.tools.ProducerPerformance with the Java producer's own settings for everything but the
-codec: no keys, no headers, values of random capital letters A-Z (4.7 bits a byte, so zstd gets them to about 6 tenths),
-the same ones on every run (the tool's dice have a fixed seed), idempotent, batches of up to 16 KiB. segment.bytes is
-1 GiB: all of a partition lies in one segment. The broker is stopped cleanly, which trims the indexes, before the
-directories are taken. OUT/inputs.json says what was made: per partition the records, log bytes, batches and the tool's
-own summary line.
+codec: no keys, no headers, values of random capital letters A-Z (4.7 bits per byte, so zstd reduces them to about 60 %),
+the same ones on every run (the tool has a fixed random seed), idempotent, batches of up to 16 KiB. segment.bytes is
+1 GiB, so each partition has one segment. The broker is stopped cleanly, which trims the indexes, before the directories
+are copied. OUT/inputs.json has for each partition the number of records, log bytes and batches, and the tool's own
+summary line.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def make_inputs(out: Path, port: int) -> dict[str, Any]:
     summaries: dict[str, str] = {}
     try:
         run_peer(peer, "format", str(broker_dir), str(port), "log.retention.ms=-1")
-        # The broker inherits stdout: a pipe would stay open as long as it lives.
+        # The broker inherits stdout: a pipe would stay open as long as the broker runs.
         subprocess.run([str(peer), "start", str(broker_dir)], timeout=120, check=True, stdout=subprocess.DEVNULL)
         for name, records, value, codec in names:
             print(f"{name}: {records} records of {value} bytes, {codec}", file=sys.stderr, flush=True)

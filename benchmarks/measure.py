@@ -1,5 +1,5 @@
-"""Timing whole processes side by side: each command in turn, A B A B, so that a machine whose speed drifts hurts both; and
-tables of what was found.
+"""Measures whole processes: the commands run in turn, A B A B, so that changes in the machine's speed affect all of them; and
+formats the results as tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 KAFKA = ROOT.parent / "shared" / "apache-kafka" / "kafka"
-# As an installed kcli runs: pip leaves byte code beside the sources, and the first run, which does not count, does here.
+# As with an installed kcli, byte code is cached: the first run, which is not counted, writes it.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -1,7 +1,7 @@
-"""The demo's first step: `kcli serve` takes records from a client and gives them back; the offline tools read its directory.
+"""The first step of the demo: a client writes records to `kcli serve` and reads them; the offline tools read its directory.
 
-The broker has a free port of 127.0.0.1 and a temporary directory; it is stopped, and the directory removed, however this ends.
-The client is kcli's own protocol package on a plain socket, so that a plain checkout can show it.
+The broker uses a free port of 127.0.0.1 and a temporary directory. In any case it is stopped, and the directory is removed.
+The client is kcli's protocol package with a plain socket, so that no other package is needed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kcli.format.records import Record, encode_records, read_records
 KCLI = [sys.executable, "-m", "kcli"]
 TOPIC = "greetings"
 WORDS = [(b"de", b"Guten Tag"), (b"en", b"Good day"), (b"fr", b"Bonjour"), (b"it", b"Buon giorno")]
-# All of it: a broker that hangs is killed then, and whoever waits for it reads the end of its stderr.
+# For the whole demo: a broker that hangs is killed after this time, and the demo reads the end of its stderr.
 LIMIT_SECONDS = 60
 STOP_SECONDS = 20
 
 
 def wait_until_ready(broker: subprocess.Popen[str]) -> int:
-    """Show the broker's lines up to the one that says it is ready -> its port. Ends the demo where it never says so."""
+    """Print the broker's log lines until it is ready -> its port. Ends the demo if it does not get ready."""
     assert broker.stderr is not None
     for line in broker.stderr:
         print(line, end="", flush=True)
@@ -38,14 +38,14 @@ def wait_until_ready(broker: subprocess.Popen[str]) -> int:
 
 
 def batch_of_words() -> bytes:
-    """The records as a producer packs them."""
+    """Encode the records as a producer does."""
     now_ms = int(time.time() * 1000)
     body = encode_records(Record(delta, 0, key, value, (), 0) for delta, (key, value) in enumerate(WORDS))
     return NewRecordBatch(0, len(WORDS) - 1, now_ms, now_ms, len(WORDS), body).encode()
 
 
 def produce_and_fetch(port: int) -> None:
-    """Send the records, and read them again from the beginning."""
+    """Send the records, and read them from the start."""
     client = Client(port)
     client.create_topic(TOPIC, 1)
     client.send_until_taken(client.produce_frame(TOPIC, 0, batch_of_words()))
@@ -59,19 +59,19 @@ def produce_and_fetch(port: int) -> None:
 
 
 def run(*words: str) -> None:
-    """Run a command, shown first. Ends the demo where it fails or takes too long."""
+    """Print and run a command. Ends the demo if it fails or takes too long."""
     shown(words)
     if code := subprocess.run([*KCLI, *words], check=False, timeout=LIMIT_SECONDS).returncode:
         sys.exit(code)
 
 
 def shown(words: Sequence[str]) -> None:
-    """Print a command as one types it."""
+    """Print a command as a user types it."""
     print("$ kcli", *words, flush=True)
 
 
 def stop(broker: subprocess.Popen[str]) -> None:
-    """Stop the broker in order, and show what it says. Ends the demo where it does not stop in order."""
+    """Stop the broker, and print its log lines. Ends the demo if it does not stop cleanly."""
     print(f"$ kill -TERM {broker.pid}", flush=True)
     broker.send_signal(signal.SIGTERM)
     _, lines = broker.communicate(timeout=STOP_SECONDS)
@@ -81,7 +81,7 @@ def stop(broker: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """Start a broker, give it records, read them back, look at its files, stop it, verify what it leaves."""
+    """Start a broker, write and read records, show its files, stop it, and verify its directory."""
     with tempfile.TemporaryDirectory(prefix="kcli-demo-") as directory:
         data = f"{directory}/data"
         words = ["serve", "--override", "listeners=PLAINTEXT://127.0.0.1:0", "--override", f"log.dirs={data}"]
@@ -96,7 +96,7 @@ def main() -> None:
             run("verify", data)
         finally:
             limit.cancel()
-            broker.kill()  # nothing happens to one that has stopped
+            broker.kill()  # no effect if it has stopped
             broker.wait()
 
 

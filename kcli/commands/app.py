@@ -1,6 +1,6 @@
-"""The program `kcli`: one command line, one module a command, loaded when it is asked for.
+"""The program `kcli`: one module per command, which is imported when the command is used.
 
-argparse and not a richer library: start-up is promised (150 ms for a small file); ARCHITECTURE.md has what typer takes of that.
+The parser is argparse because of the start-up time (150 ms for a small file); ARCHITECTURE.md has the times of typer.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, print_text, tell
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, print_message, print_text
 
 # name -> (module, one line of help); the order is that of --help and of the README.
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "run a Kafka broker and controller in this process"),
-    "format": ("format", "make empty log directories those of a node, as kafka-storage format does"),
+    "format": ("format", "format empty log directories for a node, as kafka-storage format does"),
     "dump-log": ("dump_log", "show the files of a log directory: segments, indexes, snapshots, checkpoints"),
     "describe": ("describe", "list what a log directory holds: topics, offsets, groups, transactions, configs"),
-    "verify": ("verify", "check a log directory by all that a broker relies on; with --repair, repair it"),
+    "verify": ("verify", "check everything in a log directory that a broker relies on; with --repair, repair it"),
     "to-parquet": ("to_parquet", "write records to Parquet through Spark"),
     "compact": ("compact", "clean compacted topics with no broker running, or give batches another codec"),
-    "simulate": ("simulate", "run a broker under virtual time with crashes and bad disks, from a seed"),
-    "completion": ("completion", "print the script that completes kcli's words in bash, zsh or fish"),
+    "simulate": ("simulate", "run a broker in virtual time with crashes and disk errors, from a random seed"),
+    "completion": ("completion", "print the completion script of kcli for bash, zsh or fish"),
 }
-# What the overview lists, in groups: words of a command line, and their help where COMMANDS does not have it.
+# The groups of the overview: the words of a command line, and their help if it is not the one in COMMANDS.
 GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("run a broker", (("serve", ""), ("format", ""))),
     (
-        "inspect log directories, which stay as they are",
+        "inspect log directories without changing them",
         (("dump-log", ""), ("describe", ""), ("verify", ""), ("to-parquet", "")),
     ),
     ("change log directories", (("compact", ""), ("verify --repair", "plan a repair; with --apply, carry it out"))),
@@ -38,24 +38,24 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (("simulate", ""), ("completion", ""), ("help COMMAND", "show the options of a command, as kcli COMMAND --help does")),
     ),
 )
-# What other programs call it.
+# Names that other programs use for a command.
 ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fsck": "verify"}
 
 DESCRIPTION = """\
-Kafka in one Python program: a broker of one node, for Kafka's clients and tools (no consumer groups,
-transactions or security yet), and tools that show, check, repair, compact and export log directories,
-Apache Kafka's and its own, with no broker running."""
+Kafka in one Python program: a broker of one node for Kafka's clients and tools (consumer groups,
+transactions and security are not supported yet), and tools that show, check, repair, compact and
+export log directories of Apache Kafka and of kcli, with no broker running."""
 EPILOG = """\
-Exit codes: 0 done and sound; 1 done, with damage or findings, or nothing has a name that was asked for;
-2 could not run, or a path is missing; 3 nothing is damaged, but offsets are missing (verify); 130 interrupted.
+Exit codes: 0 done, no damage; 1 done, with damage or findings, or no topic or group matches a name;
+2 could not run, or a path is missing; 3 no damage, but offsets are missing (verify); 130 interrupted.
 docs/ and the README have examples."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose help is as wide in a pipe as in the docs, 100 columns, and that takes whole option names only.
+    """An ArgumentParser with help of 100 columns, also in a pipe, that does not accept abbreviated option names.
 
-    The beginning of a name, such as --a for --apply, would change data by a slip of the finger. dump-log changes nothing, and
-    takes beginnings as kafka-dump-log does.
+    An abbreviation, such as --a for --apply, could change data by a typing error. dump-log changes no data, and accepts
+    abbreviations as kafka-dump-log does.
     """
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
-        """Print a sentence on a wrong command line, with the option that may have been meant, and exit with 2."""
+        """Print one sentence about a wrong command line, with a similar option if there is one, and exit with 2."""
         start, _, words = message.partition("unrecognized arguments: ")
         option = words.split()[0].partition("=")[0] if words and not start else ""
         if option.startswith("--"):
@@ -74,12 +74,12 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def print_help(self, file: object = None) -> None:
-        """Print the help on stdout. Raises as write_out does, where argparse itself would pass over it."""
+        """Print the help on stdout. Raises as write_out does; argparse itself would ignore the errors."""
         print_text(self.format_help())
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of one command, `kcli COMMAND`. Raises KeyError for an unknown one."""
+    """Return the parser of one command. Raises KeyError for an unknown command."""
     module = importlib.import_module(f"kcli.commands.{COMMANDS[command][0]}")
     parser = Parser(
         prog=f"kcli {command}",
@@ -94,9 +94,9 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 
 
 def overview() -> str:
-    """What `kcli --help` prints."""
+    """Return the text of `kcli --help`."""
     parser = Parser(prog="kcli", description=DESCRIPTION, epilog=EPILOG, usage="kcli COMMAND [OPTIONS] [ARGUMENTS]")
-    parser.add_argument("--version", action="store_true", help="print which program this is, and how the record loops run")
+    parser.add_argument("--version", action="store_true", help="print the version, and whether the record loops are compiled")
     for title, commands in GROUPS:
         group = parser.add_argument_group(title)
         for name, help_text in commands:
@@ -105,22 +105,22 @@ def overview() -> str:
 
 
 def version() -> str:
-    """What `kcli --version` prints."""
+    """Return the text of `kcli --version`."""
     from kcli import __version__
     from kcli.distribution import DISTRIBUTION
     from kcli.format.record_scan import is_compiled
 
-    how = "compiled" if is_compiled() else "interpreted: no C compiler was at hand when kcli was installed"
+    how = "compiled" if is_compiled() else "interpreted: there was no C compiler when kcli was installed"
     return f"kcli {__version__}, Kafka in one Python program (distribution {DISTRIBUTION}; record loops {how})\n"
 
 
 def _report_other_kcli() -> None:
-    """Say on stderr that the command kcli may be another program's, where one is installed."""
+    """Report on stderr that another program with a command `kcli` is installed, if there is one."""
     from kcli.distribution import other_kcli
 
     other = other_kcli()
     if other is not None:
-        tell(other)
+        print_message(other)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    """Do what the command line says -> exit code. Raises CannotRun where it makes no sense, SystemExit as argparse does."""
+    """Run a command line -> exit code. Raises CannotRun for an invalid one, SystemExit as argparse does."""
     if not words or words[0] in ("-h", "--help"):
         print_text(overview())
         return EXIT_OK if words else EXIT_CANNOT_RUN
@@ -154,7 +154,7 @@ def _help(words: list[str]) -> int:
 
 
 def _known(command: str) -> str:
-    """Return the command if there is one of that name. Raises CannotRun, with those that may have been meant."""
+    """Return the command if it exists. Raises CannotRun, with the commands of similar names."""
     if command in COMMANDS:
         return command
     from kcli.inspect.suggestions import did_you_mean

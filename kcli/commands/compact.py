@@ -2,11 +2,11 @@
 
 exit code  when
 ---------  ----------------------------------------------------------------------------------------------------
-0          all is done, or nothing is to do; of --dry-run: all could be planned
-1          a partition was left as it was (damage, a full disk, no high watermark) or refused, the others are done;
+0          all is done, or there is nothing to do; --dry-run: all could be planned
+1          a partition was not changed (damage, a full disk, no high watermark) or was refused, the others are done;
            or no topic matches a --topic
-2          could not run, or not go on: a locked or unclean directory, wrong options, nothing to compact, a disk that fails;
-           or a path that was named is missing, or is no directory of Kafka's (the others are done all the same)
+2          could not run or continue: a locked or unclean directory, wrong options, nothing to compact, a disk that fails;
+           or a named path is missing or is not a directory of Kafka's (the other paths are done)
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kcli.commands.output import (
     CannotRun,
     ReaderGone,
     exit_code,
+    print_message,
     print_text,
-    tell,
 )
 from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import ProgressBar, progress_bar
@@ -46,20 +46,20 @@ DESCRIPTION = """\
 Cleans compacted topics as a broker's log cleaner does, with no broker running: the last record of each key is kept.
 Prints the plan, then carries it out. With --compression it changes the codec of the batches of any topic instead."""
 EPILOG = """\
-Paths are log directories, partition directories and globs. A directory that a broker runs on, or has not stopped
-cleanly, is refused. If kcli is killed, each partition is either as before or completely done. Exit codes: 0 done,
-1 a partition was left as it was or no topic has the name, 2 could not run. docs/compact.md has the details and
-the schema of --output json."""
+Paths are log directories, partition directories and globs. A directory on which a broker runs, or that was not
+stopped cleanly, is refused. If kcli is killed, each partition is either as before or completely done. Exit codes:
+0 done, 1 a partition was not changed or no topic has the name, 2 could not run. docs/compact.md has the details
+and the schema of --output json."""
 
-# option -> the topic's setting that it overrides.
+# option -> the topic setting that it overrides
 _OVERRIDES = {
     "min_compaction_lag_ms": "min.compaction.lag.ms",
     "max_compaction_lag_ms": "max.compaction.lag.ms",
     "delete_retention_ms": "delete.retention.ms",
     "segment_bytes": "segment.bytes",
 }
-_TOPICS_IN_A_LINE = 10
-# What belongs to cleaning alone.
+_TOPICS_PER_LINE = 10
+# The options that --compression does not allow.
 _CLEANING = (
     *("min_compaction_lag_ms", "max_compaction_lag_ms", "delete_retention_ms", "memory", "active", "from_start"),
     "assume_committed",
@@ -67,59 +67,66 @@ _CLEANING = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli compact`."""
+    """Declare the options of `kcli compact`."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories or globs")
-    parser.add_argument("--topic", metavar="GLOB", action="append", default=[], help="topics with such a name, and no others")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, and touch nothing")
-    parser.add_argument("--to", metavar="DIR", help="make DIR the compacted directory, and leave the source alone")
+    parser.add_argument("--topic", metavar="GLOB", action="append", default=[], help="only topics whose names match")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, and change no file")
+    parser.add_argument("--to", metavar="DIR", help="create DIR with the result, and do not change the source")
     parser.add_argument(
         "--compression",
         metavar="CODEC[:LEVEL]",
-        help="clean nothing, but give data batches the codec zstd, lz4, snappy, gzip or none",
+        help="do not clean; give data batches the codec zstd, lz4, snappy, gzip or none",
     )
     parser.add_argument(
-        "--config", metavar="FILE", help="the broker's server.properties: what it sets for all topics and for the cleaner"
+        "--config", metavar="FILE", help="the broker's server.properties, for its settings of all topics and of the cleaner"
     )
     parser.add_argument(
-        "--any-policy", action="store_true", help="compact what is named though its cleanup.policy is not compact, or not known"
+        "--any-policy",
+        action="store_true",
+        help="compact the named partitions even if their cleanup.policy is not compact or not known",
     )
-    parser.add_argument("--unclean", action="store_true", help="take a directory without the mark of a clean stop, as repaired")
+    parser.add_argument(
+        "--unclean", action="store_true", help="accept a directory without the mark of a clean stop, for example after a repair"
+    )
     cleaning = parser.add_argument_group("cleaning")
-    cleaning.add_argument("--active", action="store_true", help="clean the active segments, too: they are rolled first")
-    cleaning.add_argument("--from-start", action="store_true", help="clean anew what was cleaned before")
+    cleaning.add_argument("--active", action="store_true", help="roll the active segments, and clean them too")
+    cleaning.add_argument("--from-start", action="store_true", help="clean again what was cleaned before")
     cleaning.add_argument(
         "--assume-committed",
         action="store_true",
-        help="clean up to the log end whatever the high watermark is, or if none is known: you vouch that every record is "
-        "committed",
+        help="clean up to the log end, whatever the high watermark is: you confirm that every record is committed",
     )
     cleaning.add_argument(
-        "--min-compaction-lag-ms", type=int, metavar="MS", help="leave what is younger (the topic's min.compaction.lag.ms)"
+        "--min-compaction-lag-ms",
+        type=int,
+        metavar="MS",
+        help="do not clean younger records (the topic's min.compaction.lag.ms)",
     )
     cleaning.add_argument(
         "--max-compaction-lag-ms",
         type=int,
         metavar="MS",
-        help="roll and clean active segments that began longer ago (the topic's max.compaction.lag.ms)",
+        help="roll and clean active segments with older records (the topic's max.compaction.lag.ms)",
     )
     cleaning.add_argument(
-        "--delete-retention-ms", type=int, metavar="MS", help="how long tombstones stay (the topic's delete.retention.ms)"
+        "--delete-retention-ms", type=int, metavar="MS", help="how long tombstones are kept (the topic's delete.retention.ms)"
     )
     cleaning.add_argument(
-        "--segment-bytes", type=int, metavar="BYTES", help="how large segments may become (the topic's segment.bytes)"
+        "--segment-bytes", type=int, metavar="BYTES", help="the largest size of new segments (the topic's segment.bytes)"
     )
     cleaning.add_argument(
         "--memory",
         type=int,
         metavar="BYTES",
-        help="for the keys of a partition, 24 bytes each (the broker's log.cleaner.dedupe.buffer.size); more take rounds",
+        help="memory for the keys of a partition, 24 bytes per key (the broker's log.cleaner.dedupe.buffer.size); more keys "
+        "take more rounds",
     )
-    parser.add_argument("--processes", type=int, metavar="N", help="how many cores to use (all of them)")
-    parser.add_argument("--output", choices=["text", "json"], default="text", help="a table, or one JSON object a line")
+    parser.add_argument("--processes", type=int, metavar="N", help="number of cores to use (default: all)")
+    parser.add_argument("--output", choices=["text", "json"], default="text", help="a table, or one JSON object per line")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compact what was asked for -> exit code. Raises CannotRun."""
+    """Compact the named partitions -> exit code. Raises CannotRun."""
     from kcli.inspect.compacting.compaction import Compaction, RefusedError
     from kcli.inspect.compacting.selection import asked_for
     from kcli.inspect.process_pool import WorkerLostError
@@ -153,20 +160,20 @@ def run(args: argparse.Namespace) -> int:
             if args.topic and not any(one.partitions for one in asked):
                 return work.end_without_topic(all_opened=not problems and all(one.file is None for one in targets))
             if not compaction.jobs:
-                work.tell_left_alone()
+                work.print_left_alone()
                 raise CannotRun(_why_nothing(compaction))
             try:
                 with compaction:
                     is_sound = work.run(compaction) == EXIT_OK
                     return exit_code(is_sound=is_sound, all_opened=not problems and all(one.file is None for one in targets))
             except (OSError, KeyboardInterrupt) as error:
-                raise work.broken_off(compaction, error) from None
+                raise work.interrupted(compaction, error) from None
         except (RefusedError, WorkerLostError) as error:
             raise CannotRun(str(error)) from None
 
 
 def _check_outside(target: str | None, asked: list[Asked]) -> None:
-    """Raises CannotRun for a --to in a log directory."""
+    """Raise CannotRun for a --to inside of a log directory."""
     for one in asked if target else ():
         if Path(os.path.realpath(target or "")).is_relative_to(os.path.realpath(one.log_directory)):
             raise CannotRun(f"--to {target} is in the log directory {one.log_directory}: a broker would not start on it")
@@ -177,11 +184,11 @@ def _options(args: argparse.Namespace, scratch: str) -> RunOptions:
     from kcli.inspect.compacting.jobs import CompactOptions
 
     for name in (*_OVERRIDES, "memory", "processes"):
-        value, least = getattr(args, name), 0 if name.endswith("_ms") else 1
-        if value is not None and value < least:
-            raise CannotRun(f"--{name.replace('_', '-')} takes a number, {least} or more")
+        value, lowest = getattr(args, name), 0 if name.endswith("_ms") else 1
+        if value is not None and value < lowest:
+            raise CannotRun(f"--{name.replace('_', '-')} takes a number, {lowest} or more")
     if args.to and args.dry_run:
-        raise CannotRun("--dry-run makes no directory: leave --to out")
+        raise CannotRun("--dry-run does not create a directory: leave --to out")
     recompression = _recompression(args)
     compact = CompactOptions(
         now_ms=time.time_ns() // 1_000_000,
@@ -215,7 +222,7 @@ def _recompression(args: argparse.Namespace) -> Recompression | None:
         return None
     for name in _CLEANING:
         if getattr(args, name) not in (None, False):
-            raise CannotRun(f"--compression cleans nothing: leave --{name.replace('_', '-')} out, or run twice")
+            raise CannotRun(f"--compression does not clean: leave --{name.replace('_', '-')} out, or run kcli twice")
     try:
         return parse_recompression(args.compression)
     except ValueError as error:
@@ -223,12 +230,12 @@ def _recompression(args: argparse.Namespace) -> Recompression | None:
 
 
 def _why_nothing(compaction: Compaction) -> str:
-    """Why no partition is worked on, in one sentence."""
+    """Return one sentence that says why there is no partition to work on."""
     from kcli.inspect.compacting.selection import LeftOutReason
 
     reasons = {left.reason for left in compaction.left_out}
     if compaction.mismatches or any(left.is_refused for left in compaction.left_out):
-        return "nothing to compact: all partitions that were named are refused"
+        return "nothing to compact: all named partitions are refused"
     if LeftOutReason.POLICY_UNKNOWN in reasons:
         return "nothing to compact: no topic is known to be compacted"
     if LeftOutReason.NOT_COMPACTED in reasons:
@@ -237,7 +244,7 @@ def _why_nothing(compaction: Compaction) -> str:
 
 
 class _Run:
-    """One run, and what it came to."""
+    """One run: prints the report, and counts the problems."""
 
     def __init__(self, args: argparse.Namespace, report: TextReport | JsonReport) -> None:
         self.args = args
@@ -256,14 +263,14 @@ class _Run:
             try:
                 print_text(text)
             except ReaderGone:
-                # The work is done all the same: half of it would serve nobody.
+                # The reader of stdout has gone, but the compaction is finished all the same.
                 if self.args.dry_run:
                     raise
 
     def problem(self, path: str, message: str) -> None:
-        """Tell of what cannot be done."""
+        """Report what cannot be done."""
         self.problems += 1
-        tell(message if message.startswith(path) else f"{path}: {message}")
+        print_message(message if message.startswith(path) else f"{path}: {message}")
         self.print(self.report.problem(path, message))
 
     def take_left_out(self, left_out: list[LeftOut]) -> None:
@@ -273,21 +280,21 @@ class _Run:
             self.print(self.report.left_out(left))
             if left.is_refused:
                 self.problems += 1
-                tell(f"{left.path}: {left.message}")
+                print_message(f"{left.path}: {left.message}")
 
-    def tell_left_alone(self) -> None:
-        """Report the topics that were left alone, a line a reason."""
+    def print_left_alone(self) -> None:
+        """Report the topics that were left alone, one line per reason."""
         topics: dict[str, dict[str, None]] = {}
         for left in self.left_out:
             if not left.is_refused:
                 topics.setdefault(left.message, {})[left.topic] = None
         for message, names in topics.items():
-            more = len(names) - _TOPICS_IN_A_LINE
-            shown = ", ".join(list(names)[:_TOPICS_IN_A_LINE]) + (f" and {more:,} more" if more > 0 else "")
-            tell(f"left alone: {shown}: {message}")
+            more = len(names) - _TOPICS_PER_LINE
+            shown = ", ".join(list(names)[:_TOPICS_PER_LINE]) + (f" and {more:,} more" if more > 0 else "")
+            print_message(f"left alone: {shown}: {message}")
 
     def run(self, compaction: Compaction) -> int:
-        """The plan, then the work -> exit code."""
+        """Print the plan and carry it out -> exit code."""
         processes = self.args.processes or len(os.sched_getaffinity(0))
         holds_all = compaction.holds_all
         waiting: list[PartitionOutcome] = []
@@ -309,13 +316,13 @@ class _Run:
         return EXIT_FINDINGS if self.problems else EXIT_OK
 
     def end_without_topic(self, *, all_opened: bool) -> int:
-        """Close the report of a run whose --topic no topic matches -> exit code."""
+        """Finish the report of a run whose --topic matches no topic -> exit code."""
         if self.args.output == "json":
             self._end()
         return exit_code(is_sound=False, all_opened=all_opened)
 
     def _count_unproven(self, outcome: PartitionOutcome) -> None:
-        """Count a partition that was left alone because no high watermark is known; the plan says so in text."""
+        """Count and report a partition that is not cleaned because no high watermark is known."""
         from kcli.inspect.compacting.obstacles import sentence
 
         if outcome.lacks_high_watermark:
@@ -324,7 +331,7 @@ class _Run:
             self.print(self.report.problem(outcome.job.path, sentence(outcome.obstacles)))
 
     def _finish(self, compaction: Compaction, outcomes: list[PartitionOutcome]) -> None:
-        """Tell the plan of partitions, and let it come true."""
+        """Print the plan of some partitions, and put their new files in place."""
         self.print(self.report.plans(outcomes))
         if self.args.dry_run:
             return
@@ -333,18 +340,18 @@ class _Run:
             if outcome.problem is None:
                 self.print(self.report.placed(placed))
 
-    def broken_off(self, compaction: Compaction, error: OSError | KeyboardInterrupt) -> BaseException:
-        """Tell what it came to that did not come to its end -> what is to be raised."""
+    def interrupted(self, compaction: Compaction, error: OSError | KeyboardInterrupt) -> BaseException:
+        """Report what an interrupted run has done -> the exception to raise."""
         from kcli.inspect.quantities import format_count
 
         left = f"{compaction.placed} of {format_count(len(compaction.jobs), 'partition')} done, the next run does the others"
         if self.args.to:
-            left = "nothing was made"
+            left = "no directory was created"
         if self.args.to and Path(self.args.to).exists():
-            left = f"--to {self.args.to} is a part of what it should be: remove it"
+            left = f"--to {self.args.to} is incomplete: remove it"
         if isinstance(error, KeyboardInterrupt):
             if not self.args.dry_run:
-                tell(f"interrupted: {left}")
+                print_message(f"interrupted: {left}")
             return error
         where = error.filename or self.args.to or compaction.under_way or self.args.paths[0]
         return CannotRun(f"{where}: {error.strerror or error}; {left}")
@@ -354,9 +361,11 @@ class _Run:
         from kcli.inspect.renderers.compact_report import RunSummary
 
         if self.unproven:
-            tell(f"no high watermark is known of {format_count(self.unproven, 'partition')}: not cleaned, see the plan")
+            print_message(
+                f"no high watermark is known of {format_count(self.unproven, 'partition')}: not cleaned, see the plan"
+            )
         summary = RunSummary(
             not self.args.dry_run, self.args.compression is not None, tuple(self.plans), len(self.left_out), self.problems
         )
         self.print(self.report.end(summary))
-        self.tell_left_alone()
+        self.print_left_alone()

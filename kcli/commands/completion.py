@@ -1,8 +1,8 @@
-"""`kcli completion`: the script that lets a shell complete kcli's commands, options and paths. shtab writes it.
+"""`kcli completion`: prints the script with which a shell completes kcli's commands, options and paths; shtab generates it.
 
-of each command                                      completed with
+part of a command line                               is completed with
 ---------------------------------------------------  ---------------------------------
-the word itself, its options, what has choices       those of argparse
+commands, options, arguments with choices            the words that argparse accepts
 PATH and FILE of options; arguments without choices  files and directories
 DIR of options                                       directories
 """
@@ -28,30 +28,30 @@ _FILES = ("PATH", "FILE")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli completion`."""
+    """Declare the options of `kcli completion`."""
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script -> exit code. Raises CannotRun where shtab is not installed."""
+    """Print the script -> exit code. Raises CannotRun if shtab is not installed."""
     try:
         import shtab
     except ImportError:
         raise CannotRun("completion needs the package shtab: pip install shtab installs it") from None
     parser = whole_parser()
     for command in parser_of_commands(parser).values():
-        for action in command._actions:  # argparse has no public list of them
+        for action in command._actions:  # argparse has no public list of the arguments
             _complete(action, shtab.FILE, shtab.DIRECTORY)
     print_text(shtab.complete(parser, args.shell))
     return EXIT_OK
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Return one parser for all commands. The program itself never makes it: a start would load every command."""
+    """Return one parser for all commands. Other commands do not use it, because it imports every command."""
     from kcli.commands.app import COMMANDS, Parser
 
     parser = Parser(prog="kcli")
-    parser.add_argument("--version", action="store_true", help="print which program this is")
+    parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command")
     for name, (module, help_text) in COMMANDS.items():
         importlib.import_module(f"kcli.commands.{module}").add_arguments(commands.add_parser(name, help=help_text))
@@ -67,7 +67,7 @@ def parser_of_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.Ar
 
 
 def _complete(action: argparse.Action, files: object, directories: object) -> None:
-    """Mark an argument that names files, as shtab expects it."""
+    """Mark an argument that is a path, as shtab expects it."""
     is_path = not action.option_strings and action.choices is None
     if action.metavar in _DIRECTORIES and action.option_strings:
         action.complete = directories  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kcli.commands.node_configuration import node_defaults
-from kcli.commands.output import CannotRun, exit_code, is_terminal, tell, use_colour, write_out
+from kcli.commands.output import CannotRun, exit_code, is_terminal, print_message, use_colour, write_out
 from kcli.commands.paths import distinct_paths
 from kcli.inspect.description.options import SECTIONS
 from kcli.inspect.description.sorting import SORTS
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     except SourceError as error:
         raise CannotRun(str(error)) from None
     for problem in description.problems:
-        tell(f"{problem.path}: {problem.message}")
+        print_message(f"{problem.path}: {problem.message}")
     if args.output == "json" or not description.matches_nothing:
         _print(description, args.output)
     return exit_code(is_sound=not description.problems, all_opened=description.all_opened)

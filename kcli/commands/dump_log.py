@@ -7,8 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import CannotRun, exit_code, write_out
-from kcli.commands.output import tell as tell_problem
+from kcli.commands.output import CannotRun, exit_code, print_message, write_out
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
@@ -177,15 +176,15 @@ def _run_kafka(args: argparse.Namespace, paths: list[str]) -> int:
 
     options, disk = kafka_options(args), OsDisk()
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         sys.stderr.write(line + "\n")  # Kafka's words for some, with a name in front for others
 
     unreadable: dict[str, str] = {}
     files = expand(disk, paths, unreadable)
     for path, why in unreadable.items():
-        tell_problem(f"{path}: {why}")
+        print_message(f"{path}: {why}")
     unread = set(unreadable)
-    sound = dump_as_kafka(disk, files, options, write_out, tell, os.path.abspath, unread.add)
+    sound = dump_as_kafka(disk, files, options, write_out, print_line, os.path.abspath, unread.add)
     return exit_code(is_sound=sound and not unread, all_opened=unread.isdisjoint(paths))
 
 

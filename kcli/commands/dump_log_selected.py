@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import CannotRun, exit_code, is_terminal, tell, use_colour, write_out
+from kcli.commands.output import CannotRun, exit_code, is_terminal, print_message, use_colour, write_out
 from kcli.format.primitives import INT32_MAX
 from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.selection import Selection, SelectionError, parse_selection
@@ -33,7 +33,7 @@ def run_selected(args: argparse.Namespace, paths: list[str], output: str, parser
 
         result = follow_until_stopped(paths, selection, renderer, options)
     else:
-        result = dump(paths, selection, renderer, options, OsDisk(), tell=tell, absolute=os.path.abspath)
+        result = dump(paths, selection, renderer, options, OsDisk(), tell=print_message, absolute=os.path.abspath)
     return exit_code(is_sound=result.is_sound, all_opened=not result.unopened)
 
 

@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import tell
+from kcli.commands.output import print_message
 from kcli.inspect.dumping.followed_dump import dump_followed
 from kcli.log.disk.os_disk import OsDisk
 
@@ -29,4 +29,4 @@ def follow_until_stopped(paths: list[str], selection: Selection, renderer: Rende
     def wait() -> bool:
         return not stopped.wait(POLL_INTERVAL_S)
 
-    return dump_followed(paths, selection, renderer, options, OsDisk(), wait, tell=tell, absolute=os.path.abspath)
+    return dump_followed(paths, selection, renderer, options, OsDisk(), wait, tell=print_message, absolute=os.path.abspath)

@@ -1,4 +1,4 @@
-"""`kcli format`: makes empty log directories those of a node of a cluster, as kafka-storage format does."""
+"""`kcli format`: formats empty log directories for a node of a cluster, as kafka-storage format does."""
 
 from __future__ import annotations
 
@@ -11,38 +11,41 @@ from kcli.log.disk.os_disk import OsDisk
 
 ARGUMENTS = "--config FILE"
 DESCRIPTION = """\
-Makes the empty log directories of a configuration those of a node, as kafka-storage format of Apache Kafka 4.3
-does; kcli and Kafka start on them. kcli serve does it by itself where it is given an empty directory."""
+Formats the empty log directories of a configuration for a node, as kafka-storage format of Apache Kafka 4.3 does;
+kcli and Kafka can then start on them. kcli serve formats an empty directory itself."""
 EPILOG = """\
 A controller without controller.quorum.voters needs one of --standalone, --initial-controllers and
---no-initial-controllers. Exit codes: 0 formatted, 2 could not."""
+--no-initial-controllers. Exit codes: 0 formatted, 2 could not format."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli format`."""
+    """Declare the options of `kcli format`."""
     parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the node's server.properties")
     parser.add_argument(
         "-t",
         "--cluster-id",
         metavar="ID",
-        help="the cluster's id, 22 characters; without it that of formatted directories, or a new one",
+        help="the cluster id, 22 characters; default: the one of directories that are already formatted, or a new one",
     )
     parser.add_argument(
-        "--override", metavar="KEY=VALUE", action="append", default=[], help="a key as if it stood at the end of the file"
+        "--override", metavar="KEY=VALUE", action="append", default=[], help="set a key, overriding the file; can be repeated"
     )
     voters = parser.add_mutually_exclusive_group()
     voters.add_argument("-s", "--standalone", action="store_true", help="this controller is the only voter of a dynamic quorum")
     voters.add_argument(
-        "-N", "--no-initial-controllers", action="store_true", help="a dynamic quorum whose voters this node learns later"
+        "-N", "--no-initial-controllers", action="store_true", help="a dynamic quorum whose voters become known later"
     )
     voters.add_argument(
         "-I", "--initial-controllers", metavar="VOTERS", help="the first voters: ID@HOST:PORT:DIRECTORY_ID, separated by commas"
     )
     parser.add_argument(
-        "-f", "--feature", metavar="NAME=LEVEL", action="append", default=[], help="the level of a feature to begin with"
+        "-f", "--feature", metavar="NAME=LEVEL", action="append", default=[], help="the initial level of a feature"
     )
     parser.add_argument(
-        "-r", "--release-version", metavar="RELEASE", help="the release whose features to begin with: 3.3-IV3 to 4.3-IV0 (this)"
+        "-r",
+        "--release-version",
+        metavar="RELEASE",
+        help="the release for the initial levels of all features: 3.3-IV3 to 4.3-IV0 (default)",
     )
     parser.add_argument("-g", "--ignore-formatted", action="store_true", help="leave formatted directories as they are")
     parser.add_argument(
@@ -51,12 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CREDENTIAL",
         action="append",
         default=[],
-        help="a SCRAM credential to begin with: 'SCRAM-SHA-256=[name=alice,password=secret]'",
+        help="an initial SCRAM credential: 'SCRAM-SHA-256=[name=alice,password=secret]'",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Format what the configuration names -> exit code. Raises CannotRun where that cannot be."""
+    """Format the log directories of the configuration -> exit code. Raises CannotRun if that is not possible."""
     from kcli.server.config import ConfigError, load_config
     from kcli.server.controller.features import METADATA_VERSION, metadata_version_name
     from kcli.server.controller.format_settings import FormatOptions, plan_format
@@ -82,5 +85,5 @@ def run(args: argparse.Namespace) -> int:
     for path, meta in made.items():
         print_text(f"{path}: formatted for node {meta.node_id} of cluster {meta.cluster_id}, metadata.version {release}")
     if not made:
-        print_text("all of the log directories are formatted already; nothing was done")
+        print_text("all log directories are already formatted; nothing was changed")
     return EXIT_OK

@@ -1,10 +1,10 @@
-"""A broker's configuration for commands that work without it: server.properties, and what the metadata log has above that."""
+"""A broker's configuration for commands that run without a broker: server.properties, overridden by the metadata log."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import CannotRun, tell
+from kcli.commands.output import CannotRun, print_message
 
 if TYPE_CHECKING:
     from kcli.inspect.node_defaults import DefaultsOf, NodeDefaults, NodeLayers
@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
 
 def node_defaults(path: str | None) -> DefaultsOf:
-    """What the configuration of nodes says for all topics; `path` is a server.properties. Raises CannotRun for a bad one."""
+    """Return a function from a node to its settings for all topics.
+
+    `path` is a server.properties, or None. Raises CannotRun if it is not valid.
+    """
     static = None if path is None else _load(path)
 
     def of(layers: NodeLayers) -> NodeDefaults:
         from kcli.inspect.node_defaults import kafkas_defaults
 
-        # Most clusters have none, and reading all that Kafka may be told takes its time.
+        # Most clusters have no dynamic broker configuration, and importing Kafka's configuration keys takes time.
         if static is None and not any(layers.brokers.values()):
             return kafkas_defaults(layers)
         return _defaults(static, layers)
@@ -34,7 +37,7 @@ def _load(path: str) -> ServerConfig:
     except ConfigError as error:
         raise CannotRun(str(error)) from None
     for warning in config.warnings:
-        tell(warning)
+        print_message(warning)
     return config
 
 
@@ -51,10 +54,10 @@ def _defaults(static: ServerConfig | None, layers: NodeLayers) -> NodeDefaults:
             where = static.where("node.id") or static.where("broker.id")
             raise ValueError(
                 f"node.id is {static.node_id}{where}, and {node_id} in meta.properties of {layers.directory}: "
-                f"that is another node's configuration; name this one's"
+                f"that is the configuration of another node; name the one of this node"
             )
         node_id = static.node_id
-    config = DynamicConfig(static or ServerConfig({}), lambda line: tell(f"{layers.directory}: {line}"))
+    config = DynamicConfig(static or ServerConfig({}), lambda line: print_message(f"{layers.directory}: {line}"))
     config.node_id = -1 if node_id is None else node_id
     config.update(layers.brokers.get("", {}), layers.brokers.get(str(config.node_id), {}))
     cleaner = cleaner_settings(config)

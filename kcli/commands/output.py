@@ -1,13 +1,13 @@
-"""Where commands put what they have: results on stdout, all else on stderr; plain when piped, colours only on terminals.
+"""The output of commands: results on stdout, everything else on stderr; colours only on terminals.
 
 exit code  meaning
 ---------  ----------------------------------------------------------------------
-0          done, and all was sound
-1          done, but something that was read is damaged, or findings were made; or no topic or group
-           has a name that was asked for (--topic, --group): a sentence says which may have been meant
-2          could not run: wrong options, nothing to read, no permission; or a path that was
-           named is missing or cannot be opened (what the other paths name is done all the same)
-3          done, and nothing is damaged, but offsets are missing (verify and repair)
+0          done, no damage
+1          done, but data is damaged, or there are findings; or no topic or group matches
+           --topic or --group: a message on stderr suggests similar names
+2          could not run: wrong options, nothing to read, no permission; or a named path
+           is missing or cannot be opened (the other paths are done)
+3          done, no damage, but offsets are missing (verify and repair)
 130        interrupted
 """
 
@@ -25,9 +25,9 @@ EXIT_INTERRUPTED = 130
 
 
 def exit_code(*, is_sound: bool, all_opened: bool) -> int:
-    """Return the exit code of a run that came to its end.
+    """Return the exit code of a finished run.
 
-    `all_opened` is False if a path of the command line is missing or cannot be opened: this counts more than findings.
+    `all_opened` is False if a path of the command line is missing or cannot be opened; this has priority over findings.
     """
     if not all_opened:
         return EXIT_CANNOT_RUN
@@ -35,15 +35,15 @@ def exit_code(*, is_sound: bool, all_opened: bool) -> int:
 
 
 class CannotRun(Exception):
-    """The command cannot do what it was asked; the message is the sentence that the user reads."""
+    """The command cannot run; the message is the sentence for the user."""
 
 
 class ReaderGone(Exception):
-    """Nobody reads stdout any more. Not an OSError: those are of the files that are read, and told with their names."""
+    """The reader of stdout closed the pipe. This is not an OSError: an OSError is reported with the name of a file."""
 
 
-def tell(message: str) -> None:
-    """Print one sentence on stderr, its control characters escaped: it may quote a path."""
+def print_message(message: str) -> None:
+    """Print one sentence on stderr; control characters are escaped, because it may contain a path."""
     if not message.isprintable():
         from kcli.inspect.renderers.terminal_text import escape
 
@@ -52,9 +52,9 @@ def tell(message: str) -> None:
 
 
 def write_out(data: memoryview | bytes) -> None:
-    """Write bytes to stdout, all of them, past Python's buffer.
+    """Write all bytes to stdout, without Python's buffer.
 
-    Raises ReaderGone when nobody reads any more, CannotRun where they cannot be written (a full disk).
+    Raises ReaderGone if the pipe is closed, CannotRun if the bytes cannot be written (a full disk).
     """
     view = memoryview(data)
     try:
@@ -72,39 +72,41 @@ def print_text(text: str) -> None:
 
 
 def is_terminal(stream: int = 1) -> bool:
-    """True where stdout (1) or stderr (2) is a terminal."""
+    """Return True if stdout (1) or stderr (2) is a terminal."""
     return os.isatty(stream)
 
 
 def use_colour() -> bool:
-    """True where stdout is a terminal that may show colours (NO_COLOR unset, TERM not dumb)."""
+    """Return True if stdout is a terminal that may show colours (NO_COLOR unset, TERM not dumb)."""
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Run a command -> its exit code; what ends it early becomes a sentence, never a traceback.
+    """Run a command -> its exit code; an error is printed as a sentence, without a traceback.
 
-    A closed pipe is no error: whoever read has what they wanted.
+    A closed pipe is not an error: the reader does not want more.
     """
     try:
         return run()
     except CannotRun as error:
-        tell(str(error))
+        print_message(str(error))
         return EXIT_CANNOT_RUN
     except (ReaderGone, BrokenPipeError):
-        # The interpreter flushes stdout once more at its end; give it a place where that cannot fail.
+        # The interpreter flushes stdout when it exits; with /dev/null that cannot fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_OK
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as error:
-        tell(f"{error.filename or 'input'}: {error.strerror or error}")
+        print_message(f"{error.filename or 'input'}: {error.strerror or error}")
         return EXIT_CANNOT_RUN
     except MemoryError:
-        tell("out of memory; give the process more, or select less with --offset or --limit")
+        print_message("out of memory; give the process more, or select less with --offset or --limit")
         return EXIT_CANNOT_RUN
     except Exception as error:
         if os.environ.get("KCLI_TRACEBACK"):
             raise
-        tell(f"a fault in kcli itself: {type(error).__name__}: {error}; please report it with what KCLI_TRACEBACK=1 prints")
+        print_message(
+            f"a fault in kcli itself: {type(error).__name__}: {error}; please report it with what KCLI_TRACEBACK=1 prints"
+        )
         return EXIT_CANNOT_RUN

@@ -1,4 +1,4 @@
-"""Paths as the user typed them, each thing once."""
+"""The paths of a command line, without duplicates."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def distinct_paths(paths: list[str]) -> list[str]:
-    """The paths, each directory once; one whose last part is no name ("." or "..") as an absolute path.
+    """Return the paths as they were typed, each file or directory once.
 
-    What a partition's directory holds is told by its name.
+    A path that ends with "." or ".." is made absolute, because the name of a partition directory is needed.
     """
     found: dict[Path, str] = {}
     for path in paths:

@@ -1,4 +1,4 @@
-"""Progress bars of long work: on stderr, where that is a terminal, and only where there is much to do."""
+"""Progress bars on stderr, if stderr is a terminal and there is a lot of work."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kcli.commands.output import is_terminal
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-LEAST_BYTES = 64 * 1024 * 1024  # of what takes long enough for a progress bar
-MOST_REFRESHES = 400  # of one bar, from empty to full
+MIN_BYTES = 64 * 1024 * 1024  # less work takes too little time for a progress bar
+MAX_REFRESHES = 400  # of one bar, from empty to full
 
 
 class ProgressBar:
@@ -21,11 +21,11 @@ class ProgressBar:
     def __init__(self, bar: Progress, total_bytes: int) -> None:
         self._bar = bar
         self._task = bar.add_task("", total=total_bytes)
-        self._step = total_bytes / MOST_REFRESHES
+        self._step = total_bytes / MAX_REFRESHES
         self._waiting = 0.0
 
     def advance(self, count: int) -> None:
-        """Tell of `count` bytes done since the last time; 0 draws the bar anew."""
+        """Add `count` bytes that were done since the last call; 0 draws the bar again."""
         self._bar.start()
         self._bar.update(self._task, advance=count)
         self._waiting += count
@@ -34,14 +34,14 @@ class ProgressBar:
             self._bar.refresh()
 
     def hide(self) -> None:
-        """Take the bar away, so that lines can be printed, until there is more to tell of."""
+        """Remove the bar until the next `advance`, so that lines can be printed."""
         self._bar.stop()
 
 
 @contextmanager
 def progress_bar(total_bytes: int) -> Iterator[ProgressBar | None]:
-    """A progress bar of `total_bytes` that leaves nothing behind, or None where there is to be none."""
-    if total_bytes < LEAST_BYTES or not is_terminal(2):
+    """Yield a progress bar of `total_bytes` that is removed at the end, or None if no bar is to be shown."""
+    if total_bytes < MIN_BYTES or not is_terminal(2):
         yield None
         return
     from rich.console import Console
@@ -54,7 +54,7 @@ def progress_bar(total_bytes: int) -> Iterator[ProgressBar | None]:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-        auto_refresh=False,  # a thread would not go well with forked workers
+        auto_refresh=False,  # its thread would be a problem for forked workers
     )
     with bar:
         yield ProgressBar(bar, total_bytes)

@@ -19,7 +19,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_HOLES, EXIT_OK, CannotRun, exit_code, print_text, tell, use_colour
+from kcli.commands.output import (
+    EXIT_CANNOT_RUN,
+    EXIT_HOLES,
+    EXIT_OK,
+    CannotRun,
+    exit_code,
+    print_message,
+    print_text,
+    use_colour,
+)
 from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.log.disk.os_disk import OsDisk
 
@@ -73,7 +82,7 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
     disk = OsDisk()
     targets, problems = resolve_paths(disk, args.paths)
     for problem in problems:
-        tell(problem.message)
+        print_message(problem.message)
     if not targets:
         return EXIT_CANNOT_RUN
     found = repair_targets(disk, targets)

@@ -1,33 +1,43 @@
-"""`kcli simulate`: runs a node on a simulated machine, with clients, crashes and bad disks, as seeds have it."""
+"""`kcli simulate`: runs a node on a simulated machine, with clients, crashes and disk errors, from random seeds."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text
 
+if TYPE_CHECKING:
+    from kcli.simulator.runner import Outcome
+
 ARGUMENTS = "--seed N | --seeds A-B"
 DESCRIPTION = """\
-Runs a broker and controller under virtual time: its disk may lose, tear or reorder what was not flushed, fill up or
-fail; links break; the process dies at any step; clients write and read all the while and hold it to its promises.
-The same seed does the same to the byte. A seed that fails is told with the command that repeats it."""
+Runs a broker and controller in virtual time. Its disk loses, tears or reorders writes that were not flushed, fills up or
+fails; connections break; the process is killed at any step. Clients write and read, and check Kafka's guarantees. A run
+is reproducible from its seed. For a seed that fails, kcli prints the command that repeats the run."""
 EPILOG = """\
-Exit codes: 0 all promises were kept; 1 a seed failed; 2 could not run. docs/simulator.md tells what is simulated, and
-what is checked."""
+Exit codes: 0 no seed failed; 1 a seed failed; 2 could not run. docs/simulator.md describes what is simulated and what is
+checked."""
 
 TAIL_LINES = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli simulate`."""
+    """Declare the options of `kcli simulate`."""
     seeds = parser.add_mutually_exclusive_group(required=True)
     seeds.add_argument("--seed", type=int, metavar="N", help="one seed")
     seeds.add_argument("--seeds", metavar="A-B", help="all seeds from A to B")
-    parser.add_argument("--steps", type=int, metavar="N", help="events in the storm, before all is calmed and looked through")
-    parser.add_argument("--trace", action="store_true", help="print the whole trace, not only the end of a failure's")
-    parser.add_argument("--tail", type=int, metavar="N", default=TAIL_LINES, help=f"lines of a failure's trace ({TAIL_LINES})")
+    parser.add_argument("--steps", type=int, metavar="N", help="number of events with faults, before the final checks")
+    parser.add_argument("--trace", action="store_true", help="print the whole trace, not only the end of a failed run's trace")
+    parser.add_argument(
+        "--tail",
+        type=int,
+        metavar="N",
+        default=TAIL_LINES,
+        help=f"number of trace lines for a failed run (default: {TAIL_LINES})",
+    )
 
 
 def _seeds(args: argparse.Namespace) -> range:
@@ -40,9 +50,9 @@ def _seeds(args: argparse.Namespace) -> range:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the seeds -> exit code. Raises CannotRun for seeds that are none."""
+    """Run the seeds -> exit code. Raises CannotRun if --seeds is not a range."""
     from kcli.simulator.node_maker import NodeMaker
-    from kcli.simulator.runner import DEFAULT_STEPS, Outcome, Simulation
+    from kcli.simulator.runner import DEFAULT_STEPS, Simulation
 
     steps = DEFAULT_STEPS if args.steps is None else args.steps
     failed: list[Outcome] = []
@@ -60,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         ).run()
         if outcome.failure:
             failed.append(outcome)
-            _tell_failure(outcome, steps, DEFAULT_STEPS, 0 if args.trace else args.tail)
-        _tell_progress(outcome, seeds, len(failed))
+            _print_failure(outcome, steps, DEFAULT_STEPS, 0 if args.trace else args.tail)
+        _print_progress(outcome, seeds, len(failed))
     print_text(
         f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}, {len(failed)} failed, {time.monotonic() - begin:.1f} s"
         + (f"; digest {outcome.digest[:16]}" if len(seeds) == 1 else "")
@@ -69,10 +79,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if failed else EXIT_OK
 
 
-def _tell_progress(outcome: object, seeds: range, failed: int) -> None:
-    from kcli.simulator.runner import Outcome
-
-    assert isinstance(outcome, Outcome)
+def _print_progress(outcome: Outcome, seeds: range, failed: int) -> None:
     done = outcome.seed - seeds.start + 1
     line = (
         f"seed {outcome.seed}: {outcome.starts} starts, {outcome.deaths} deaths, {outcome.batches} batches, "
@@ -86,10 +93,7 @@ def _tell_progress(outcome: object, seeds: range, failed: int) -> None:
     sys.stderr.flush()
 
 
-def _tell_failure(outcome: object, steps: int, default_steps: int, tail_lines: int) -> None:
-    from kcli.simulator.runner import Outcome
-
-    assert isinstance(outcome, Outcome)
+def _print_failure(outcome: Outcome, steps: int, default_steps: int, tail_lines: int) -> None:
     tail = outcome.tail[-tail_lines:] if tail_lines else []
     option = "" if steps == default_steps else f" --steps {steps}"
     print_text(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text, tell
+from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_message, print_text
 from kcli.commands.progress import progress_bar
 from kcli.distribution import other_kcli, pip_command
 from kcli.inspect.quantities import format_bytes, format_count, format_offsets
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError:
         other = other_kcli()
         if other is not None:
-            tell(other)
+            print_message(other)
         raise CannotRun(f"to-parquet needs Apache Spark and pyarrow: {pip_command('spark')} installs them") from None
     from kcli.inspect.description.remarks import missing_name
     from kcli.spark.parquet_export import check_export
@@ -194,7 +194,7 @@ def check_topics(wanted: list[OffsetRange], paths: Sequence[str]) -> None:
 def _failed(sentences: list[str], code: int, account: dict[str, object]) -> int:
     """Say what went wrong on stderr and in the account -> the exit code."""
     for sentence in sentences:
-        tell(sentence)
+        print_message(sentence)
     account["error"] = "; ".join(sentences)
     return code
 
@@ -247,7 +247,7 @@ def _export(
         return _with_spark(args, wanted, options, None), partitions, wanted
     with begin_run(options) as run:
         for sentence in run.remarks():
-            tell(sentence)
+            print_message(sentence)
         wanted = run.plan.new_ranges
         if not wanted:
             return finish_without_rows(run), partitions, wanted
@@ -267,7 +267,7 @@ def _with_spark(
     try:
         options.source.setdefault("minPartitions", str(spark.sparkContext.defaultParallelism))
         with progress_bar(0 if progress else _size_bytes(wanted)) as bar:
-            return export(spark, options, tell, run, None if bar is None else bar.advance)
+            return export(spark, options, print_message, run, None if bar is None else bar.advance)
     finally:
         spark.stop()
 
@@ -276,7 +276,7 @@ def _warn_of_doubled_rows(options: ExportOptions) -> None:
     from kcli.spark.parquet_output import holds_data
 
     if options.mode == "append" and holds_data(options.out):
-        tell(
+        print_message(
             f"{options.out} has data: --mode append may write rows again that are there already; --incremental, to a directory "
             "of its own from the beginning, writes each record once"
         )

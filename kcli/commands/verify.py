@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 
-from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_HOLES, EXIT_OK, CannotRun, exit_code, print_text, tell, use_colour
+from kcli.commands.output import (
+    EXIT_CANNOT_RUN,
+    EXIT_HOLES,
+    EXIT_OK,
+    CannotRun,
+    exit_code,
+    print_message,
+    print_text,
+    use_colour,
+)
 from kcli.commands.progress import progress_bar
 from kcli.commands.repair_output import add_repair_arguments, check_repair_arguments, run_repair
 from kcli.log.disk.os_disk import OsDisk
@@ -44,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     disk = OsDisk()
     targets, problems = resolve_paths(disk, args.paths)
     for problem in problems:
-        tell(problem.message)
+        print_message(problem.message)
     if not targets:
         return EXIT_CANNOT_RUN
     from kcli.inspect.process_pool import WorkerLostError

@@ -1,13 +1,13 @@
 """The APIs of the wire protocol by key: their names, versions and messages; declared in messages/apis.txt.
 
-    name        what it is
-    ----------  --------------------------------------------------------------------------------------------------------
+    name        meaning
+    ----------  ------------------------------------------------------------------------------------------------
     API_KEYS    every API that has versions in Kafka 4.3, by its key -> Api
-    Api         key, name, version range, first flexible version, listeners, and `.request`, `.response`: message types
+    Api         key, name, version range, first flexible version, and `.request`, `.response`: message types
     PRODUCE...  the keys by name, as generated code and handlers use them
 
-The file has 2,000 lines and a node needs few of them: it is cut into blocks at its empty lines; their head lines tell keys
-and versions, and a block is parsed when its message is first asked for.
+The file has 2,000 lines, and a node needs few of them. So the file is split into blocks at its empty lines. The head line of
+a block has the API key and the versions; the block itself is parsed when its message is first used.
 """
 
 from __future__ import annotations
@@ -94,39 +94,12 @@ ADD_RAFT_VOTER = 80
 REMOVE_RAFT_VOTER = 81
 UPDATE_RAFT_VOTER = 82
 
-# What a broker hands to the active controller where a client asks a broker for it.
-FORWARDABLE = frozenset(
-    (
-        CREATE_TOPICS,
-        DELETE_TOPICS,
-        CREATE_ACLS,
-        DELETE_ACLS,
-        ALTER_CONFIGS,
-        CREATE_PARTITIONS,
-        CREATE_DELEGATION_TOKEN,
-        RENEW_DELEGATION_TOKEN,
-        EXPIRE_DELEGATION_TOKEN,
-        ELECT_LEADERS,
-        INCREMENTAL_ALTER_CONFIGS,
-        ALTER_PARTITION_REASSIGNMENTS,
-        LIST_PARTITION_REASSIGNMENTS,
-        ALTER_CLIENT_QUOTAS,
-        ALTER_USER_SCRAM_CREDENTIALS,
-        DESCRIBE_QUORUM,
-        UPDATE_FEATURES,
-        UNREGISTER_BROKER,
-        ALLOCATE_PRODUCER_IDS,
-        ADD_RAFT_VOTER,
-        REMOVE_RAFT_VOTER,
-    )
-)
-
 _PATH = __file__.removesuffix("apis.py") + "messages/apis.txt"
-_KINDS = ("request", "response", "header")
+_KINDS = ("request", "response")
 
 
 class _Block(NamedTuple):
-    """A declaration not yet parsed, and the options of its head line."""
+    """The text of a declaration that is not parsed yet, and the options of its head line."""
 
     text: str
     options: dict[str, str]
@@ -150,10 +123,10 @@ def _message_type(name: str) -> MessageType:
 
 
 class Api:
-    """One API: `lowest_version` to `highest_version` are served where all is; `listeners` is of "broker", "controller".
+    """One API with the versions `lowest_version` to `highest_version`, both included.
 
-    `flexible_from` is the first version with tagged fields, above all versions where none has. `is_latest_unstable`: the
-    highest version is only offered with unstable.api.versions.enable.
+    `flexible_from` is the first version with tagged fields, or `highest_version` + 1 if no version has them.
+    `is_latest_unstable`: the highest version is offered only with unstable.api.versions.enable.
     """
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
@@ -162,7 +135,6 @@ class Api:
         self.name = name
         self.lowest_version, self.highest_version = versions
         self.flexible_from = flexible.lowest if flexible.highest >= 0 else versions.highest + 1
-        self.listeners = tuple(options["on"].split(","))
         self.is_latest_unstable = "latest-unstable" in options
 
     def __repr__(self) -> str:
@@ -170,12 +142,12 @@ class Api:
 
     @cached_property
     def request(self) -> MessageType:
-        """The request's message type."""
+        """The message type of the request."""
         return _message_type(f"{self.name}Request")
 
     @cached_property
     def response(self) -> MessageType:
-        """The response's message type."""
+        """The message type of the response."""
         return _message_type(f"{self.name}Response")
 
 
@@ -183,8 +155,3 @@ API_KEYS: dict[int, Api] = {
     api.key: api
     for api in (Api(name.removesuffix("Request"), block.options) for name, block in _BLOCKS.items() if "on" in block.options)
 }
-
-
-def header_type(name: str) -> MessageType:
-    """The message type of "RequestHeader" or "ResponseHeader". Raises KeyError for any other name."""
-    return _message_type(name)

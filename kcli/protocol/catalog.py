@@ -1,4 +1,4 @@
-"""Finds a message by its name, or a record's by its type; the declarations are the text files in messages/.
+"""Finds messages by name, and record messages by record type; the declarations are the text files in messages/.
 
     file                     declares
     -----------------------  ----------------------------------------------------------------------------
@@ -9,7 +9,7 @@
     metadata_records         __cluster_metadata
     remote_log_records       __remote_log_metadata
 
-A file is read and parsed when something in it is first asked for.
+A file is read and parsed when one of its messages is first used.
 """
 
 from __future__ import annotations
@@ -20,31 +20,23 @@ from kcli.protocol.compiler import MessageType
 from kcli.protocol.schema import parse_schemas
 
 _FOLDER = __file__.removesuffix("catalog.py") + "messages/"
-FILES = (
-    "control_records",
-    "group_records",
-    "transaction_records",
-    "share_records",
-    "metadata_records",
-    "remote_log_records",
-)
 
 
 @cache
 def message_types(file: str) -> dict[str, MessageType]:
-    """The messages that messages/`file`.txt declares, by name. Raises OSError when the package lacks the file."""
-    # The package's own loader, so that a zip which Spark ships to its executors serves as well.
+    """Return the messages of messages/`file`.txt by name. Raises OSError if the package does not have the file."""
+    # The package's loader also reads from a zip file, which Spark sends to its executors.
     text = __loader__.get_data(f"{_FOLDER}{file}.txt").decode()  # type: ignore[name-defined]
     return {schema.name: MessageType(schema) for schema in parse_schemas(text)}
 
 
 @cache
 def record_types(file: str, kind: str) -> dict[int, MessageType]:
-    """The messages of one `kind` ("metadata", "coordinator-key", "coordinator-value") in a file, by record type."""
+    """Return the messages of one `kind` ("metadata", "coordinator-key", "coordinator-value") in a file, by record type."""
     found = [type_ for type_ in message_types(file).values() if type_.schema.kind == kind]
     return {type_.key: type_ for type_ in found if type_.key is not None}
 
 
 def message_type(file: str, name: str) -> MessageType:
-    """The message `name` of messages/`file`.txt. Raises KeyError when the file does not declare it."""
+    """Return the message `name` of messages/`file`.txt. Raises KeyError if the file does not declare it."""
     return message_types(file)[name]

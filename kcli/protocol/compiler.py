@@ -1,7 +1,7 @@
-"""From a declaration to working code: the classes of a message, and its decoder, encoder and JSON printer for each version.
+"""Generates the classes of a message, and its decoder, encoder and JSON printer for each version, from the declaration.
 
-Everything is made when it is first asked for and kept: the classes once, a function once for each version. The generated
-source can be read: `MessageType.source("decode", version)`.
+Classes and functions are generated when they are first used, and cached: the classes once, a function for each version.
+`MessageType.source("decode", version)` returns the generated source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SOURCES: dict[str, Callable[[Schema, int], Source]] = {
     "encode": EncoderSource,
     "json": JsonSource,
 }
-# The names that generated code may use, besides its own classes, functions and packers.
+# The names that generated code may use, in addition to its own classes, functions and packers.
 _SCOPE: dict[str, Any] = {
     "new": object.__new__,
     "decode_utf8": decode_utf8,
@@ -54,7 +54,7 @@ class MessageType:
         self.key = schema.key
         self.newest_version = schema.versions.highest
         self._classes: dict[str, type[Message]] | None = None
-        # By their names in generated code: the values that fields have by default and share.
+        # The default values that messages share, by their names in generated code.
         self._defaults: dict[str, Any] = {"ZERO_UUID": ZERO_UUID}
         self._functions: dict[tuple[str, int], Callable[..., Any]] = {}
         self._budget = codec_support.ElementBudget()
@@ -64,7 +64,7 @@ class MessageType:
 
     @property
     def classes(self) -> dict[str, type[Message]]:
-        """The class of each struct, by Kafka's name; the message's own is among them."""
+        """The classes of all structs by Kafka's names, including the class of the message."""
         if self._classes is None:
             classes: dict[str, Any] = {}
             for nested in _inner_first(self.schema):
@@ -77,14 +77,13 @@ class MessageType:
         return self._classes
 
     def new(self, **fields: Any) -> Message:
-        """A message of the newest version, or of `schema_version`; fields that are not named have their defaults."""
+        """Create a message of the newest version, or of `schema_version`; missing fields have their defaults."""
         return self.classes[self.name](**fields)
 
     def decode(self, data: Buffer, version: int, position: int = 0) -> tuple[Message, int]:
-        """Decode the message that begins at data[position] -> (message, position behind it).
+        """Decode the message at data[position] -> (message, position after it); bytes after it are not checked.
 
-        Bytes behind it are for the caller to judge. Raises DecodeError, for too many elements as well, and
-        UnsupportedVersionError for a version that the message does not have.
+        Raises DecodeError, also for too many elements, and UnsupportedVersionError for a version that does not exist.
         """
         what = "decode" if len(data) <= codec_support.MAX_MESSAGE_ELEMENTS else "decode_counted"
         decode = self._functions.get((what, version)) or self._compile(what, version)
@@ -98,9 +97,9 @@ class MessageType:
         return message, position
 
     def encode(self, message: Message, version: int | None = None) -> bytes:
-        """The message as bytes, in `version` or in its own `schema_version`.
+        """Encode the message in `version`, or in its `schema_version`.
 
-        Raises EncodeError for values that the version cannot carry, and UnsupportedVersionError.
+        Raises EncodeError for values that the version cannot represent, and UnsupportedVersionError.
         """
         out = bytearray()
         self.encode_into(out, message, message.schema_version if version is None else version)
@@ -112,10 +111,10 @@ class MessageType:
         try:
             encode(out, message)
         except (struct.error, TypeError, AttributeError, OverflowError) as error:
-            raise EncodeError(f"{self.name} version {version} cannot carry these values: {error}") from error
+            raise EncodeError(f"{self.name} version {version} cannot represent these values: {error}") from error
 
     def json(self, message: Message, version: int | None = None) -> str:
-        """The message as JSON, as Kafka prints it, in `version` or in its own `schema_version`.
+        """Return the message as JSON as Kafka prints it, in `version`, or in its `schema_version`.
 
         Raises UnsupportedVersionError.
         """
@@ -124,13 +123,13 @@ class MessageType:
         return text
 
     def source(self, what: str, version: int) -> str:
-        """The generated source of "decode", "encode" or "json" in a version. Raises UnsupportedVersionError."""
+        """Return the generated source of "decode", "encode" or "json" in a version. Raises UnsupportedVersionError."""
         return self._generate(what, version).text()
 
     def _generate(self, what: str, version: int) -> Source:
         if not self.schema.versions.has(version):
             lowest, highest = self.schema.versions
-            raise UnsupportedVersionError(f"{self.name} has the versions {lowest} to {highest}, not {version}")
+            raise UnsupportedVersionError(f"{self.name} has no version {version}, only {lowest} to {highest}")
         return _SOURCES[what](self.schema, version)
 
     def _compile(self, what: str, version: int) -> Callable[..., Any]:
@@ -147,7 +146,7 @@ class MessageType:
 
 
 def _inner_first(schema: Schema) -> list[Struct]:
-    """The structs of a schema, each behind those that its fields name."""
+    """Return the structs of a schema, each after the structs of its fields."""
     order: list[Struct] = []
 
     def visit(nested: Struct) -> None:

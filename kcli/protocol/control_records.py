@@ -1,4 +1,4 @@
-"""Control records: what brokers and KRaft write between the records of a partition, in batches of their own.
+"""Control records, which brokers and KRaft write in their own batches between the records of a partition.
 
     type  name             value                                                written
     ----  ---------------  ---------------------------------------------------  ---------------------------------------
@@ -7,11 +7,11 @@
        2  LEADER_CHANGE    LeaderChangeMessage                                  by a new leader of __cluster_metadata
        3  SNAPSHOT_HEADER  SnapshotHeaderRecord                                 first in a snapshot (KIP-630)
        4  SNAPSHOT_FOOTER  SnapshotFooterRecord                                 last in a snapshot
-       5  KRAFT_VERSION    KRaftVersionRecord                                   when voters may change (KIP-853)
+       5  KRAFT_VERSION    KRaftVersionRecord                                   in quorums whose voters can change (KIP-853)
        6  KRAFT_VOTERS     VotersRecord                                         with the set of voters (KIP-853)
 
-The key is int16 version and int16 type. Keys and markers of a newer version are read as version 0, what a version adds
-stands behind. KRaft's messages state their own version in their first field, but are read and written as version 0.
+The key is int16 version and int16 type. Keys and markers of a newer version are read as version 0, because new versions
+append fields. KRaft's messages have their version in the first field, but are read and written as version 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNKNOWN_NAME = "UNKNOWN"
 
 _KRAFT_VERSION_OF_MESSAGES = 0
 
-# type -> (name, message, what the dump tool prints before its JSON)
+# type -> (name, message, the text of kafka-dump-log before the JSON)
 _TYPES = {
     ABORT: ("ABORT", "EndTxnMarker", ""),
     COMMIT: ("COMMIT", "EndTxnMarker", ""),
@@ -47,7 +47,7 @@ _TYPES = {
 
 
 class ControlRecord(NamedTuple):
-    """A control record: its type's number and name, and its message, which is None for a type that is not known."""
+    """A control record: the number and the name of its type, and its message, None for an unknown type."""
 
     type_id: int
     name: str
@@ -55,12 +55,12 @@ class ControlRecord(NamedTuple):
 
     @property
     def is_marker(self) -> bool:
-        """True for the end of a transaction."""
+        """True for a transaction marker."""
         return self.type_id in (ABORT, COMMIT)
 
 
 def control_type_id(key: Buffer | None) -> int:
-    """The type's number in a control record's key. Raises InvalidRecordError for a key that has none."""
+    """Return the type in the key of a control record. Raises InvalidRecordError for an invalid key."""
     if key is None:
         raise InvalidRecordError("a control record without a key")
     if len(key) < _KEY.size:
@@ -74,7 +74,7 @@ def control_type_id(key: Buffer | None) -> int:
 
 
 def decode_control_record(key: Buffer | None, value: Buffer | None) -> ControlRecord:
-    """A control record's bytes -> ControlRecord. Raises FormatError where they cannot be read."""
+    """Decode a control record. Raises FormatError."""
     type_id = control_type_id(key)
     if type_id not in _TYPES:
         return ControlRecord(type_id, UNKNOWN_NAME, None)
@@ -90,13 +90,13 @@ def decode_control_record(key: Buffer | None, value: Buffer | None) -> ControlRe
 
 
 def encode_control_record(type_id: int, message: Message) -> tuple[bytes, bytes]:
-    """The key and the value of one of KRaft's control records. Raises EncodeError for values that it cannot carry."""
+    """Return the key and the value of one of KRaft's control records. Raises EncodeError for invalid values."""
     _, message_name, _ = _TYPES[type_id]
     return _KEY.pack(0, type_id), message_type("control_records", message_name).encode(message, _KRAFT_VERSION_OF_MESSAGES)
 
 
 def _check_marker_version(value: Buffer) -> int:
-    """Read the version of a transaction's marker -> the position behind it."""
+    """Check the version of a transaction marker -> the position after it."""
     version = int.from_bytes(value[:2], "big", signed=True)
     if len(value) < 2 or version < 0:
         raise InvalidRecordError(f"Invalid version found for end transaction marker: {version}. May indicate data corruption")
@@ -104,9 +104,9 @@ def _check_marker_version(value: Buffer) -> int:
 
 
 def control_suffix(key: Buffer | None, value: Buffer | None) -> str:
-    """What kafka-dump-log prints at the end of a control record's line, with the blank before it.
+    """Return the text that kafka-dump-log prints at the end of a control record's line, with the blank before it.
 
-    Raises FormatError where Kafka's tool would die of the record.
+    Raises FormatError if Kafka's tool would stop with an exception at the record.
     """
     record = decode_control_record(key, value)
     if record.message is None:
@@ -116,6 +116,6 @@ def control_suffix(key: Buffer | None, value: Buffer | None) -> str:
     _, message_name, label = _TYPES[record.type_id]
     found = message_type("control_records", message_name)
     lowest, highest = found.schema.versions
-    # The JSON is in the version that the message states, whatever it was read in.
+    # The JSON has the version that the message states, although the message was read as version 0.
     version = min(max(record.message.version, lowest), highest)
     return f" {label} {found.json(record.message, version)}"

@@ -1,8 +1,8 @@
-"""Writes the Python source of a message's decoder for one version.
+"""Generates the Python source of the decoder of a message for one version.
 
-For each struct a function `decode_NAME(data, at, end) -> (object, position behind it)`, straight down its fields: the
-version's questions (is the field there, may it be null, is it compact, is it tagged) are answered here, not at run time.
-Neighbours of fixed size are read by one call of struct. For PartitionRecord in version 0, the source begins so:
+For each struct there is a function `decode_NAME(data, at, end) -> (object, position after it)`, with straight-line code for
+its fields: whether a field exists in the version, is nullable, compact or tagged is decided here, not at run time. Adjacent
+fields of fixed size are read by one call of struct. For PartitionRecord in version 0, the source begins with:
 
     def decode_PartitionRecord(data, at, end):
         m = new(PartitionRecord)
@@ -18,11 +18,11 @@ Neighbours of fixed size are read by one call of struct. For PartitionRecord in 
                 n, at = read_length(data, at - 2)
         ...
 
-A message that is large could be made of so many small parts that their objects fill the memory: for those there is another
-decoder, which counts the parts (kcli.protocol.codec_support.ElementBudget).
+A large message could have so many small elements that their objects fill the memory. For large messages there is another
+decoder, which counts the elements (kcli.protocol.codec_support.ElementBudget).
 
-As Kafka's readers do, this trusts the size of a tagged field that it knows no more than it needs (the field tells its own
-size) and takes the last of a tag that is there twice; text that is not UTF-8 gets replacement characters.
+As in Kafka's readers, the stated size of a known tagged field is not used (the field has its own length), the last one of
+duplicate tags is taken, and text that is not UTF-8 gets replacement characters.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ STRUCT_CODES = {
     "float64": "d",
     "uuid": "16s",
 }
-# Fields of text, by their names, that hold the same few values request after request.
+# The names of string fields that have the same few values in many requests.
 _REPEATED_NAMES = ("name", "topic", "topicName")
 
 
 class Source:
-    """Lines of Python that grow from top to bottom; `depth` is the indentation of the next one.
+    """Lines of Python source; `depth` is the indentation of the next one.
 
-    `formats` collects the struct codes that the lines have packers and unpackers named after.
+    `formats` collects the struct codes for which the lines use packers and unpackers.
     """
 
     def __init__(self) -> None:
@@ -58,16 +58,16 @@ class Source:
         self.formats: set[str] = set()
 
     def add(self, *lines: str) -> None:
-        """Append lines at the present depth; what they are indented by themselves is kept."""
+        """Append lines at the present depth; their own indentation is kept."""
         self.lines += ["    " * self.depth + line for line in lines]
 
     def text(self) -> str:
-        """All lines as one source."""
+        """Return all lines as one source."""
         return "\n".join(self.lines) + "\n"
 
 
 class DecoderSource(Source):
-    """The decoder of `schema` in `version`; one that is counted tells `spend` of all elements before it makes them."""
+    """The decoder of `schema` in `version`; a counted one calls `spend` with the number of elements before it creates them."""
 
     def __init__(self, schema: Schema, version: int, *, is_counted: bool = False) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class DecoderSource(Source):
 
     @staticmethod
     def _fixed_run(fields: list[Field]) -> list[Field]:
-        """The fields at the head of the list that struct can read in one go."""
+        """Return the fields at the head of the list that one call of struct can read."""
         run = []
         for field in fields:
             if not field.type.is_fixed:
@@ -200,7 +200,7 @@ class DecoderSource(Source):
         elif field.tagged.has(self.version):
             self.add("n, at = read_int32_varint(data, at)", "if n <= 0:", f"    {target} = None", "else:", f"    {read}")
         else:
-            # A byte ahead tells whether there is one: negative for null.
+            # The first byte is negative for null.
             self.add("at += 1", "if data[at - 1] > 127:", f"    {target} = None", "else:", f"    {read}")
 
     def _tagged_fields(self, struct: Struct) -> None:
@@ -236,5 +236,5 @@ class DecoderSource(Source):
 
 
 def packer_name(codes: str) -> str:
-    """How generated code names the packer of these struct codes, as part of an identifier."""
+    """Return the part of an identifier in generated code for the packer of these struct codes."""
     return codes.replace("?", "t")

@@ -1,8 +1,8 @@
-"""Writes the Python source of a message's encoder for one version: the mirror of kcli.protocol.decoder_source.
+"""Generates the Python source of the encoder of a message for one version: the inverse of kcli.protocol.decoder_source.
 
-For each struct a function `encode_NAME(out, m)` that appends to a bytearray. Values that the version cannot carry are
-refused: a null where none may be, and a field that the version lacks, unless it is at its default or ignorable.
-Values of a wrong type or out of range are refused by struct itself; the caller gives that error its sentence.
+For each struct there is a function `encode_NAME(out, m)` that appends to a bytearray. It raises an error for values that the
+version cannot represent: null in a field that is not nullable, and a value in a field that the version does not have, unless
+it is the default or ignorable. struct raises errors for values of a wrong type or out of range; the caller converts them.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _fixed_value(field: Field, value: str) -> str:
 
 
 def is_set_source(field: Field) -> str:
-    """The condition, in generated code, that a field is not at its default."""
+    """Return the condition, in generated code, that a field does not have its default."""
     value, default = f"m.{field.attribute}", default_source(field)
     if default == "None":
         return f"{value} is not None"

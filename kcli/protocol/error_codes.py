@@ -1,4 +1,4 @@
-"""Kafka's error codes: the int16 that responses carry (0 is no error), and which of them a client may try again after."""
+"""Kafka's error codes: the int16 in responses (0 is no error), and the codes after which a client may retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a message: its bytes, its values, or its version."""
+"""The errors of messages: invalid bytes, values or versions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class MessageError(FormatError):
 
 
 class DecodeError(MessageError):
-    """Bytes that are not the message they should be.
+    """Bytes that cannot be decoded.
 
-    `java_message` is what Kafka's own exception says about the same bytes; its dump tool prints that text. It is "null"
-    where Java's has none (a read past the end of a buffer).
+    `java_message` is the message of Kafka's exception for the same bytes, which kafka-dump-log prints. It is "null" if the
+    exception has none (a read past the end of a buffer).
     """
 
     def __init__(self, message: str, position: int | None = None, java_message: str | None = None) -> None:
@@ -22,7 +22,7 @@ class DecodeError(MessageError):
 
 
 class EncodeError(MessageError):
-    """Values that the version asked for cannot carry."""
+    """Values that the version cannot represent."""
 
 
 class UnsupportedVersionError(MessageError):
@@ -30,7 +30,7 @@ class UnsupportedVersionError(MessageError):
 
 
 class UnknownRecordTypeError(DecodeError):
-    """A record of a type that no schema names; `record_type` is its number."""
+    """A record with an unknown type; `record_type` is its number."""
 
     def __init__(self, record_type: int) -> None:
         super().__init__(f"no record of this topic has type {record_type}")
@@ -38,4 +38,4 @@ class UnknownRecordTypeError(DecodeError):
 
 
 class MissingKeyError(DecodeError):
-    """A record without the key that every record of its topic has; Kafka's dump tool dies of it."""
+    """A record without a key in a topic whose records all have keys; kafka-dump-log stops with an exception."""

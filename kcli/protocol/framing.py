@@ -1,21 +1,21 @@
-"""What stands around a message on a connection: the size, the header of a request, the header of a response.
+"""The frame of a message on a connection: the size, and the header of a request or response.
 
-    part             layout                                                                   which
+    part             layout                                                                   version
     ---------------  -----------------------------------------------------------------------  ------------------------------
-    size             int32: the bytes behind it                                               before both
+    size             int32: the number of bytes after it                                      before both
     request header   api_key int16, api_version int16, correlation_id int32, client_id        v1: versions without tags
                      (int16 length, -1 for null; never compact)
                      the same, tagged fields                                                  v2: flexible versions
     response header  correlation_id int32                                                     v0: versions without tags
                      correlation_id int32, tagged fields                                      v1: flexible versions
 
-ApiVersions stands apart, because it is asked by who does not know yet what the other speaks (KIP-511): its response has
-header v0 in every version, and a request of a version that is not known here is let through, to be answered in version 0
-with UNSUPPORTED_VERSION. The request header v0, which had no client id, was ControlledShutdown's and went with ZooKeeper.
-A null client id counts as an empty one, as in Kafka. A frame that fails here is answered by closing the connection: there
-is nobody to tell, for without the version the form of the answer is not known either.
+ApiVersions is an exception, because the client does not know the broker's versions yet (KIP-511): its response always has
+header v0, and a request with an unknown version is accepted, to be answered in version 0 with UNSUPPORTED_VERSION. The
+request header v0, which had no client id, was used by ControlledShutdown only and was removed with ZooKeeper. A null client
+id is an empty one, as in Kafka. After an invalid header the connection is closed: without a valid version the format of the
+response is not known.
 
-Frames that are made here are whole, with their size, in one buffer that is filled once.
+Encoded frames are complete, with their size, in one buffer that is filled once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kcli.protocol.errors import DecodeError, EncodeError, UnsupportedVersionErr
 from kcli.protocol.message import Message
 
 SIZE_BYTES = 4
-# Names that many requests carry are decoded once; so many of them are remembered.
+# The number of client ids whose decoded text is cached.
 REMEMBERED_CLIENT_IDS = 2048
 
 _REQUEST_HEAD = struct.Struct(">hhih")
@@ -48,10 +48,10 @@ RequestHead = tuple[int, int, int, str, int]
 
 
 def read_request_header(frame: Buffer) -> RequestHead:
-    """Decode a request's header -> (api_key, api_version, correlation_id, client_id, position of the body).
+    """Decode the header of a request -> (api_key, api_version, correlation_id, client_id, position of the body).
 
-    `frame` is without its size. Raises DecodeError for bytes that are no header or an API key that Kafka 4.3 does not have,
-    and UnsupportedVersionError for a version of any API but ApiVersions that Kafka 4.3 does not have.
+    `frame` does not include its size. Raises DecodeError for an invalid header or an API key that Kafka 4.3 does not have, and
+    UnsupportedVersionError for a version that Kafka 4.3 does not have, except of ApiVersions.
     """
     try:
         api_key, api_version, correlation_id, length = _read_head(frame)
@@ -66,7 +66,7 @@ def read_request_header(frame: Buffer) -> RequestHead:
         elif length < -1:
             raise DecodeError(f"a client id of {length} bytes", 8)
         if api_version >= flexible_from:
-            # Nearly always there are none.
+            # Nearly all requests have no tagged fields in their headers.
             at = at + 1 if not frame[at] else _skip_tagged_fields(frame, at)
     except (struct.error, IndexError):
         raise past_the_end("RequestHeader", len(frame)) from None
@@ -79,9 +79,9 @@ def read_request_header(frame: Buffer) -> RequestHead:
 
 
 def read_response_header(frame: Buffer, api: Api, version: int) -> tuple[int, int]:
-    """Decode a response's header -> (correlation_id, position of the body). `frame` is without its size.
+    """Decode the header of a response -> (correlation_id, position of the body). `frame` does not include its size.
 
-    Raises DecodeError for bytes that are no header.
+    Raises DecodeError for an invalid header.
     """
     try:
         (correlation_id,) = _INT32.unpack_from(frame)
@@ -94,7 +94,7 @@ def read_response_header(frame: Buffer, api: Api, version: int) -> tuple[int, in
 
 
 def _skip_tagged_fields(frame: Buffer, at: int) -> int:
-    """The position behind the tagged fields that begin at `at`; none has a meaning in a header yet."""
+    """Return the position after the tagged fields at `at`; headers have no known tagged fields yet."""
     count, at = read_int32_varint(frame, at)
     for _ in range(count):
         _tag, at = read_int32_varint(frame, at)
@@ -106,9 +106,9 @@ def _skip_tagged_fields(frame: Buffer, at: int) -> int:
 
 
 def encode_response(correlation_id: int, api: Api, version: int, message: Message) -> bytearray:
-    """A whole response frame: size, header, message; nobody else holds the buffer.
+    """Encode a response frame: size, header, message. The buffer is new, so the caller may keep it.
 
-    Raises EncodeError for values that the version cannot carry, and UnsupportedVersionError.
+    Raises EncodeError for values that the version cannot represent, and UnsupportedVersionError.
     """
     out = bytearray(8 if version < api.flexible_from or api.key == API_VERSIONS else 9)
     api.response.encode_into(out, message, version)
@@ -117,7 +117,7 @@ def encode_response(correlation_id: int, api: Api, version: int, message: Messag
 
 
 def encode_response_parts(correlation_id: int, api: Api, version: int, message: Message) -> list[Any]:
-    """The same frame as parts: bytes, and in their places what fields of records hold that is no bytes but has a length.
+    """Encode a response frame as parts: bytes, and the values of records fields that are not bytes (regions of files).
 
     Raises as encode_response does.
     """
@@ -144,9 +144,9 @@ def encode_response_parts(correlation_id: int, api: Api, version: int, message: 
 
 
 def encode_request(correlation_id: int, api: Api, version: int, client_id: str, message: Message) -> bytearray:
-    """A whole request frame: size, header, message; nobody else holds the buffer.
+    """Encode a request frame: size, header, message. The buffer is new, so the caller may keep it.
 
-    Raises EncodeError for values that the version cannot carry, and UnsupportedVersionError.
+    Raises EncodeError for values that the version cannot represent, and UnsupportedVersionError.
     """
     name = client_id.encode()
     try:

@@ -1,4 +1,4 @@
-"""The records of Kafka's internal topics: from bytes to messages, and to the text that kafka-dump-log prints of them.
+"""The records of Kafka's internal topics, decoded to messages, and to the text of kafka-dump-log.
 
     topic                    key                              value
     -----------------------  -------------------------------  --------------------------------------------------------
@@ -8,9 +8,9 @@
     __cluster_metadata       none                             a frame: unsigned varints 1 (of the frame itself), record
     __remote_log_metadata                                     type, version, then the message, which ends the value
 
-`encode_framed` makes such a value. Two ways in: `decode` gives messages or raises FormatError; `describe` gives Kafka's
-text, its error texts included. They part where Kafka's dump tool is more tolerant than it should be: it reads a metadata
-record of a version that it does not know as if it were the newest that it knows.
+`encode_framed` encodes such a value. `decode` returns messages or raises FormatError; `describe` returns Kafka's text,
+including its error messages. They differ because kafka-dump-log is too tolerant: it reads a metadata record with an unknown
+version as the newest known version.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ DescribedRecord = tuple[str | None, str | None]
 
 
 class Decoder:
-    """Reads the records of one internal topic."""
+    """Decodes the records of one internal topic."""
 
     topic: str
 
     def decode(self, key: Buffer | None, value: Buffer | None) -> DecodedRecord:
-        """A record's bytes -> (key message or None, value message or None; a deleted entry has no value).
+        """Decode a record -> (key message or None, value message or None; a tombstone has no value).
 
-        Raises MessageError where they cannot be read.
+        Raises MessageError.
         """
         raise NotImplementedError
 
     def describe(self, offset: int, key: Buffer | None, value: Buffer | None) -> DescribedRecord:
-        """What kafka-dump-log prints behind `key: ` and `payload: `; None where it prints neither.
+        """Return what kafka-dump-log prints after `key: ` and `payload: `; None if it does not print it.
 
-        Raises MissingKeyError where Kafka's tool would die of the record.
+        Raises MissingKeyError if Kafka's tool would stop with an exception at the record.
         """
         raise NotImplementedError
 
     def describe_unreadable(self, offset: int, key: Buffer | None, java_message: str) -> DescribedRecord:
-        """The same of a record whose value cannot be had, for the reason that Java's exception gives."""
+        """Return the same for a record whose value cannot be read; `java_message` is the message of Java's exception."""
         raise NotImplementedError
 
     def to_dict(self, message: Message) -> dict[str, JsonValue]:
-        """A key or value message as the JSON object that kafka-dump-log shows."""
+        """Return a key or value message as the JSON object that kafka-dump-log prints."""
         return to_dict(message)
 
 
@@ -77,7 +77,7 @@ class CoordinatorDecoder(Decoder):
         return self._decode(key_type, key, value_type, value)
 
     def _types(self, key: Buffer | None) -> tuple[MessageType, MessageType]:
-        """The types of a record's key and value, which the key's first int16 tells."""
+        """Return the types of a record's key and value, from the first int16 of the key."""
         if key is None:
             raise MissingKeyError(f"a record of {self.topic} without a key")
         record_type = _read_int16(key, "key")
@@ -91,7 +91,7 @@ class CoordinatorDecoder(Decoder):
     def _decode(
         key_type: MessageType, key: Buffer | None, value_type: MessageType, value: Buffer | None
     ) -> tuple[Message, Message | None]:
-        # Kafka takes the record type for the version of the key's schema, too: it shows in its error texts.
+        # Kafka uses the record type as the version of the key's schema too; its error messages contain it.
         key_message = _decode_behind_int16(key_type, key or b"", 0, key_type.key, "key")
         if value is None:
             return key_message, None
@@ -133,13 +133,13 @@ def _missing_key(offset: int) -> MissingKeyError:
 
 
 class GroupDecoder(CoordinatorDecoder):
-    """__consumer_offsets, whose classic members carry bytes of a protocol of their own."""
+    """__consumer_offsets, whose classic members contain bytes of an embedded protocol."""
 
     def __init__(self) -> None:
         super().__init__("__consumer_offsets", "group_records")
 
     def to_dict(self, message: Message) -> dict[str, JsonValue]:
-        """The message as JSON; a consumer's subscription and assignment are shown decoded where they can be."""
+        """Return the message as JSON; the subscription and assignment of a consumer are decoded if possible."""
         out = to_dict(message)
         if _is_consumers_group(message):
             for member, shown in zip(message.members, out["members"]):
@@ -156,7 +156,7 @@ def _is_consumers_group(message: Message) -> bool:
 
 
 def _shown(name: str, data: bytes, otherwise: JsonValue) -> JsonValue:
-    """A consumer's opaque bytes as JSON, or `otherwise` where they are not a message `name`."""
+    """Return the embedded bytes of a consumer as JSON, or `otherwise` if they are not a message `name`."""
     try:
         return to_dict(decode_consumer_protocol(name, data))
     except DecodeError:
@@ -166,7 +166,7 @@ def _shown(name: str, data: bytes, otherwise: JsonValue) -> JsonValue:
 def decode_consumer_protocol(name: str, data: Buffer) -> Message:
     """Decode "ConsumerProtocolSubscription" or "ConsumerProtocolAssignment" bytes, which begin with an int16 version.
 
-    As Kafka's consumers, takes a newer version for the newest known. Raises DecodeError.
+    A newer version is read as the newest known one, as Kafka's consumers do. Raises DecodeError.
     """
     version = _read_int16(data, name)
     return _decode_any_version(message_type("control_records", name), data, version, _VERSION_BYTES)[0]
@@ -188,7 +188,7 @@ class FramedDecoder(Decoder):
         return None, message
 
     def _read_frame(self, value: Buffer) -> tuple[MessageType, int, int]:
-        """Read what stands before the message -> (its type, its version, its position)."""
+        """Read the frame before the message -> (type, version and position of the message)."""
         frame_version, at = _read_frame_varint(value, 0, "frame version")
         if frame_version == 0:
             raise DecodeError(
@@ -213,7 +213,7 @@ class FramedDecoder(Decoder):
             raise DecodeError(f"Found {len(value) - at} byte(s) of garbage after {found.key}", at)
 
     def _decode_as_kafka_does(self, value: Buffer | None) -> tuple[MessageType, Message, int]:
-        """The message and the version that its frame states, which may be one that the message does not have.
+        """Decode a value -> (type, message, version in the frame, which may be unknown).
 
         Raises DecodeError with Kafka's text.
         """
@@ -272,7 +272,7 @@ class RemoteLogMetadataDecoder(FramedDecoder):
         return None, f"Error at offset {offset}, skipping. {java_message}"
 
 
-# What the JVM says of it.
+# The message of the JVM's NullPointerException.
 _NO_REMOTE_VALUE = (
     'Cannot invoke "java.nio.ByteBuffer.remaining()" because the return value of '
     '"org.apache.kafka.common.record.internal.Record.value()" is null'
@@ -281,7 +281,7 @@ _NO_REMOTE_VALUE = (
 
 @cache
 def record_type_name(found: MessageType) -> str:
-    """The name of a metadata record's type as Kafka's enum has it: TopicRecord -> TOPIC_RECORD."""
+    """Return the name of a metadata record type in Kafka's enum: TopicRecord -> TOPIC_RECORD."""
     out = found.name[0]
     for letter in found.name[1:]:
         out += f"_{letter}" if letter.isupper() else letter.upper()
@@ -296,7 +296,7 @@ def _read_int16(data: Buffer, what: str) -> int:
 
 
 def _decode_behind_int16(found: MessageType, data: Buffer, version: int, stated: int | None, what: str) -> Message:
-    """The message behind the first int16 of a key or value; what follows it is ignored, as by Kafka."""
+    """Decode the message after the first int16 of a key or value; bytes after the message are ignored, as in Kafka."""
     try:
         return found.decode(data, version, _VERSION_BYTES)[0]
     except DecodeError as error:
@@ -305,9 +305,9 @@ def _decode_behind_int16(found: MessageType, data: Buffer, version: int, stated:
 
 
 def _decode_any_version(found: MessageType, data: Buffer, version: int, at: int) -> tuple[Message, int]:
-    """Decode a message in the known version that is nearest to `version` -> (message, position behind it).
+    """Decode a message in the known version that is nearest to `version` -> (message, position after it).
 
-    So do Kafka's generated readers: only those of inner structs look whether they know the version. Raises DecodeError.
+    Kafka's generated readers do the same: only those of inner structs check the version. Raises DecodeError.
     """
     lowest, highest = found.schema.versions
     message, at = found.decode(data, min(max(version, lowest), highest), at)
@@ -327,7 +327,7 @@ def _framed(value: Buffer | None) -> Buffer:
 
 
 def _read_frame_varint(value: Buffer, at: int, what: str) -> tuple[int, int]:
-    """Read a number of the frame as the int16 that Kafka makes of it -> (number, position behind it)."""
+    """Read a number of the frame and convert it to an int16 as Kafka does -> (number, position after it)."""
     try:
         number, at = read_int32_varint(value, at)
     except (IndexError, MessageError) as error:
@@ -338,9 +338,9 @@ def _read_frame_varint(value: Buffer, at: int, what: str) -> tuple[int, int]:
 
 
 def encode_framed(found: MessageType, message: Message, version: int | None = None) -> bytes:
-    """The value of a record of a framed topic, in `version` or in the message's own.
+    """Encode the value of a record of a framed topic, in `version`, or in the message's version.
 
-    Raises EncodeError for values that the version cannot carry, and UnsupportedVersionError.
+    Raises EncodeError for values that the version cannot represent, and UnsupportedVersionError.
     """
     version = message.schema_version if version is None else version
     head = (FRAME_VERSION, found.key or 0, version)
@@ -359,5 +359,5 @@ _BY_TOPIC: dict[str, Decoder] = {
 
 
 def decoder_for_topic(topic_name: str) -> Decoder | None:
-    """The decoder of an internal topic's records, or None for any other topic."""
+    """Return the decoder for the records of an internal topic, or None for any other topic."""
     return _BY_TOPIC.get(topic_name)

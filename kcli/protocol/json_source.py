@@ -1,8 +1,9 @@
-"""Writes the Python source that prints a message as JSON, for one version: to_dict and json_text in one straight line.
+"""Generates the Python source that prints a message as JSON, for one version: to_dict and json_text in one step.
 
-For each struct a function `json_NAME(m) -> str`, six times as fast as the way through dicts, which matters where a whole
-topic is dumped. What the JSON looks like is said in kcli.protocol.json_values; tests pin the two to each other. Every
-part begins with a comma, the first of which is cut off, since tagged fields at their default are left out.
+For each struct there is a function `json_NAME(m) -> str`, which is six times as fast as printing the dict of
+kcli.protocol.json_values; this matters when a whole topic is dumped. kcli.protocol.json_values describes the JSON; tests
+check that both give the same. Every member is printed with a comma before it, and the first comma is cut off, because
+tagged fields with their defaults are left out.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class JsonSource(Source):
 
 
 def _text(kind: FieldType, value: str) -> str:
-    """The expression, in generated code, for the JSON of a value that is not null."""
+    """Return the expression, in generated code, for the JSON of a value that is not null."""
     if kind.is_array:
         inner = kind.element
         printer = f"json_{inner.name}" if inner.struct is not None else "str"

@@ -1,12 +1,13 @@
-"""Messages as JSON objects, as Kafka's generated JsonConverter classes write and read them.
+"""Messages as JSON objects, as Kafka's generated JsonConverter classes write them.
 
 in a message             in JSON
 -----------------------  ------------------------------------------------------------------------------------
-a field                  its name in lower camel case, in the order of the declaration
-a field of no version    left out, as is a tagged field at its default; a null elsewhere is written as null
+a field                  its name in lower camel case, in the order of the declaration; null as null
+a field that is not in   left out, and so is a tagged field with its default
+  the version
 bytes, uuid              base64, base64url without padding
-records                  "" (Kafka hides what is in them)
-float64                  Java's Double.toString; those that are not finite are strings
+records                  "" (Kafka hides the contents)
+float64                  Java's Double.toString; infinite values and NaN as strings
 unknown tagged fields    left out
 """
 
@@ -17,8 +18,6 @@ from functools import cache
 from typing import Any
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.compiler import MessageType
-from kcli.protocol.errors import DecodeError
 from kcli.protocol.message import Message
 from kcli.protocol.schema import Field, FieldType, Struct
 
@@ -26,7 +25,7 @@ JsonValue = Any  # dict, list, str, int, float, bool or None
 
 
 def to_dict(message: Message, version: int | None = None) -> dict[str, JsonValue]:
-    """A whole message as a JSON object, in `version` or in its own `schema_version`."""
+    """Return a message as a JSON object, in `version`, or in its `schema_version`."""
     return _struct_to_dict(message, message.schema_version if version is None else version)
 
 
@@ -41,12 +40,12 @@ def _struct_to_dict(message: Message, version: int) -> dict[str, JsonValue]:
 
 @cache
 def _fields_of(struct: Struct, version: int) -> tuple[tuple[Field, bool], ...]:
-    """The fields of a struct in a version, and whether each is a tagged one."""
+    """Return the fields of a struct in a version, each with True if it is a tagged field."""
     return tuple((field, field.tagged.has(version)) for field in struct.fields if field.versions.has(version))
 
 
 def is_default(field: Field, value: Any) -> bool:
-    """True where a field has the value that it has when it is absent."""
+    """Return True if a field has its default."""
     if not isinstance(field.default, Struct):
         return bool(value == field.default)
     return (
@@ -71,52 +70,3 @@ def _value_to_json(kind: FieldType, value: Any, version: int) -> JsonValue:
     if kind.name == "float64":
         return float(value)
     return "" if kind.name == "records" else value
-
-
-def from_dict(message_type: MessageType, version: int, value: JsonValue) -> Message:
-    """The message of a JSON object that `to_dict` or Kafka wrote; a field that it lacks has its default.
-
-    Raises DecodeError where a value is not of its field's type or a field that is not tagged is missing.
-    """
-    message = _struct_from_json(message_type, message_type.schema.root, version, value)
-    message.schema_version = version
-    return message
-
-
-def _struct_from_json(message_type: MessageType, struct: Struct, version: int, value: JsonValue) -> Message:
-    if not isinstance(value, dict):
-        raise DecodeError(f"{struct.name} must be a JSON object, not {value!r}")
-    fields = {}
-    for field, is_tagged in _fields_of(struct, version):
-        if field.name in value:
-            fields[field.attribute] = _value_from_json(message_type, field, field.type, version, value[field.name])
-        elif not is_tagged:
-            raise DecodeError(f"{struct.name}: unable to locate field '{field.name}', which is mandatory in {version}")
-    return message_type.classes[struct.name](**fields)
-
-
-def _value_from_json(message_type: MessageType, field: Field, kind: FieldType, version: int, value: JsonValue) -> Any:
-    if value is None and (field.nullable.has(version) or kind.name == "records"):
-        return None
-    if kind.is_array and isinstance(value, list):
-        element = kind.element
-        return [_value_from_json(message_type, field, element, version, item) for item in value]
-    if kind.struct is not None and not kind.is_array:
-        return _struct_from_json(message_type, kind.struct, version, value)
-    if kind.name == "float64" and value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    if isinstance(value, _JSON_TYPES.get(kind.name, int)) and not kind.is_array:
-        if kind.name in ("bytes", "records"):
-            return _from_base64(field.name, value)
-        return Uuid.parse(value) if kind.name == "uuid" else value
-    raise DecodeError(f"field {field.name} cannot be {value!r}")
-
-
-_JSON_TYPES: dict[str, Any] = {"string": str, "bytes": str, "records": str, "uuid": str, "bool": bool, "float64": (int, float)}
-
-
-def _from_base64(name: str, value: str) -> bytes:
-    try:
-        return binascii.a2b_base64(value.encode("ascii"), strict_mode=True)
-    except ValueError as error:
-        raise DecodeError(f"field {name} is not base64: {value[:40]!r}") from error

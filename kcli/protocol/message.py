@@ -1,11 +1,11 @@
-"""Messages as Python objects: one class with slots for each struct, for all of its versions.
+"""Messages as Python objects: one class with slots for each struct, for all versions.
 
-A field that its version lacks has its default. `unknown_tagged_fields` keeps, as (tag, bytes) pairs in their order, the
-tagged fields that no declaration names, so that they are written again. A whole message, not its inner structs, also has
-`schema_version`: the version that it was read in, or is to be written in.
+A field that the version does not have has its default. `unknown_tagged_fields` has the tagged fields that are not declared,
+as (tag, bytes) pairs in order, so that they are written again. A message, not its inner structs, also has `schema_version`:
+the version in which it was read or is to be written.
 
-A field that holds a struct and is at its default has the one default of that struct, which all messages share: making three
-of them for each partition of a response would cost more than the rest of it. It refuses to be changed; assign another.
+The default of a field that is a struct is one object that all messages share: creating three such objects for each partition
+of a response would cost more than the rest. The shared object cannot be changed; assign a new one to the field.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ RawTaggedField = tuple[int, bytes]
 
 
 class Message:
-    """The base of all generated classes; `STRUCT` is the declaration of its fields.
+    """The base of all generated classes; `STRUCT` is the declaration of the fields.
 
-    Fields are attributes in snake case. Two messages are equal when their fields and unknown tagged fields are.
+    Fields are attributes in snake case. Messages are equal if their fields and unknown tagged fields are equal.
     """
 
     __slots__ = ("unknown_tagged_fields",)
@@ -52,7 +52,7 @@ _MISSING = object()
 
 
 def has_shared_default(struct: Struct) -> bool:
-    """True where nothing inside the struct's default could be changed: it has no arrays."""
+    """Return True if the default of a struct can be shared: it contains no arrays."""
     return not any(
         field.type.is_array or (isinstance(field.default, Struct) and not has_shared_default(field.default))
         for field in struct.fields
@@ -60,7 +60,7 @@ def has_shared_default(struct: Struct) -> bool:
 
 
 def default_source(field: Field) -> str:
-    """The expression, in generated code, for a field's default."""
+    """Return the expression, in generated code, for the default of a field."""
     if isinstance(field.default, Struct):
         return f"DEFAULT_{field.default.name}" if has_shared_default(field.default) else f"{field.default.name}()"
     if field.type.name == "uuid" and field.default is not None and not field.type.is_array:
@@ -89,7 +89,7 @@ def _init_source(struct: Struct, is_root: bool) -> str:
 
 
 def build_class(struct: Struct, classes: dict[str, Any], newest_version: int, is_root: bool) -> type[Message]:
-    """The class of `struct`; `classes` must hold, by name, those of the structs that its defaults make."""
+    """Create the class of `struct`; `classes` must contain, by name, the classes of the structs in its defaults."""
     slots = [field.attribute for field in struct.fields] + (["schema_version"] if is_root else [])
     scope: dict[str, Any] = {"_MISSING": _MISSING, "_NEWEST": newest_version}
     exec(_init_source(struct, is_root), classes | scope, scope)
@@ -103,7 +103,7 @@ def _refuse_change(message: Message, name: str, _value: object) -> None:
 
 
 def build_shared_default(made: type[Message]) -> Message:
-    """The one default of a struct's class: equal to a new object of it, but refuses to be changed."""
+    """Create the shared default of a class: equal to a new object of it, but it cannot be changed."""
     frozen: type[Message] = type(made.__name__, (made,), {"__slots__": (), "__setattr__": _refuse_change})
     default: Message = object.__new__(frozen)
     example = made()

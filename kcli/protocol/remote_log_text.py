@@ -1,6 +1,7 @@
-"""__remote_log_metadata records as kafka-dump-log prints them: not as JSON but as Java's objects describe themselves.
+"""The text of __remote_log_metadata records in kafka-dump-log: the toString of Kafka's Java objects instead of JSON.
 
-Those objects refuse some records when they are made, so the same are refused here, with the same words.
+The constructors of these objects raise exceptions for some records, so the same records raise errors here, with the same
+messages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PARTITION_DELETE_STATES = {
 
 
 def remote_log_text(message: Message) -> str:
-    """The text of a message of any of the four types. Raises DecodeError for one that Kafka's classes refuse."""
+    """Return the text of a message of any of the four types. Raises DecodeError for one that Kafka's classes reject."""
     return {
         "RemoteLogSegmentMetadataRecord": _segment,
         "RemoteLogSegmentMetadataUpdateRecord": _segment_update,

@@ -1,28 +1,28 @@
-"""The notation in which Kafka's messages are declared, one block a message, and what it means.
+"""The notation in which Kafka's messages are declared, with one block for each message, and its parser.
 
     KIND NAME [key=API KEY OR RECORD TYPE] versions=VERSIONS [flexible=VERSIONS] [latest-unstable] [on=LISTENERS]
       FIELD TYPE [VERSIONS] [null=VERSIONS] [tag=N@VERSIONS] [default=VALUE] [key] [ignorable] [flexible=none]
-        the fields of a struct, or of an array's elements, deeper by two columns
+        the fields of a struct, or of the elements of an array, indented by two more columns
       struct NAME
-        the fields of a struct that several fields name
+        the fields of a struct that several fields use
 
-    word         means
+    word         meaning
     -----------  ---------------------------------------------------------------------------------------------------
     KIND         request, response, header, data, metadata (framed records), coordinator-key, coordinator-value
-    VERSIONS     "3", "1-4", "2+" or "none"; a field without them is there in all of the message's
+    VERSIONS     "3", "1-4", "2+" or "none"; a field without VERSIONS is in all versions of the message
     TYPE         bool int8 int16 uint16 int32 uint32 int64 float64 uuid string bytes records, a struct's name, or []T
     null         the versions in which the field may be null
-    tag          the versions in which the field is a tagged one, which is left out where it has its default (KIP-482)
-    default      of a field that is absent or left out; without it 0, "", an empty array or struct, or false
-    key          of the field that a collection is keyed by
-    ignorable    the field may be lost in versions that lack it; others refuse to be written there unless at default
-    flexible     the versions whose strings, bytes and arrays are compact and whose structs end in tagged fields;
-                 flexible=none on a field keeps its old form in them (RequestHeader's ClientId alone)
-    unstable     latest-unstable: brokers offer the newest version only where they are told to
-    on           the listeners that serve a request: broker, controller
+    tag          the versions in which the field is a tagged field, which is not written if it has its default (KIP-482)
+    default      the value of a field that is not written; if missing 0, "", an empty array or struct, or false
+    key          the field is the key of a collection
+    ignorable    a value is dropped in versions without the field; of other fields only the default can be written there
+    flexible     the versions with compact strings, bytes and arrays, and with tagged fields at the end of structs;
+                 flexible=none on a field keeps its old encoding (only ClientId of RequestHeader)
+    unstable     latest-unstable: brokers offer the newest version only with unstable.api.versions.enable
+    on           the listeners that serve a request: broker, controller (both options are read by kcli.protocol.apis)
 
-A declaration is parsed here into `Schema`, `Struct` and `Field`; kcli.protocol.decoder_source and encoder_source turn it
-into straight-line Python, once for each version, when that version is first met.
+A declaration is parsed into `Schema`, `Struct` and `Field`; kcli.protocol.decoder_source and encoder_source generate Python
+code from these for each version, when the version is first used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NEWEST = 32767  # versions are int16
 
 
 class SchemaError(Exception):
-    """A declaration that does not follow the notation: a fault of the package, not of any input."""
+    """A declaration that does not follow the notation: an error in the package, not in any input."""
 
 
 class Versions(NamedTuple):
@@ -58,12 +58,12 @@ class Versions(NamedTuple):
     highest: int
 
     def has(self, version: int) -> bool:
-        """True for a version within the range."""
+        """Return True for a version within the range."""
         return self.lowest <= version <= self.highest
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """ "3", "1-4", "2+" or "none" -> Versions. Raises ValueError for anything else."""
+        """Parse "3", "1-4", "2+" or "none". Raises ValueError for any other text."""
         if text == "none":
             return NO_VERSIONS
         if text.endswith("+"):
@@ -85,21 +85,21 @@ class FieldType(NamedTuple):
 
     @property
     def element(self) -> FieldType:
-        """What an array holds."""
+        """The type of an array's elements."""
         return FieldType(self.name, self.struct, False)
 
     @property
     def is_fixed(self) -> bool:
-        """True where every value takes the same number of bytes."""
+        """True if all values have the same number of bytes."""
         return not self.is_array and self.name in FIXED_SIZE_BYTES
 
 
 class Field(NamedTuple):
     """One field of a struct.
 
-    `name` is Kafka's in lower camel case, as its JSON and its messages write it; `attribute` the same in snake case, as
-    Python writes it. `default` is the value of an absent field; None may be one, [] stands for a fresh array and the
-    struct itself for a fresh struct.
+    `name` is Kafka's name in lower camel case, as in JSON and error messages; `attribute` is the name in snake case.
+    `default` is the value of a field that is not written: None is a valid default, [] is a new array, and a Struct is a new
+    object of that struct.
     """
 
     name: str
@@ -127,34 +127,23 @@ class Struct:
 
 
 class Schema:
-    """One message, as declared; kcli.protocol.compiler makes it work.
+    """The declaration of one message; kcli.protocol.compiler generates its code.
 
-    `kind`, `name`; `key`: the API key or record type, or None; `versions` and `flexible`; `root`: its fields; `structs`:
-    every struct by its name, the root included; `listeners` that serve a request; `is_latest_unstable`.
+    `key` is the API key or record type, or None; `root` has the fields of the message; `structs` has every struct by its
+    name, the root included.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        root: Struct,
-        key: int | None,
-        versions: Versions,
-        flexible: Versions,
-        listeners: tuple[str, ...] = (),
-        is_latest_unstable: bool = False,
-    ) -> None:
+    def __init__(self, kind: str, root: Struct, key: int | None, versions: Versions, flexible: Versions) -> None:
         self.kind = kind
         self.root = root
         self.key = key
         self.versions = versions
         self.flexible = flexible
-        self.listeners = listeners
-        self.is_latest_unstable = is_latest_unstable
         self.structs: dict[str, Struct] = {root.name: root}
 
     @property
     def name(self) -> str:
-        """Kafka's name of the message."""
+        """Kafka's name for the message."""
         return self.root.name
 
     def __repr__(self) -> str:
@@ -162,7 +151,7 @@ class Schema:
 
 
 def snake_case(name: str) -> str:
-    """Kafka's CamelCase name as an attribute: TopicId -> topic_id, KRaftVersion -> kraft_version."""
+    """Convert Kafka's CamelCase name to an attribute: TopicId -> topic_id, KRaftVersion -> kraft_version."""
     out = name[0].lower()
     for before, letter in zip(name.replace("KRaft", "Kraft"), name.replace("KRaft", "Kraft")[1:]):
         out += f"_{letter.lower()}" if letter.isupper() and not before.isupper() else letter.lower()
@@ -176,7 +165,7 @@ class _Line(NamedTuple):
 
 
 class _Parser:
-    """Reads the lines of one file; `position` is the next of them."""
+    """Reads the lines of one file; `position` is the index of the next line."""
 
     def __init__(self, text: str) -> None:
         self.lines = list(self._significant_lines(text))
@@ -207,11 +196,9 @@ class _Parser:
             int(values["key"]) if "key" in values else None,
             Versions.parse(values["versions"]),
             Versions.parse(values.get("flexible", "none")),
-            tuple(values["on"].split(",")) if "on" in values else (),
-            "latest-unstable" in values,
         )
         self.position += 1
-        # A struct that several fields share is declared behind them; it is there by name before it has fields.
+        # A struct that several fields share is declared after them, so all structs are created before their fields.
         for later in self.lines[self.position :]:
             if later.depth == 0:
                 break
@@ -221,7 +208,7 @@ class _Parser:
         return schema
 
     def _fields(self, schema: Schema, struct: Struct, depth: int) -> None:
-        """Read the lines of exactly this depth as the fields of `struct`, and what is deeper as theirs."""
+        """Read the lines with this depth as the fields of `struct`, and deeper lines as the fields of their structs."""
         fields = []
         while self.position < len(self.lines) and self.lines[self.position].depth == depth:
             words = self.lines[self.position].words
@@ -268,7 +255,7 @@ def _type(schema: Schema, name: str) -> FieldType:
 
 
 def _default(field_type: FieldType, text: str | None) -> Any:
-    """The value that a field has where it is absent, from what the declaration says of it."""
+    """Return the default of a field; `text` is the default in the declaration, if any."""
     if text == "null" or (field_type.name == "records" and not field_type.is_array):
         return None
     if field_type.is_array:
@@ -286,5 +273,5 @@ def _default(field_type: FieldType, text: str | None) -> Any:
 
 
 def parse_schemas(text: str) -> list[Schema]:
-    """Declarations -> Schemas, in their order. Raises SchemaError that names the line that does not follow the notation."""
+    """Parse declarations. Raises SchemaError with the line that does not follow the notation."""
     return list(_Parser(text).schemas())

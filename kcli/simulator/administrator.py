@@ -1,14 +1,14 @@
-"""A simulated administrator: topics come, grow, change and go, records are deleted; and it audits what the cluster says.
+"""A simulated administrator: it creates, extends, alters and deletes topics, deletes records, and audits the cluster.
 
-    does                     and afterwards
+    request                  guarantee that is checked
     -----------------------  -------------------------------------------------------------------------------------------
-    CreateTopics             the topic stands, with its id, partitions and configs, after every restart
-    CreatePartitions         the partitions stand
+    CreateTopics             the topic exists with its id, partitions and configs, also after every restart
+    CreatePartitions         the partitions exist
     IncrementalAlterConfigs  the config has the value
-    DeleteTopics             the topic is gone for good; a new one of the name has another id
-    DeleteRecords            the log does not begin below, as long as the node runs
+    DeleteTopics             the topic does not come back; a new topic of the same name has another id
+    DeleteRecords            the log does not start below the offset, as long as the node runs
 
-What got no answer is in doubt and looked up later, as a person would do it.
+After a request without a response, the administrator checks later whether it was carried out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcli.protocol.apis import (
     METADATA,
 )
 from kcli.protocol.message import Message
-from kcli.simulator.client import Steps
+from kcli.simulator.client import Task
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import SimulationFailure, TopicFacts
 from kcli.simulator.producer import RETRIABLE
@@ -38,9 +38,10 @@ TOPIC_RESOURCE = 2
 SET_OPERATION = 0
 TOPIC_IDS_VERSION = 10
 DELETE_BY_ID_VERSION = 6
-# A name is used again when no request that was sent to the old topic can be under way any more.
+# A topic name is used again when no request to the old topic can be in flight any more.
 REUSE_AFTER_MS = 20_000
-AUDIT_PATIENCE = 40
+MAX_ATTEMPTS = 40
+NO_RESPONSE = "no response"
 
 ALTERABLE = {
     "compression.type": ("producer", "gzip", "lz4", "zstd", "snappy", "uncompressed"),
@@ -52,7 +53,7 @@ ALTERABLE = {
 
 
 class Administrator:
-    """The one administrator of a simulation."""
+    """The administrator of a simulation."""
 
     name = "admin"
     topic_prefix = "topic"
@@ -64,28 +65,28 @@ class Administrator:
         self._topic_count = 0
         self._free_names: list[tuple[int, str]] = []
 
-    def run(self) -> Steps:
-        """Administer until the simulation ends. Raises SimulationFailure."""
+    def run(self) -> Task[None]:
+        """Send requests until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
-        yield from world.greet(self._client)
-        audited = 0
+        yield from world.negotiate_versions(self._client)
+        audited_start = 0
         while not world.is_ending:
-            if audited != world.machine.start_count:
-                audited = world.machine.start_count
+            if audited_start != world.machine.start_count:
+                audited_start = world.machine.start_count
                 yield from self.audit()
             topics = world.ledger.live_topics()
-            die = rng.random()
-            if len(topics) < 2 or (die < 0.15 and len(topics) < MAX_TOPICS):
+            choice = rng.random()
+            if len(topics) < 2 or (choice < 0.15 and len(topics) < MAX_TOPICS):
                 yield from self._create()
-            elif die < 0.3:
+            elif choice < 0.3:
                 yield from self._delete_records(rng.choice(topics))
-            elif die < 0.5:
+            elif choice < 0.5:
                 yield from self._alter(rng.choice(topics))
-            elif die < 0.6:
-                yield from self._grow(rng.choice(topics))
-            elif die < 0.65:
+            elif choice < 0.6:
+                yield from self._create_partition(rng.choice(topics))
+            elif choice < 0.65:
                 yield from self._delete(rng.choice(topics))
-            elif die < 0.8:
+            elif choice < 0.8:
                 yield from self.audit()
             yield rng.randrange(700) * world.pause_factor
 
@@ -120,7 +121,7 @@ class Administrator:
             "message.timestamp.type" in configs,
         )
 
-    def _create(self) -> Steps:
+    def _create(self) -> Task[None]:
         world, rng = self._world, self._rng
         name, configs = self._name(), self._configs()
         facts = self._facts(name, configs)
@@ -141,12 +142,12 @@ class Administrator:
         )
         if response is not None:
             code = response.topics[0].error_code
-            # A broker that is about to stop takes no more replicas.
+            # A broker that is shutting down gets no new replicas.
             if code and code not in (*RETRIABLE, error_codes.INVALID_REPLICATION_FACTOR):
                 raise SimulationFailure(f"topic {name} was refused with error {code}: {response.topics[0].error_message}")
         yield from self.audit()
 
-    def _delete(self, topic: TopicLedger) -> Steps:
+    def _delete(self, topic: TopicLedger) -> Task[None]:
         world = self._world
         version = world.version(self._rng, DELETE_TOPICS)
         if version >= DELETE_BY_ID_VERSION:
@@ -160,17 +161,17 @@ class Administrator:
             request = world.request(DELETE_TOPICS, topics=[state], timeout_ms=1000)
         else:
             request = world.request(DELETE_TOPICS, topic_names=[topic.facts.name], timeout_ms=1000)
-        topic.deletion_asked = True
+        topic.deletion_requested = True
         world.trace.add(self.name, f"delete {topic.facts.name}")
         refusals = 0
-        while refusals < AUDIT_PATIENCE:
+        while refusals < MAX_ATTEMPTS:
             response = yield self._client.send(DELETE_TOPICS, version, request)
             if response is not None:
                 code = response.responses[0].error_code
                 if code in (error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID):
                     break
                 if code not in RETRIABLE:
-                    raise SimulationFailure(f"deleting {topic.facts.name} was answered with error {code}")
+                    raise SimulationFailure(f"deleting {topic.facts.name} returned error {code}")
                 refusals += 1
             if world.is_ending:
                 return
@@ -180,7 +181,7 @@ class Administrator:
         topic.is_deleted = True
         self._free_names.append((world.scheduler.now_ms + REUSE_AFTER_MS, topic.facts.name))
 
-    def _grow(self, topic: TopicLedger) -> Steps:
+    def _create_partition(self, topic: TopicLedger) -> Task[None]:
         world = self._world
         count = len(topic.partitions) + 1
         if count > 6:
@@ -194,7 +195,7 @@ class Administrator:
 
     # -------------------------------------------------------------------------------------------------- records, configs
 
-    def _delete_records(self, topic: TopicLedger) -> Steps:
+    def _delete_records(self, topic: TopicLedger) -> Task[None]:
         world, rng = self._world, self._rng
         if DELETE_RECORDS not in world.versions:
             return
@@ -202,32 +203,32 @@ class Administrator:
         offset = rng.randrange(partition.acknowledged_end + 1)
         if not topic.facts.is_only_compacted:
             partition.deleted_end = max(partition.deleted_end, offset)
-        life = world.machine.start_count
+        start = world.machine.start_count
         wanted = world.struct(DELETE_RECORDS, "DeleteRecordsPartition", partition_index=partition.index, offset=offset)
-        asked = world.struct(DELETE_RECORDS, "DeleteRecordsTopic", name=topic.facts.name, partitions=[wanted])
-        request = world.request(DELETE_RECORDS, topics=[asked], timeout_ms=1000)
+        of_topic = world.struct(DELETE_RECORDS, "DeleteRecordsTopic", name=topic.facts.name, partitions=[wanted])
+        request = world.request(DELETE_RECORDS, topics=[of_topic], timeout_ms=1000)
         world.trace.add(self.name, f"delete records of {partition} below {offset}")
         response = yield self._client.send(DELETE_RECORDS, world.version(rng, DELETE_RECORDS), request)
-        if response is None or world.machine.start_count != life:
+        if response is None or world.machine.start_count != start:
             return
         answer = response.topics[0].partitions[0]
         if answer.error_code == error_codes.NONE:
             if topic.facts.is_only_compacted:
                 partition.fail(f"DeleteRecords below {offset} was accepted, but its topic is only compacted")
             if answer.low_watermark < offset:
-                partition.fail(f"DeleteRecords below {offset} says that it begins at {answer.low_watermark}")
+                partition.fail(f"DeleteRecords below {offset} returned the log start offset {answer.low_watermark}")
             partition.low_watermark = max(partition.low_watermark, answer.low_watermark)
         elif answer.error_code == error_codes.POLICY_VIOLATION and topic.facts.is_compacted:
             return
         elif answer.error_code not in (*RETRIABLE, error_codes.OFFSET_OUT_OF_RANGE):
-            partition.fail(f"DeleteRecords was answered with error {answer.error_code}")
+            partition.fail(f"DeleteRecords returned error {answer.error_code}")
 
-    def _alter(self, topic: TopicLedger) -> Steps:
+    def _alter(self, topic: TopicLedger) -> Task[None]:
         rng = self._rng
         name = rng.choice(sorted(ALTERABLE))
         yield from self._set(topic, name, rng.choice(ALTERABLE[name]))
 
-    def _set(self, topic: TopicLedger, name: str, value: str) -> Steps:
+    def _set(self, topic: TopicLedger, name: str, value: str) -> Task[None]:
         world, rng = self._world, self._rng
         entry = world.struct(
             INCREMENTAL_ALTER_CONFIGS, "AlterableConfig", name=name, config_operation=SET_OPERATION, value=value
@@ -252,28 +253,28 @@ class Administrator:
 
     # ------------------------------------------------------------------------------------------------------------ audits
 
-    def audit(self) -> Steps:
-        """Hold what the cluster says of its topics against the ledger. Raises SimulationFailure.
+    def audit(self) -> Task[None]:
+        """Compare the topics of the cluster with the ledger. Raises SimulationFailure.
 
-        A broker that has just started may lag behind its controller: it is asked again for a while.
+        A broker that has just started may lag behind its controller, so the request is repeated.
         """
         problem = ""
-        for _ in range(AUDIT_PATIENCE):
+        for _ in range(MAX_ATTEMPTS):
             version = self._world.versions[METADATA][1]
             request = self._world.request(METADATA, topics=None, allow_auto_topic_creation=False)
             response = yield self._client.send(METADATA, version, request)
-            problem = "nobody answers" if response is None else self._compare(response)
+            problem = NO_RESPONSE if response is None else self._compare(response)
             if not problem:
                 yield from self._audit_configs()
                 return
             yield PAUSE_MS
             if self._world.is_ending:
                 return
-        if self._world.machine.is_up and problem != "nobody answers":
+        if self._world.machine.is_up and problem != NO_RESPONSE:
             raise SimulationFailure(problem)
 
     def _compare(self, response: Message) -> str:
-        """What is wrong with a Metadata response, or nothing; topics in doubt that are there are taken in."""
+        """Return what is wrong with a Metadata response, or ""; topics in doubt that exist are added to the ledger."""
         ledger = self._world.ledger
         seen = {bytes(topic.topic_id): topic for topic in response.topics}
         for topic_id, found in seen.items():
@@ -284,16 +285,16 @@ class Administrator:
                 ledger.topics[topic_id] = topic
         for topic_id, topic in ledger.topics.items():
             if topic_id not in seen:
-                if not topic.deletion_asked:
-                    return f"topic {topic.facts.name} is gone"
+                if not topic.deletion_requested:
+                    return f"topic {topic.facts.name} is missing"
             elif topic.is_deleted:
-                return f"topic {topic.facts.name} is back"
+                return f"topic {topic.facts.name} exists again after its deletion"
             elif len(seen[topic_id].partitions) < len(topic.partitions):
                 return f"topic {topic.facts.name} has {len(seen[topic_id].partitions)} partitions, not {len(topic.partitions)}"
         unknown = [found.name for topic_id, found in seen.items() if topic_id not in ledger.topics]
-        return f"nobody made the topics {unknown}" if unknown else ""
+        return f"no client created the topics {unknown}" if unknown else ""
 
-    def _audit_configs(self) -> Steps:
+    def _audit_configs(self) -> Task[None]:
         world = self._world
         topics = [topic for topic in world.ledger.live_topics() if topic.configs]
         if not topics or DESCRIBE_CONFIGS not in world.versions:
@@ -307,12 +308,12 @@ class Administrator:
             configuration_keys=None,
         )
         request = world.request(DESCRIBE_CONFIGS, resources=[resource])
-        asked = dict(topic.configs)
+        before = dict(topic.configs)
         response = yield self._client.send(DESCRIBE_CONFIGS, world.version(self._rng, DESCRIBE_CONFIGS), request)
         if response is None or response.results[0].error_code in RETRIABLE:
             return
         found = {config.name: config.value for config in response.results[0].configs}
         for name, value in topic.configs.items():
-            # Another administrator may have set it meanwhile. Kafka keeps internal configs to itself.
-            if asked.get(name) == value and not name.startswith("internal.") and found.get(name) != value:
+            # Another administrator may have changed a config while the request was in flight. Kafka hides internal configs.
+            if before.get(name) == value and not name.startswith("internal.") and found.get(name) != value:
                 raise SimulationFailure(f"{topic.facts.name} has {name}={found.get(name)}, not {value}")

@@ -1,13 +1,13 @@
-"""Bad days for a machine: cut links, dead processes, lost power, orderly stops, failing and full disks; as the dice have it.
+"""Random faults of a machine: cut links, dead processes, power losses, clean stops, failing and full disks.
 
-what               then
+fault              effect
 -----------------  -------------------------------------------------------------------------------------------------
 a link is cut      clients connect again
 the process dies   between two events, two effects, or in a call of the disk; it is started again a little later
-power is lost      the same, with what the disk makes of it (kcli.simulator.stored)
-an orderly stop    the node has time to end; power may be lost then, and nothing may be missing
-the clock jumps    it is set forward or back, by milliseconds or hours, or right again
-the disk fails     some calls, or all; or it is full: the node may end itself, and is started again on a sound disk
+power is lost      the same, and writes that were not flushed are lost or torn (kcli.simulator.stored)
+a clean stop       the node has time to stop; power may be lost then, and no record may be missing
+the clock jumps    it is set forward or back, by milliseconds or hours, or to the right time
+the disk fails     some calls, or all; or it is full: the node may exit, and is started again on a working disk
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import errno
 from random import Random
 
 from kcli.simulator.checkers import DiskChecker
-from kcli.simulator.client import Steps
+from kcli.simulator.client import Task
 from kcli.simulator.faults import Fault
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import World
 
-STOP_PATIENCE_MS = 60_000
-START_PATIENCE_MS = 60_000
+STOP_TIMEOUT_MS = 60_000
+START_TIMEOUT_MS = 60_000
 FAULTY_SHARE = 0.2  # of all seeds
 SHORT_MS = 20
 JUMPY_SHARE = 0.3  # of all seeds
 HOUR_MS = 3_600_000
-# How far the wall clock may be off. Together less than a day, after which a broker forgets producers.
-CLOCK_OFF_MS = (0, 0, 1, -1, 700, -700, -30_000, 30_000, HOUR_MS // 2, -HOUR_MS, 6 * HOUR_MS, -6 * HOUR_MS)
+# The errors of the wall clock. The sum of two is less than a day, after which a broker removes idle producers.
+CLOCK_ERRORS_MS = (0, 0, 1, -1, 700, -700, -30_000, 30_000, HOUR_MS // 2, -HOUR_MS, 6 * HOUR_MS, -6 * HOUR_MS)
 
 
 class Chaos:
-    """What befalls one machine; told of its deaths and starts."""
+    """Injects faults into one machine, and starts it again; the machine calls it at deaths and starts."""
 
     def __init__(self, world: World, checker: DiskChecker, rng: Random, data_directories: list[str]) -> None:
         self.deaths = 0
@@ -43,44 +43,44 @@ class Chaos:
         self._next_is_power_loss = False
         self._is_faulty = rng.random() < FAULTY_SHARE
         self._is_jumpy = rng.random() < JUMPY_SHARE
-        self._pace_ms = rng.choice((100, 300, 1000)) * world.pause_factor
+        self._max_pause_ms = rng.choice((100, 300, 1000)) * world.pause_factor
         self._is_stopping = False
-        self._dead: Fault | None = None  # a directory that is gone for more than one life
+        self._dead: Fault | None = None  # a directory that fails for longer than the life of one process
         machine = world.machine
         machine.on_death = self._died
         machine.on_ready = self._ready
         machine.on_halt = self._halted
 
-    def run(self) -> Steps:
-        """Let things happen until the simulation ends."""
+    def run(self) -> Task[None]:
+        """Inject faults until the simulation ends."""
         world, rng, machine = self._world, self._rng, self._world.machine
         while not world.is_ending:
-            yield rng.randrange(self._pace_ms)
+            yield rng.randrange(self._max_pause_ms)
             if not machine.is_up or world.is_ending:
                 continue
-            die = rng.random()
+            choice = rng.random()
             self._next_is_power_loss = rng.random() < 0.5
-            if die < 0.4:
+            if choice < 0.4:
                 world.network.cut_one()
-            elif die < 0.6:
+            elif choice < 0.6:
                 machine.die_soon()
-            elif die < 0.7:
+            elif choice < 0.7:
                 machine.die_now()
-            elif die < 0.8 and machine.is_ready:
-                yield from self._stop_in_order()
-            elif die < 0.9 and self._is_faulty and machine.is_ready:
+            elif choice < 0.8 and machine.is_ready:
+                yield from self._restart_cleanly()
+            elif choice < 0.9 and self._is_faulty and machine.is_ready:
                 world.faults_allowed = True
                 if len(self._directories) > 1 and rng.random() < 0.4:
                     yield from self._lose_directory()
                 else:
                     yield from self._break_disk()
-            elif die >= 0.9 and self._is_jumpy:
+            elif choice >= 0.9 and self._is_jumpy:
                 self._set_clock()
 
     # -------------------------------------------------------------------------------------------------- deaths and starts
 
     def _died(self) -> None:
-        """The process is dead: settle what the disk keeps, and start another one."""
+        """Handle the death of the process: decide what the disk keeps, and schedule the next start."""
         self._is_stopping = False
         world, rng, disk = self._world, self._rng, self._world.machine.disk
         self.deaths += 1
@@ -105,35 +105,35 @@ class Chaos:
         world.trace.add("disk", "lost power" if self._next_is_power_loss else "still up")
 
     def start(self) -> None:
-        """Start a process, and see that it gets ready. Raises SimulationFailure where it does not."""
+        """Start a process. Raises SimulationFailure later if it does not get ready in time."""
         machine, scheduler = self._world.machine, self._world.scheduler
         if machine.is_up:
             return
         machine.start()
         number = machine.start_count
 
-        def is_late() -> None:
+        def check_ready() -> None:
             if machine.start_count == number and machine.is_up and not machine.is_ready:
-                raise SimulationFailure(f"start {number} is not ready after {START_PATIENCE_MS} ms")
+                raise SimulationFailure(f"start {number} is not ready after {START_TIMEOUT_MS} ms")
 
-        scheduler.after(START_PATIENCE_MS, is_late)
+        scheduler.after(START_TIMEOUT_MS, check_ready)
 
     def _ready(self) -> None:
-        """The node is about to take clients."""
+        """Check the disk before the node accepts clients."""
         self._world.trace.add("machine", "ready")
         self._checker.started()
 
     def _halted(self) -> None:
-        """The node has ended by itself. Raises SimulationFailure where nobody asked it to and the disk was sound."""
+        """Handle the exit of the node. Raises SimulationFailure if it was not stopped and the disk did not fail."""
         if self._is_stopping:
             self._world.machine.disk.kill()
             self._checker.stopped()
         elif self._world.machine.may_end:
             self._died()
         else:
-            raise SimulationFailure("the node has ended by itself")
+            raise SimulationFailure("the node has exited without a reason")
 
-    def _stop_in_order(self) -> Steps:
+    def _restart_cleanly(self) -> Task[None]:
         machine, rng = self._world.machine, self._rng
         number = machine.start_count
         yield from self.stop()
@@ -144,33 +144,33 @@ class Chaos:
             yield rng.randrange(1000)
             self.start()
 
-    def stop(self) -> Steps:
-        """Stop the node in order. Raises SimulationFailure where it does not end."""
+    def stop(self) -> Task[None]:
+        """Stop the node cleanly. Raises SimulationFailure if it does not exit in time."""
         machine = self._world.machine
         number = machine.start_count
         self._is_stopping = True
         machine.stop()
         waited_ms = 0
-        while machine.is_up and machine.start_count == number and waited_ms < STOP_PATIENCE_MS:
+        while machine.is_up and machine.start_count == number and waited_ms < STOP_TIMEOUT_MS:
             yield SHORT_MS
             waited_ms += SHORT_MS
         self._is_stopping = False
         if machine.is_up and machine.start_count == number:
-            raise SimulationFailure(f"the node did not stop within {STOP_PATIENCE_MS} ms")
+            raise SimulationFailure(f"the node did not stop within {STOP_TIMEOUT_MS} ms")
 
     def _set_clock(self) -> None:
-        """Somebody sets the wall clock, while the node runs."""
-        off_ms = self._rng.choice(CLOCK_OFF_MS)
-        self._world.trace.add("machine", f"the wall clock is {off_ms} ms off")
-        self._world.machine.wall_clock.set_off(off_ms)
+        """Set the wall clock while the node runs."""
+        error_ms = self._rng.choice(CLOCK_ERRORS_MS)
+        self._world.trace.add("machine", f"the wall clock is {error_ms} ms off")
+        self._world.machine.wall_clock.set_error(error_ms)
 
     def calm(self) -> None:
-        """The bad days are over; where clocks jump, one last time back, so that all that ends must end in spite of it."""
+        """End the faults; if the clock jumps, it is set back for the last time: the node must finish its work nevertheless."""
         if self._is_jumpy:
-            self._world.machine.wall_clock.set_off(min(CLOCK_OFF_MS))
+            self._world.machine.wall_clock.set_error(min(CLOCK_ERRORS_MS))
 
-    def _break_disk(self) -> Steps:
-        """A disk that fails for a while; then the process ends, and the next one finds it sound."""
+    def _break_disk(self) -> Task[None]:
+        """Let the disk fail for a while; then the process is killed, and the next one finds a working disk."""
         world, rng, disk = self._world, self._rng, self._world.machine.disk
         world.machine.may_end = True
         fault: Fault | None = None
@@ -190,8 +190,8 @@ class Chaos:
         if world.machine.is_up:
             world.machine.die_now()
 
-    def _lose_directory(self) -> Steps:
-        """The last log directory fails, and is still gone at the next start; the one after that has it again."""
+    def _lose_directory(self) -> Task[None]:
+        """Let the last log directory fail, also during the next start; it works again at the start after that."""
         world, rng, machine = self._world, self._rng, self._world.machine
         self._dead = Fault("", self._directories[-1], errno.EIO, count=-1)
         machine.disk.faults.append(self._dead)
@@ -204,7 +204,7 @@ class Chaos:
         self._directory_is_back(self._dead)
 
     def _directory_is_back(self, dead: Fault) -> None:
-        """A process that runs keeps it offline, so it dies; where none runs, the next one must find the directory sound."""
+        """Repair the directory. A running process would keep it offline, so it is killed."""
         machine = self._world.machine
         self._dead = None
         if machine.is_up:

@@ -1,13 +1,13 @@
-"""What is held against the disk: at each death what must survive it, at each start what did.
+"""Checks of the disk: at each death the records that must survive are noted, at each start they are compared with the logs.
 
-when              what
+event             what is noted or checked
 ----------------  ----------------------------------------------------------------------------------------------------
-a process dies    must survive: every record that it wrote whole, for the machine is up
+a process dies    must survive: every record that was completely written, since the page cache survives
 power is lost     must survive: every record on the device; with flush.messages=1 every acknowledged one
-it has stopped    must survive anything: every record
-it has started    the logs hold what had to survive, unchanged; `kcli verify` finds no error
+a clean stop      must survive: every record
+a start           the logs have the records that had to survive, unchanged; `kcli verify` finds no error
 
-Of a compacted log every record counts; of any other up to which offset it reaches, since it has them all.
+For a compacted log the records are compared; for any other log, which has no gaps, the offset that it reaches.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from kcli.simulator.ledger import Ledger
 from kcli.simulator.log_image import LogImage, read_device_image, read_log_image
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 
-# Directories that nobody reads any more; they are not recovered.
+# Directories that are not used any more, and so are not recovered.
 _SET_ASIDE = re.compile(r"-(delete|stray)(/|$)")
 
 
 class _Kept(NamedTuple):
-    """What of a partition has to survive: all up to an offset; of a compacted one these records, offset -> identity."""
+    """What must survive of a partition: all offsets below `reached`; of a compacted one `records`, offset -> identity."""
 
     reached: int = 0
     records: dict[int, bytes] = {}  # noqa: RUF012
@@ -54,16 +54,16 @@ class DiskChecker:
         self._clocks = clocks
         self._must_reach: dict[PartitionLedger, _Kept] = {}
         self._on_device: dict[PartitionLedger, _Kept] = {}
-        self._has_lost_power = False  # since the start before: what is on the disk is on the device
-        # Of what was never flushed a power cut leaves holes; a kill between the renaming of segments that retention deletes and
-        # the writing of their leader epochs leaves these as they were, and so does the start, as with Kafka.
+        self._has_lost_power = False  # since the last start: what readers see is what the device has
+        # After a power loss there may be holes in records that were not flushed. If the process is killed after retention has
+        # renamed segments and before it has written the leader epochs, the epochs keep their entries, as in Kafka.
         self._has_crashed = False
         self.checked_records = 0
-        self._was_ready = False  # the process that dies next had begun to serve; before that it promises nothing new
-        self.dead_directory: str | None = None  # which the running node cannot read
+        self._was_ready = False  # the running process has accepted clients; before that it guarantees nothing new
+        self.dead_directory: str | None = None  # a directory that the running node cannot read
 
     def process_died(self) -> None:
-        """Only the process: what it wrote is there."""
+        """Note what must survive the death of the process: all that it wrote."""
         self._has_crashed = True
         self._note_device()
         if not self._was_ready:
@@ -74,7 +74,7 @@ class DiskChecker:
             self._must_reach[partition] = self._must_reach.get(partition, _NOTHING).and_also(kept)
 
     def power_lost(self) -> None:
-        """To be called before the disk loses anything."""
+        """Note what must survive a power loss; to be called before the disk loses anything."""
         self._has_crashed = True
         self._note_device()
         self._was_ready = False
@@ -82,7 +82,7 @@ class DiskChecker:
         self._must_reach = dict(self._on_device)
 
     def stopped(self) -> None:
-        """The node has stopped in order."""
+        """Note what must survive after a clean stop: every record."""
         self._was_ready = False
         for partition in self._partitions():
             self._must_reach[partition] = self._on_device[partition] = self._kept(self._disk, partition)
@@ -93,17 +93,17 @@ class DiskChecker:
         device = self._disk.flushed_image()
         for partition in self._partitions():
             kept = self._kept_on(device, partition)
-            # What a failed flush has lost is seen until the power goes; no program can tell, and a later flush succeeds.
+            # Writes that a failed flush lost are seen until a power loss; no program can detect it, and a later flush succeeds.
             if partition.facts.flushes_each and not self._disk.has_lost_writes:
-                acknowledged = {at: one for at, one in partition.standing.items() if at < partition.acknowledged_end}
+                acknowledged = {at: one for at, one in partition.known.items() if at < partition.acknowledged_end}
                 kept = kept.and_also(_Kept(partition.acknowledged_end, acknowledged))
             self._on_device[partition] = self._on_device.get(partition, _NOTHING).and_also(kept)
 
     def started(self) -> None:
-        """A node has started and has not served anybody yet. Raises SimulationFailure.
+        """Check the disk after a start, before the node serves clients. Raises SimulationFailure.
 
-        What lies in a directory that the node cannot read is looked at after a later start; until then it must not be made
-        anew elsewhere.
+        The partitions in a directory that the node cannot read are checked after a later start; until then the node must not
+        create them in another directory.
         """
         self._was_ready = True
         with self._disk.without_faults():
@@ -112,33 +112,35 @@ class DiskChecker:
     def _check_start(self) -> None:
         for partition in self._partitions():
             path = self._path(self._disk, partition)
-            if self.dead_directory is not None and self._lies_in(self.dead_directory, partition, path):
+            if self.dead_directory is not None and self._is_in(self.dead_directory, partition, path):
                 continue
             if self.dead_directory is None:
                 self._check_place(partition)
             image = self._image(self._disk, partition)
             if not image.is_whole:
-                partition.fail(f"after the start, something stands behind offset {image.end} that is not part of its log")
+                partition.fail(f"after the start, there are bytes after offset {image.end} that do not belong to its log")
             must = self._must_reach.pop(partition, _NOTHING)
             partition.restarted(image.start, image.end, must.reached, image.holes)
             self._on_device.pop(partition, None)
-            self._check_records(partition, image, "stands on the disk after the start")
+            self._check_records(partition, image, "is on the disk after the start")
             if isinstance(partition, CompactedLedger):
                 found = image.identities()
                 last_batch_end = image.batches[-1][1].next_offset if image.batches else 0
                 partition.recovered(found, must.records, last_batch_end, self._clocks(), has_lost_power=self._has_lost_power)
-        # A power cut takes records that were never flushed. The checkpoints that know of them outlive it, and further kills.
+        # A power loss takes records that were never flushed, but not the checkpoints with their offsets.
         self.verify(may_miss_records=True, may_have_holes=self._has_crashed)
         self._has_lost_power = False
 
     def finished(self) -> None:
-        """At the end of all, the node has stopped. Raises SimulationFailure."""
+        """Check the disk at the end of the simulation, after a clean stop. Raises SimulationFailure."""
         for partition in self._partitions():
             self._check_place(partition)
             image = self._image(self._disk, partition)
             if image.end < partition.acknowledged_end:
-                partition.fail(f"at the end it ends at {image.end}, but {partition.acknowledged_end} was acknowledged")
-            self._check_records(partition, image, "stands on the disk at the end")
+                partition.fail(
+                    f"at the end the log ends at {image.end}, but all below {partition.acknowledged_end} are acknowledged"
+                )
+            self._check_records(partition, image, "is on the disk at the end")
             if isinstance(partition, CompactedLedger):
                 partition.ended(image.identities(), image.start, self._clocks())
         self.verify(may_have_holes=self._has_crashed)
@@ -151,7 +153,8 @@ class DiskChecker:
     def verify(self, *, may_miss_records: bool = False, may_have_holes: bool = False) -> None:
         """Run `kcli verify` on all directories. Raises SimulationFailure for an error that it finds.
 
-        With `may_miss_records` a log may end below what a checkpoint says, with `may_have_holes` offsets may be missing inside.
+        With `may_miss_records` a log may end below the offset of a checkpoint; with `may_have_holes` offsets may be missing
+        inside the log.
         """
         directories = [path for path in self._directories if path != self.dead_directory]
         targets, problems = resolve_paths(self._disk, directories)
@@ -168,29 +171,29 @@ class DiskChecker:
         return [partition for topic in self._ledger.live_topics() for partition in topic.partitions]
 
     def end_of(self, partition: PartitionLedger) -> int:
-        """Where the log of a partition ends at present, flushed or not."""
+        """Return the present end of a partition's log, flushed or not."""
         with self._disk.without_faults():
             return self._image(self._disk, partition).end
 
     def _check_place(self, partition: PartitionLedger) -> None:
-        """A running or stopped node has a partition once. Raises SimulationFailure."""
+        """Check that a partition is in one log directory. Raises SimulationFailure."""
         paths = self._paths(self._disk, partition)
         if len(paths) > 1:
-            partition.fail(f"it lies in {' and '.join(paths)}")
+            partition.fail(f"it exists twice: {' and '.join(paths)}")
 
     def _paths(self, disk: SimulatedDisk, partition: PartitionLedger) -> list[str]:
-        """Where a partition lies; twice where a replica was taking another's place when its node died."""
+        """Return the paths of a partition; there are two if the node died while a moved replica replaced the old one."""
         paths = (f"{directory}/{partition}" for directory in self._directories)
         return [path for path in paths if disk.is_directory(path)]
 
     def _path(self, disk: SimulatedDisk, partition: PartitionLedger) -> str | None:
-        """Where a partition lies, or None."""
+        """Return the path of a partition, or None."""
         return next(iter(self._paths(disk, partition)), None)
 
-    def _lies_in(self, directory: str, partition: PartitionLedger, path: str | None) -> bool:
-        """Whether a partition lies in a directory at `path`, or (None) as a replica that takes its place there at a start.
+    def _is_in(self, directory: str, partition: PartitionLedger, path: str | None) -> bool:
+        """Return True if the partition is in a log directory, at `path` or, if that is None, as a future replica.
 
-        The loss of power may have kept the rename of the old one to -delete, and not that of the new one to its place.
+        A power loss may keep the rename of the old replica to -delete, and lose the rename of the future replica.
         """
         if path is not None:
             return directory == parent_path(path)
@@ -198,15 +201,15 @@ class DiskChecker:
         return any(name.startswith(f"{partition}.") and name.endswith(DirectoryState.FUTURE.value) for name in names)
 
     def _kept(self, disk: SimulatedDisk, partition: PartitionLedger) -> _Kept:
-        """What is there; a rolled segment may be there by name before the one below it is."""
+        """Return what a partition has on a disk."""
         image = self._image(disk, partition)
         if isinstance(partition, CompactedLedger):
-            # A process may die while a segment has the name of another one: what was known of it counts.
-            return _Kept(image.end, partition.standing | image.identities())
+            # A process may die while segments are renamed, so known records count although they are not in the image.
+            return _Kept(image.end, partition.known | image.identities())
         return _Kept(partition.reached(image.end, image.holes))
 
     def _kept_on(self, device: SimulatedDisk, partition: PartitionLedger) -> _Kept:
-        """What is on the device."""
+        """Return what a partition has on the device."""
         if not isinstance(partition, CompactedLedger):
             return self._kept(device, partition)
         path = self._path(device, partition)
@@ -216,7 +219,7 @@ class DiskChecker:
         return _Kept(image.end, partition.durable | image.identities())
 
     def _image(self, disk: SimulatedDisk, partition: PartitionLedger) -> LogImage:
-        """The log of a partition; an empty one where it lies nowhere."""
+        """Return the log of a partition; an empty one if the partition does not exist."""
         path = self._path(disk, partition)
         is_compacted = partition.facts.is_compacted
         return LogImage(0, 0, [], True, []) if path is None else read_log_image(disk, path, is_compacted=is_compacted)

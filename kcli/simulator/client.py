@@ -1,19 +1,19 @@
-"""A client in virtual time: real request frames on a link, answers by correlation id, timeouts; and the tasks that use it.
+"""A client in virtual time: real request frames on a link, responses by correlation id, timeouts; and the tasks that use it.
 
-A task is a generator. It yields a number of ms to sleep, or a request to wait for, and continues with the result:
+A task is a generator. It yields what it waits for:
 
     yielded    the task continues
     ---------  --------------------------------------------------------------------------------------------
-    int        after this number of ms
-    Pending    with the response, or None if none came in time, the link broke, or no node listened
+    int        after that many ms
+    Pending    with the response, or with None after a timeout, on a broken link, or if no node is listening
 
-As real clients do, a client whose request times out drops its link, with all other requests on it.
+As a real client does, it closes its link after a timeout, and so loses all other requests in flight on the link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TypeVar
 
 from kcli.protocol.apis import API_KEYS, Api
 from kcli.protocol.framing import encode_request, read_response_header
@@ -26,7 +26,7 @@ REQUEST_TIMEOUT_MS = 2000
 
 
 class Pending:
-    """A request under way."""
+    """A request in flight."""
 
     __slots__ = ("api", "correlation_id", "is_done", "on_done", "response", "version")
 
@@ -39,22 +39,24 @@ class Pending:
         self.on_done: Callable[[], None] = lambda: None
 
     def finish(self, response: Message | None) -> None:
-        """Take the answer, or None; only the first call counts."""
+        """Set the response, or None for a failure; only the first call has an effect."""
         if not self.is_done:
             self.is_done = True
             self.response = response
             self.on_done()
 
 
-Steps = Generator[int | Pending, Any, Any]
+T = TypeVar("T")
+# A task: `yield` gives it the response of a Pending, and None after a sleep; T is what it returns.
+Task = Generator[int | Pending, Message | None, T]
 
 
-def run_task(scheduler: Scheduler, steps: Steps) -> None:
-    """Start a task at the present time."""
+def run_task(scheduler: Scheduler, task: Task[None]) -> None:
+    """Run a task in virtual time; its first step comes at the present time."""
 
     def resume(value: Message | None) -> None:
         try:
-            wanted = steps.send(value)
+            wanted = task.send(value)
         except StopIteration:
             return
         if isinstance(wanted, int):
@@ -68,7 +70,7 @@ def run_task(scheduler: Scheduler, steps: Steps) -> None:
 
 
 class SimulatedClient:
-    """One client; it has at most one link, which is made when it is needed."""
+    """One client with one link, which is opened when it is needed."""
 
     def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, name: str, port: int) -> None:
         self.name = name
@@ -87,10 +89,10 @@ class SimulatedClient:
         version: int,
         message: Message,
         *,
-        has_answer: bool = True,
+        has_response: bool = True,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Pending:
-        """Send a request -> the request to wait for; it is done at once if no node listens, or if it has no answer."""
+        """Send a request -> what to wait for; it is done at once if no node is listening or `has_response` is False."""
         api = API_KEYS[api_key]
         self._correlation_id += 1
         pending = Pending(api, version, self._correlation_id)
@@ -101,7 +103,7 @@ class SimulatedClient:
             pending.finish(None)
             return pending
         self._link.send(0, bytes(encode_request(pending.correlation_id, api, version, self.name, message)))
-        if not has_answer:
+        if not has_response:
             pending.finish(None)
             return pending
         self._pending[pending.correlation_id] = pending
@@ -113,7 +115,7 @@ class SimulatedClient:
             self.disconnect()
 
     def disconnect(self) -> None:
-        """Drop the link and all requests on it."""
+        """Close the link; all requests in flight fail."""
         link, self._link = self._link, None
         if link is not None:
             link.close(0)
@@ -122,18 +124,18 @@ class SimulatedClient:
             one.finish(None)
 
     def received(self, link: Link, data: bytes) -> None:
-        """Take bytes. Raises ValueError for a response without a request."""
+        """Take received bytes. Raises ValueError for a response to no request in flight."""
         if link is not self._link:
             return
         for frame in self._reader.feed(data):
             correlation_id = int.from_bytes(frame[:4], "big", signed=True)
             pending = self._pending.pop(correlation_id, None)
             if pending is None:
-                raise ValueError(f"{self.name} got a response {correlation_id} without a request")
+                raise ValueError(f"{self.name} got a response with correlation id {correlation_id}, but sent no such request")
             _, position = read_response_header(frame, pending.api, pending.version)
             pending.finish(pending.api.response.decode(frame, pending.version, position)[0])
 
     def closed(self, link: Link) -> None:
-        """Take the end of the link."""
+        """Handle a link that broke or was closed by the node."""
         if link is self._link:
             self.disconnect()

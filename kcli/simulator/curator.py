@@ -1,12 +1,12 @@
-"""A simulated curator: an administrator of compacted topics, who changes what the cleaner goes by while it works.
+"""A simulated administrator of compacted topics: it changes the settings of the cleaner while the cleaner runs.
 
-    topic             its policy                       what may be missing
+    topic             cleanup.policy                   records that may be missing
     ----------------  -------------------------------  --------------------------------------------------------------------
-    compacted         `compact` all its life           see kcli.simulator.compacted_ledger
-    changing          from one to another, back again  the same: nothing is as old as the retention
-    kept for a while  `compact,delete`                 and what lies below the log's start
+    compacted         always `compact`                 see kcli.simulator.compacted_ledger
+    changing          changes, and back again          the same: no record is old enough for retention
+    with retention    `compact,delete`                 also those below the log start offset
 
-A seed has compacted topics or not, by dice of its own, so that the others are what they were before there were any.
+A separate random generator decides whether a seed has compacted topics, so that seeds without them do not change.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from random import Random
 
 from kcli.simulator.administrator import Administrator
-from kcli.simulator.client import Steps
+from kcli.simulator.client import Task
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import TopicFacts
 
 COMPACTION_SHARE = 0.8  # of all seeds
 MOST_TOPICS = 2
-PACE_MS = 600
+MAX_PAUSE_MS = 600
 CLEANUP_POLICY = "cleanup.policy"
 COMPACT, DELETE, BOTH = "compact", "delete", "compact,delete"
 MAX_LAG = "max.compaction.lag.ms"
@@ -35,12 +35,12 @@ ALTERABLE = {
 
 
 def has_compaction(seed: int) -> bool:
-    """Whether a seed has compacted topics."""
+    """Return True if the seed has compacted topics."""
     return Random(f"{seed} compaction").random() < COMPACTION_SHARE
 
 
 def cleaner_settings(seed: int) -> dict[str, float]:
-    """A node's settings for a seed: a cleaner that is eager, at times slow, short of memory, or of several threads."""
+    """Return the cleaner settings of a seed: short pauses, and in some seeds a low rate, little memory or several threads."""
     if not has_compaction(seed):
         return {}
     rng = Random(f"{seed} cleaner")
@@ -50,43 +50,43 @@ def cleaner_settings(seed: int) -> dict[str, float]:
         "log.cleaner.threads": threads,
     }
     if rng.random() < 0.3:
-        # A round then takes a second, or seconds, of the some 15 that a node lives.
+        # A round then takes some seconds; a process lives for about 15.
         settings["log.cleaner.io.max.bytes.per.second"] = rng.choice((20_000.0, 200_000.0))
     if rng.random() < 0.3:
-        # Of the smallest memory so few slots may be used that it takes several rounds to see all keys.
+        # With the smallest buffer and this load factor, several rounds are needed for all keys.
         settings["log.cleaner.dedupe.buffer.size"] = threads * ((1 << 20) + 1)
         settings["log.cleaner.io.buffer.load.factor"] = 0.0001
     return settings
 
 
 class Curator(Administrator):
-    """The one curator of a simulation."""
+    """The administrator of the compacted topics of a simulation."""
 
     name = "curator"
     topic_prefix = "keyed"
 
-    def run(self) -> Steps:
-        """Look after compacted topics until the simulation ends. Raises SimulationFailure."""
+    def run(self) -> Task[None]:
+        """Create and alter compacted topics until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
-        yield from world.greet(self._client)
+        yield from world.negotiate_versions(self._client)
         while not world.is_ending:
             topics = [topic for topic in world.ledger.live_topics() if topic.facts.is_compacted]
             if not topics or (len(topics) < MOST_TOPICS and rng.random() < 0.2):
                 yield from self._create()
             elif rng.random() < 0.5:
                 yield from self._alter(rng.choice(topics))
-            yield rng.randrange(PACE_MS) * world.pause_factor
+            yield rng.randrange(MAX_PAUSE_MS) * world.pause_factor
 
     def _configs(self) -> dict[str, str]:
         rng = self._rng
-        pace = self._world.pause_factor
+        factor = self._world.pause_factor
         choices = {
             CLEANUP_POLICY: (COMPACT, COMPACT, COMPACT, BOTH),
             "internal.segment.bytes": ("700", "700", "700", "1200"),
             "min.cleanable.dirty.ratio": ("0.0", "0.01", "0.3"),
-            "delete.retention.ms": ("0", f"{300 * pace}", f"{3000 * pace}", "86400000"),
-            "min.compaction.lag.ms": (None, None, None, f"{300 * pace}"),
-            MAX_LAG: (None, None, f"{1500 * pace}"),
+            "delete.retention.ms": ("0", f"{300 * factor}", f"{3000 * factor}", "86400000"),
+            "min.compaction.lag.ms": (None, None, None, f"{300 * factor}"),
+            MAX_LAG: (None, None, f"{1500 * factor}"),
             "flush.messages": (None, None, "1"),
             "retention.ms": (None, None, None, "5000"),
             "retention.bytes": (None, None, None, "4000"),
@@ -114,12 +114,12 @@ class Curator(Administrator):
             )
         )
 
-    def _alter(self, topic: TopicLedger) -> Steps:
+    def _alter(self, topic: TopicLedger) -> Task[None]:
         rng = self._rng
         facts = topic.facts
         if not facts.is_only_compacted and not facts.has_retention and rng.random() < 0.6:
             yield from self._set(topic, CLEANUP_POLICY, rng.choice((COMPACT, COMPACT, DELETE, BOTH)))
             return
         name = rng.choice(sorted(ALTERABLE))
-        if name != MAX_LAG or not facts.min_lag_ms:  # which it must not fall below
+        if name != MAX_LAG or not facts.min_lag_ms:  # max.compaction.lag.ms must not be below min.compaction.lag.ms
             yield from self._set(topic, name, rng.choice(ALTERABLE[name]))

@@ -1,20 +1,20 @@
-"""A disk in memory that can die: a kcli.log.disk.port.LogDisk with flushed and unflushed bytes apart, and faults on order.
+"""A disk in memory with injected faults: a kcli.log.disk.port.LogDisk that keeps flushed and unflushed bytes apart.
 
-    what may happen   how it is asked for            what it does
+    fault             injected by                    effect
     ----------------  -----------------------------  -----------------------------------------------------------------
-    the process dies  `kill()`                       locks and open files are gone; what was written is there: the
-                                                     machine is up, and with it the page cache
-    power is lost     `lose_power(rng)`              the same, and unflushed bytes and names are lost, torn or kept out
-                                                     of order, as the dice have it (kcli.simulator.stored)
-    ... in a call     `die_in(calls, rng)`           a coming call that changes something raises SimulatedCrash before,
-                                                     after or (appending) in the midst of what it does; so does every
-                                                     call behind it, until `kill` or `lose_power`
-    the disk is full  `capacity_bytes`               ENOSPC; of an append as much is written as there was room for
-    a call fails      `faults.append(Fault(...))`    the errno that it names; a failed flush may lose what it was to flush
-    another process   `lock_elsewhere(path)`         `lock` gives None, until `unlock_elsewhere`
+    the process dies  `kill()`                       locks and open files are gone; all written bytes survive, since
+                                                     the page cache belongs to the machine
+    power is lost     `lose_power(rng)`              the same, and unflushed bytes and names are randomly lost, torn or
+                                                     reordered (kcli.simulator.stored)
+    ... in a call     `die_in(calls)`                a later call that changes something raises SimulatedCrash before,
+                                                     after or (appending) in the middle of the change, and so does
+                                                     every call after it, until `kill` or `lose_power`
+    the disk is full  `capacity_bytes`               ENOSPC; an append writes as many bytes as fit
+    a call fails      `faults.append(Fault(...))`    an OSError; a failed flush may lose the bytes that it should flush
+    another process   `lock_elsewhere(path)`         `lock` returns None, until `unlock_elsewhere`
 
-Paths are as POSIX has them, without links and `..`; the working directory is the root. Time is handed in, as everywhere:
-`now_ms` is asked for the mtime of a file that changes.
+Paths are POSIX paths without links and `..`; the working directory is the root. `now_ms` returns the time for the mtime of
+changed files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from random import Random
 from typing import NoReturn
 
 from kcli.simulator.faults import Fault, SimulatedCrash, raise_error
-from kcli.simulator.stored import Edit, Journal, Stored, StoredDirectory, StoredFile, see_the_device
+from kcli.simulator.stored import Edit, Journal, Stored, StoredDirectory, StoredFile, show_device
 
 
 class SimulatedFile:
@@ -50,33 +50,33 @@ class SimulatedFile:
         return self._stored
 
     def size(self) -> int:
-        """The size in bytes now."""
+        """Return the size in bytes."""
         return len(self._live("size").data)
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Write the parts at the end of the file -> their bytes. Raises OSError where not all could be written."""
+        """Write the parts at the end of the file -> their bytes. Raises OSError if not all could be written."""
         data = b"".join(parts)
         stored = self._live("append")
         self._disk.write(stored, self.name, len(stored.data), data)
         return len(data)
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer` from byte `position` on -> how many bytes came; fewer only at the end of the file."""
+        """Fill `buffer` from byte `position` on -> the number of bytes read; fewer only at the end of the file."""
         data = self._live("read").data[position : position + len(buffer)]
         buffer[: len(data)] = data
         return len(data)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes from byte `position` on; fewer only at the end of the file."""
+        """Return `size` bytes from byte `position` on; fewer only at the end of the file."""
         return bytes(memoryview(self._live("read").data)[position : position + size])
 
     def next_data(self, position: int) -> int:
-        """`position`, or the size where that lies before it: holes cannot be told."""
+        """Return `position`, or the size if that is lower: holes are not detected."""
         size = len(self._live("read").data)
         return position if position < size else max(position, size)
 
     def truncate(self, size: int) -> None:
-        """Cut or extend the file to `size` bytes; appending goes on from there."""
+        """Cut or extend the file to `size` bytes; the next append starts there."""
         self._disk.resize(self._live("truncate"), self.name, size)
 
     def flush(self) -> None:
@@ -86,11 +86,11 @@ class SimulatedFile:
         self._disk.flush_stored(self._stored, self.name)
 
     def fileno(self) -> int:
-        """No descriptor: -1."""
+        """Return -1: there is no descriptor."""
         return -1
 
     def close(self) -> None:
-        """Give the file back; closing twice is no error."""
+        """Close the file; closing it twice is not an error."""
         self._is_open = False
 
 
@@ -101,10 +101,10 @@ class SimulatedDisk:
         self.capacity_bytes = capacity_bytes
         self.faults: list[Fault] = []
         self.generation = 0
-        self.changes = 0  # how many calls have changed something: what `die_in` counts
+        self.changes = 0  # the number of calls that changed something, which `die_in` counts
         self.is_dead = False
         self.power_losses = 0
-        self.has_lost_writes = False  # a failed flush has lost some, for good, though they may still be seen
+        self.has_lost_writes = False  # a failed flush has lost writes, which readers may still see
         self._rng = rng
         self._now_ms = now_ms
         self._root = StoredDirectory(0)
@@ -116,30 +116,30 @@ class SimulatedDisk:
     # ------------------------------------------------------------------------------------------------ crashes and faults
 
     def kill(self) -> None:
-        """The process dies; what it wrote stays, flushed or not."""
+        """Let the process die; what it wrote is kept, flushed or not."""
         self.generation += 1
         self.is_dead = False
         self._dies_in = None
 
     def lose_power(self, rng: Random) -> None:
-        """The machine dies: of what was not flushed stays what the dice leave."""
+        """Let the machine lose power: a random part of the unflushed changes is kept."""
         self.kill()
         self.power_losses += 1
         self._journal.lose_power(rng)
-        see_the_device(self._root, rng)
+        show_device(self._root, rng)
 
     def die_in(self, calls: int) -> None:
-        """Let the call that changes something behind `calls` more of them raise SimulatedCrash."""
+        """Let a call raise SimulatedCrash after `calls` more calls that change something."""
         self._dies_in = calls
         self._dies_before = self._rng.random() < 0.5
 
     def die_never(self) -> None:
-        """Take `die_in` back."""
+        """Cancel `die_in`."""
         self._dies_in = None
 
     @contextmanager
     def without_faults(self) -> Iterator[None]:
-        """For who looks at the disk from outside: nothing fails meanwhile."""
+        """Suspend all faults, so that a checker can read the disk."""
         faults, self.faults = self.faults, []
         try:
             yield
@@ -147,21 +147,21 @@ class SimulatedDisk:
             self.faults = faults
 
     def flushed_image(self) -> SimulatedDisk:
-        """Another disk that holds what is on the device now, and nothing else."""
+        """Return another disk with what is on the device now."""
         image = SimulatedDisk(Random(0), self._now_ms)
         image._root = _durable_copy(self._root)
         return image
 
     def lock_elsewhere(self, path: str) -> None:
-        """Another process takes the lock on a file."""
+        """Let another process take the lock on a file."""
         self._locked_elsewhere.add(_normal(path))
 
     def unlock_elsewhere(self, path: str) -> None:
-        """It gives it back."""
+        """Release the lock of the other process."""
         self._locked_elsewhere.discard(_normal(path))
 
     def begin(self, call: str, path: str) -> None:
-        """Each call begins here. Raises SimulatedCrash where the process is dead, OSError where a fault strikes."""
+        """Start a call. Raises SimulatedCrash if the process is dead, OSError for an injected fault."""
         if self.is_dead:
             raise SimulatedCrash(f"{call} {path}: the process is dead")
         for fault in self.faults:
@@ -169,7 +169,7 @@ class SimulatedDisk:
                 raise_error(fault.code, path)
 
     def _dies_now(self) -> bool:
-        """Counts a call that changes something; True where it is the last."""
+        """Count a call that changes something; return True if the process dies in it."""
         self.changes += 1
         if self._dies_in is None:
             return False
@@ -189,16 +189,16 @@ class SimulatedDisk:
         raise SimulatedCrash(f"{call} {path}: the process died in it")
 
     def write(self, stored: StoredFile, path: str, position: int, data: bytes) -> None:
-        """Put bytes into a file; `begin` was called. Raises OSError(ENOSPC) behind what there was room for."""
+        """Write bytes to a file after `begin`. Raises OSError(ENOSPC) after the bytes that fit."""
         stored.mtime_ms = self._now_ms()
         if self._dies_now():
             stored.write(position, data[: self._rng.randrange(len(data) + 1)])
             self._die("write", path)
         if self.capacity_bytes is not None:
-            room = self.free_bytes(path)
+            free = self.free_bytes(path)
             growth = position + len(data) - len(stored.data)
-            if growth > room:
-                fitting = max(0, len(data) - (growth - room))
+            if growth > free:
+                fitting = max(0, len(data) - (growth - free))
                 if fitting:
                     stored.write(position, data[:fitting])
                 raise_error(errno.ENOSPC, path)
@@ -206,7 +206,7 @@ class SimulatedDisk:
             stored.write(position, data)
 
     def resize(self, stored: StoredFile, path: str, size: int) -> None:
-        """Cut or extend a file; `begin` was called. Raises OSError(EINVAL) for a negative size."""
+        """Cut or extend a file after `begin`. Raises OSError(EINVAL) for a negative size."""
         if size < 0:
             raise_error(errno.EINVAL, path)
         dies = self._dies_now()
@@ -217,7 +217,7 @@ class SimulatedDisk:
             self._die("truncate", path)
 
     def flush_stored(self, stored: StoredFile, path: str) -> None:
-        """Bring a file's bytes to the device. Raises OSError where a fault strikes: some of them will never get there."""
+        """Flush the bytes of a file to the device. Raises OSError for an injected fault: some bytes are then lost."""
         try:
             self._change("flush", path, stored.flush)
         except OSError:
@@ -227,7 +227,7 @@ class SimulatedDisk:
     # ------------------------------------------------------------------------------------------------------------- paths
 
     def _find(self, path: str) -> Stored | None:
-        """What has that name, or None. Raises OSError(ENOTDIR) where the way there leads through a file."""
+        """Return the file or directory at a path, or None. Raises OSError(ENOTDIR) if a parent is a file."""
         at: Stored = self._root
         for name in _names(path):
             if isinstance(at, StoredFile):
@@ -251,7 +251,7 @@ class SimulatedDisk:
         return found
 
     def _parent(self, path: str) -> tuple[StoredDirectory, str]:
-        """The directory that a name stands in, and the name. Raises OSError where there is none."""
+        """Return the directory of a path, and its last name. Raises OSError if there is no such directory."""
         names = _names(path)
         parent = self._get("/".join(names[:-1]))
         if isinstance(parent, StoredFile):
@@ -269,20 +269,20 @@ class SimulatedDisk:
             raise_error(errno.EISDIR, path)
         return found
 
-    # ----------------------------------------------------------------------------------------------------------- the port
+    # ----------------------------------------------------------------------------------------------------------- LogDisk
 
     def open_file(self, path: str) -> SimulatedFile:
-        """Open for reading."""
+        """Open a file for reading."""
         self.begin("open", path)
         return SimulatedFile(self, path, self._file(path))
 
     def open_log_file(self, path: str, *, create: bool) -> SimulatedFile:
-        """Open a segment for appending and reading. Raises OSError(ENOENT) for a missing one, unless `create`."""
+        """Open a segment for appending and reading. Raises OSError(ENOENT) if it is missing, unless `create`."""
         self.begin("open", path)
         return SimulatedFile(self, path, self._file_or_new(path) if create else self._file(path))
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in a directory, sorted. Raises OSError."""
+        """Return the names in a directory, sorted. Raises OSError."""
         self.begin("list", path)
         found = self._get(path)
         if isinstance(found, StoredFile):
@@ -297,30 +297,30 @@ class SimulatedDisk:
             return None
 
     def is_directory(self, path: str) -> bool:
-        """True for a directory, False for anything else or nothing."""
+        """Return True for a directory, False for anything else or nothing."""
         return isinstance(self._peek(path), StoredDirectory)
 
     def exists(self, path: str) -> bool:
-        """True where something has that name."""
+        """Return True if there is a file or directory."""
         return self._peek(path) is not None
 
     def is_regular(self, path: str) -> bool:
-        """True for a file."""
+        """Return True for a file."""
         return isinstance(self._peek(path), StoredFile)
 
     def size(self, path: str) -> int:
-        """The size of a file in bytes."""
+        """Return the size of a file in bytes."""
         self.begin("stat", path)
         found = self._get(path)
         return len(found.data) if isinstance(found, StoredFile) else 0
 
     def file_id(self, path: str) -> int:
-        """A number that the file keeps as long as it exists."""
+        """Return a number that the file keeps as long as it exists."""
         self.begin("stat", path)
         return id(self._get(path))
 
     def mtime_ms(self, path: str) -> int:
-        """When the file was last modified, in ms since 1970."""
+        """Return when the file was last modified, in ms since 1970."""
         self.begin("stat", path)
         return self._get(path).mtime_ms
 
@@ -330,7 +330,7 @@ class SimulatedDisk:
         self._get(path).mtime_ms = mtime_ms
 
     def read_file(self, path: str, limit: int) -> bytes:
-        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        """Return the bytes of a small file. Raises OSError(EFBIG) if it has more than `limit` bytes."""
         self.begin("read", path)
         data = self._file(path).data
         if len(data) > limit:
@@ -338,7 +338,7 @@ class SimulatedDisk:
         return bytes(data)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a file whole and atomically: a temporary one is written, flushed and renamed; a crash may come between."""
+        """Write a whole file: a temporary one is written, flushed and renamed; a crash may happen between these steps."""
         temporary = path + ".tmp"
         self.begin("write_file", path)
         stored = self._file_or_new(temporary)
@@ -350,7 +350,7 @@ class SimulatedDisk:
         self.flush_directory("/".join(_names(path)[:-1]))
 
     def append(self, path: str, data: bytes | memoryview) -> None:
-        """Append to a file, created where it is missing."""
+        """Append to a file; a missing file is created."""
         self.begin("append", path)
         stored = self._file_or_new(path)
         self.write(stored, path, len(stored.data), bytes(data))
@@ -372,17 +372,17 @@ class SimulatedDisk:
         old_parent, old_name = self._parent(source)
         new_parent, new_name = self._parent(target)
         moved = self._get(source)
-        there = self._find(target)
+        replaced = self._find(target)
         if isinstance(moved, StoredDirectory):
             if new_parent is moved or _is_below(new_parent, moved):
                 raise_error(errno.EINVAL, source)
-            if isinstance(there, StoredFile):
+            if isinstance(replaced, StoredFile):
                 raise_error(errno.ENOTDIR, source)
-            if there is not None and there is not moved and there.entries:
+            if replaced is not None and replaced is not moved and replaced.entries:
                 raise_error(errno.ENOTEMPTY, source)
-        elif isinstance(there, StoredDirectory):
+        elif isinstance(replaced, StoredDirectory):
             raise_error(errno.EISDIR, source)
-        if there is moved:
+        if replaced is moved:
             return
         edits = (Edit(old_parent, old_name, None), Edit(new_parent, new_name, moved))
         self._change("rename", source, lambda: self._journal.add(*edits))
@@ -394,7 +394,7 @@ class SimulatedDisk:
         self._change("remove", path, lambda: self._journal.add(Edit(parent, name, None)))
 
     def make_directory(self, path: str) -> None:
-        """Create a directory with its parents; no error where it is. Raises OSError where a file is in the way."""
+        """Create a directory and its parents, if they do not exist. Raises OSError if one of them is a file."""
         self.begin("make_directory", path)
         names = _names(path)
         for count in range(1, len(names) + 1):
@@ -411,7 +411,7 @@ class SimulatedDisk:
         self._change("create", path, lambda: self._journal.add(Edit(parent, name, made)))
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory. Raises OSError where it is none, or not empty."""
+        """Remove an empty directory. Raises OSError if it is a file or not empty."""
         found = self._get(path)
         if isinstance(found, StoredFile):
             raise_error(errno.ENOTDIR, path)
@@ -421,29 +421,29 @@ class SimulatedDisk:
         self._change("remove", path, lambda: self._journal.add(Edit(parent, name, None)))
 
     def free_bytes(self, path: str) -> int:
-        """How many bytes may still be written."""
+        """Return the number of bytes that may still be written."""
         return (1 << 40) if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes())
 
     def device(self, path: str) -> int:
-        """A number that only paths on one file system have in common: there is one."""
+        """Return 0: there is one file system."""
         return 0
 
     def total_bytes(self, path: str) -> int:
-        """How many bytes the disk holds."""
+        """Return the size of the disk in bytes."""
         return (1 << 40) if self.capacity_bytes is None else self.capacity_bytes
 
     def used_bytes(self) -> int:
-        """How many bytes all files have."""
+        """Return the sum of the sizes of all files."""
         return sum(len(stored.data) for stored in self._root.files())
 
     def lock(self, path: str) -> Callable[[], None] | None:
-        """Take a lock on a file, created where missing -> what gives it back, or None where another process holds it."""
+        """Take a lock on a file, which is created if missing -> a function that releases it, None if another process has it."""
         self.begin("lock", path)
         self._file_or_new(path)
-        return None if _normal(path) in self._locked_elsewhere else _nothing
+        return None if _normal(path) in self._locked_elsewhere else lambda: None
 
     def is_locked(self, path: str) -> bool:
-        """True where another process holds a lock on the file."""
+        """Return True if another process holds a lock on the file."""
         return _normal(path) in self._locked_elsewhere
 
     def flush(self, path: str) -> None:
@@ -456,19 +456,15 @@ class SimulatedDisk:
             self._change("flush_directory", path, lambda: self._journal.flush(directory))
 
     def flush_directory(self, path: str) -> None:
-        """Wait until a directory's entries are on the device; what fails is passed over."""
+        """Wait until the entries of a directory are on the device; errors are ignored."""
         try:
             self.flush(path)
         except OSError:
             pass
 
 
-def _nothing() -> None:
-    """Gives a lock back that needs no giving back."""
-
-
 def _names(path: str) -> list[str]:
-    """The names on the way from the root to a path."""
+    """Return the names of a path from the root on."""
     return [name for name in path.split("/") if name not in ("", ".")]
 
 

@@ -1,9 +1,9 @@
-"""How a simulated disk fails: calls that raise the errors of the system, and the death of the process that calls.
+"""The failures of a simulated disk: calls that raise errors of the operating system, and crashes of the calling process.
 
-what            is
+exception       meaning
 --------------  -------------------------------------------------------------------------------------
-OSError         what a node must live with: it takes the directory offline and serves the rest
-SimulatedCrash  the end of the node's process, in the midst of whatever it does
+OSError         an error that a node must handle: it takes the directory offline and serves the rest
+SimulatedCrash  the node's process dies in the middle of the call
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SENTENCES = {
 
 
 class SimulatedCrash(BaseException):
-    """The process is dead. Not an Exception: nothing in the node may catch it and go on."""
+    """The process is dead. It is not an Exception, so that no code of the node catches it and continues."""
 
 
 class Fault:
-    """Calls that fail: `call` by its name in the port ("" for any), on `path` and below; the first `skip` of them pass.
+    """A fault on order: calls of the disk method `call` ("" for any) on `path` or below it raise an OSError with `code`.
 
-    `count` of them fail, or all that follow (-1), with `code`, an errno.
+    The first `skip` matching calls succeed, then `count` of them fail (-1: all).
     """
 
     __slots__ = ("call", "code", "count", "path", "skip")
@@ -45,7 +45,7 @@ class Fault:
         self.count = count
 
     def strikes(self, call: str, path: str) -> bool:
-        """Whether this call fails; counted."""
+        """Count a call -> True if it fails."""
         if self.count == 0 or self.call not in ("", call):
             return False
         if self.path and path != self.path and not path.startswith(self.path.rstrip("/") + "/"):
@@ -58,5 +58,5 @@ class Fault:
 
 
 def raise_error(code: int, path: str) -> NoReturn:
-    """Raise the OSError that the system raises."""
+    """Raise the OSError that the operating system raises for this errno."""
     raise OSError(code, _SENTENCES.get(code, "Injected fault"), path)

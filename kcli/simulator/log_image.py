@@ -1,6 +1,7 @@
-"""A partition's log as it lies on a disk: its records by offset, as far as they are sound and follow one another.
+"""The log of a partition as it is on a disk: its records by offset, up to the first damaged or missing one.
 
-It reads what a power loss left, too, and with no code of the log that is under test: directory listing, batch headers, CRCs.
+It also reads what a power loss left. It does not use the code of the log that is under test: it reads the directory listing,
+the batch headers and the CRCs.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ MAX_SEGMENT_BYTES = 1 << 30
 
 
 class LogImage(NamedTuple):
-    """Offsets `start` to `end`; `is_whole`: nothing lies behind them that is not part of them.
+    """The offsets `start` to `end`; `is_whole`: there are no further bytes that do not belong to them.
 
-    `holes` are offsets [from, to) that are missing between two segments: the end of the first went with the power. Of a
-    compacted topic (`is_compacted`) any offsets may be missing, and none of them count as holes.
+    `holes` are offsets [from, to) that are missing between two segments: a power loss took the end of the first one. In a
+    compacted topic (`is_compacted`) any offsets may be missing, and these are not holes.
     """
 
     start: int
@@ -30,18 +31,18 @@ class LogImage(NamedTuple):
     is_compacted: bool = False
 
     def records(self) -> list[tuple[int, SentRecord]]:
-        """All records with their offsets."""
+        """Return all records with their offsets."""
         return [
             placed for data, batch in self.batches for placed in placed_records(data, batch, is_compacted=self.is_compacted)
         ]
 
     def identities(self) -> dict[int, bytes]:
-        """Offset -> what its record is known by."""
+        """Return the identity of each record by its offset."""
         return {offset: record.identity for offset, record in self.records()}
 
 
 def read_log_image(disk: SimulatedDisk, path: str, *, is_compacted: bool = False) -> LogImage:
-    """Read a partition's directory. Raises OSError where there is none."""
+    """Read the directory of a partition. Raises OSError if it does not exist."""
     start = end = -1
     batches: list[tuple[bytes, RecordBatch]] = []
     holes: list[tuple[int, int]] = []
@@ -70,7 +71,7 @@ def read_log_image(disk: SimulatedDisk, path: str, *, is_compacted: bool = False
 
 
 def read_device_image(seen: SimulatedDisk, device: SimulatedDisk, path: str) -> LogImage:
-    """Of a compacted log, what is on the device for certain: up to the first segment that is not wholly there."""
+    """Read what is certainly on the device of a compacted log: up to the first segment that is not completely flushed."""
     image = read_log_image(device, path, is_compacted=True)
     end = image.end
     for segment in read_partition(seen, path).segments:

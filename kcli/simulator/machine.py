@@ -1,21 +1,22 @@
-"""A machine in virtual time: a node, its disk and its network; the same shell as kcli.server.shell, without a system.
+"""A machine in virtual time: a node, its disk and its connections. It replaces kcli.server.shell and the operating system.
 
-    effect           what the machine does
+    effect           action of the machine
     ---------------  ---------------------------------------------------------------------------------------------------
     SendResponse     sends the frame on the client's link, or loops it back to the node as a ResponseReceived
     SendFile         the same; regions are read from the simulated disk
-    NoResponse       reads the connection's next request
+    NoResponse       accepts the next request of the connection
     SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection, a little later; to
                      another machine: kcli.simulator.peer_links
     ClosePeer        closes the link to another machine
     Flush            flushes the paths on the simulated disk, one by one, after a delay; then Flushed
-    Compute          computes at once, and hands the result in a little later
+    Compute          computes at once; Computed comes a little later
     CloseConnection  closes the link
+    HoldMemory       counts the bytes
 
-The node's time is that of the real shell's clock, based on simulated clocks (kcli.simulator.wall_clock).
+The node's time comes from the clock of the real shell, on top of simulated clocks (kcli.simulator.wall_clock).
 
-The node may die between any two effects and in any call of the disk: `die_soon` draws where. A frame is overwritten as soon
-as `handle` returns, so that a node that keeps a view of it fails.
+The node may die between any two effects and in any call of the disk: `die_soon` chooses where. A frame is overwritten as
+soon as `handle` returns, to detect a node that keeps a view of it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from kcli.simulator.trace import Trace, frame_text
 from kcli.simulator.wall_clock import WallClock
 
 SPOILT_BYTE = b"\xee"
-# How late the system may be with a deadline, and how long a flush may take.
+# The largest delay of a deadline, and the longest time of a flush.
 LATE_MS = 20
 FLUSH_MS = 30
 SLOW_FLUSH_MS = 3000
@@ -67,7 +68,7 @@ COMPUTE_MS = 50
 
 
 class NodePort(Protocol):
-    """The part of kcli.server.node that a machine calls."""
+    """The node that a machine runs; see kcli.server.node."""
 
     is_stopped: bool
 
@@ -81,48 +82,49 @@ class NodePort(Protocol):
         ...
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Start -> the effects."""
+        """Start the node -> effects."""
         ...
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event -> the effects."""
+        """Handle an event -> effects."""
         ...
 
     def stop(self, now_ms: int) -> list[Effect]:
-        """Begin to stop in order -> the effects; `is_stopped` is set at the end."""
+        """Begin a clean stop -> effects; it is done when `is_stopped` is True."""
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """Return when DeadlineReached is due, None for never."""
+        """Return the time of the next DeadlineReached event, or None."""
         ...
 
 
 class _ServerEnd:
-    """The machine's side of a client's link; the node gets its requests one at a time."""
+    """The node's side of a link: it passes one request at a time to the node."""
 
     def __init__(self, machine: Machine, connection: Connection) -> None:
         self.connection = connection
         self.link: Link
-        self.is_answering = False
+        self.is_busy = False  # a request was passed to the node, and the response is outstanding
         self.frames: deque[bytearray] = deque()
         self._machine = machine
         self._reader = FrameReader()
         connection.shell = self
 
     def received(self, link: Link, data: bytes) -> None:
-        """Take bytes."""
+        """Take received bytes."""
         self.frames.extend(self._reader.feed(data))
         self._machine.serve(self)
 
     def closed(self, link: Link) -> None:
-        """Take the end of the link."""
+        """Handle the end of the link."""
         self._machine.client_gone(self)
 
 
 class Machine:
-    """One machine; `make_node` makes a process on its disk. Others reach its listeners at `addresses`, by listener name.
+    """See the head of this module. `make_node` creates a node on the disk.
 
-    `on_ready` is called before clients can connect, `on_death` after a crash of the process, `on_halt` after its own end.
+    Other machines reach its listeners at `addresses`, by listener name. `on_ready` is called before clients are accepted,
+    `on_death` when the process has died, `on_halt` when it has exited.
     """
 
     def __init__(
@@ -145,9 +147,9 @@ class Machine:
         self.on_ready: Callable[[], None] = lambda: None
         self.start_count = 0
         self.is_ready = False
-        self.held_bytes = 0  # of requests, by HoldMemory
-        self.is_halted = False  # the last process ended itself
-        self.may_end = False  # the disk is so bad that a process may end, by an exception as well
+        self.held_bytes = 0  # the memory of requests, as the node reports it
+        self.is_halted = False  # the last process has exited by itself
+        self.may_end = False  # the disk fails, so that the process may exit or raise an exception
         self._scheduler = scheduler
         self._network = network
         self._rng = rng
@@ -160,19 +162,19 @@ class Machine:
         self._effects_left: int | None = None
         self._timer: Action | None = None
         self._armed_ms: int | None = None
-        self._peers = PeerLinks(network, machine_id, self._in_this_life, self.hand_in)
+        self._peers = PeerLinks(network, machine_id, self._in_this_life, self.handle)
         for address in (addresses or {}).values():
             network.add_host(self, address)
 
-    # -------------------------------------------------------------------------------------------------- life and death
+    # -------------------------------------------------------------------------------------------------- starts and deaths
 
     @property
     def is_up(self) -> bool:
-        """True while a process runs."""
+        """True if a node is running."""
         return self.node is not None
 
     def start(self) -> None:
-        """Start a process; it may die in its start. Raises what the node raises."""
+        """Start a process, which may die during its start. Raises every other exception of the node."""
         self.start_count += 1
         self.is_halted = False
         self.held_bytes = 0
@@ -187,19 +189,19 @@ class Machine:
         self._alive(begin)
 
     def die_soon(self) -> None:
-        """Let the process die after some more effects or in one of the next calls of the disk, at random."""
+        """Let the process die after a random number of effects, or in a random later call of the disk."""
         if self._rng.random() < 0.5:
             self._effects_left = self._rng.randrange(30)
         else:
             self.disk.die_in(self._rng.randrange(40))
 
     def die_never(self) -> None:
-        """Take `die_soon` back."""
+        """Cancel `die_soon`."""
         self._effects_left = None
         self.disk.die_never()
 
     def die_now(self) -> None:
-        """Let the process die between two events."""
+        """Kill the process between two events."""
         self._alive(self._die)
 
     def _die(self) -> None:
@@ -207,17 +209,17 @@ class Machine:
         raise SimulatedCrash("the process was killed")
 
     def stop(self) -> None:
-        """Ask the process to stop; `is_up` is False after that."""
+        """Begin a clean stop of the process; `is_up` is False when it is done."""
         node = self.node
         if node is not None:
             self._trace.add("machine", "stop")
             self._alive(lambda: self._execute(node.stop(self._clock.now_ms())))
 
     def _alive(self, run: Callable[[], None]) -> None:
-        """Run a step of the process, which may be its last one."""
+        """Run a step of the process, in which it may die."""
         try:
             run()
-            self._check_node()
+            self._update_state()
         except SimulatedCrash as crash:
             self.disk.is_dead = True
             self._trace.add("machine", f"died: {crash}")
@@ -226,13 +228,13 @@ class Machine:
         except Exception as error:
             if not self.may_end:
                 raise
-            # Without a usable disk the process may end.
+            # A process may exit if its disk fails.
             self._trace.add("machine", f"ended: {type(error).__name__}: {error}")
             self.disk.is_dead = True
             self._forget()
             self.on_death()
 
-    def _check_node(self) -> None:
+    def _update_state(self) -> None:
         if self.node is None:
             return
         if self.node.is_ready and not self.is_ready:
@@ -255,8 +257,8 @@ class Machine:
         self._timer = self._armed_ms = None
         ends, self._ends = self._ends, {}
         for end in ends.values():
-            # The client of a machine without power does not hear of it.
-            end.link.cut(*((0,) if self._rng.random() < self._network.weather.silence_share else ()))
+            # A machine without power does not close its connections.
+            end.link.cut(*((0,) if self._rng.random() < self._network.conditions.silence_share else ()))
         self._peers.forget()
 
     # ------------------------------------------------------------------------------------------------------ connections
@@ -283,13 +285,13 @@ class Machine:
         return self._next_connection_id
 
     def serve(self, end: _ServerEnd) -> None:
-        """Hand in the connection's next request, unless one is being served."""
-        if end.connection.connection_id not in self._ends or end.is_answering or not end.frames:
+        """Pass the next request of a connection to the node, unless a response is outstanding."""
+        if end.connection.connection_id not in self._ends or end.is_busy or not end.frames:
             return
-        end.is_answering = True
-        self._hand_in_request(RequestReceived(end.connection, memoryview(end.frames.popleft())))
+        end.is_busy = True
+        self._handle_request(RequestReceived(end.connection, memoryview(end.frames.popleft())))
 
-    def _hand_in_request(self, event: RequestReceived) -> None:
+    def _handle_request(self, event: RequestReceived) -> None:
         self._trace.add(f"c{event.connection.connection_id}", f"-> {frame_text(event.frame)}")
 
         def handle() -> None:
@@ -299,15 +301,15 @@ class Machine:
         self._alive(handle)
 
     def client_gone(self, end: _ServerEnd) -> None:
-        """Take the end of a client's link."""
+        """Handle a link that was closed."""
         if self._ends.pop(end.connection.connection_id, None) is not None:
             self._trace.add(f"c{end.connection.connection_id}", "gone")
-            self.hand_in(ConnectionClosed(end.connection))
+            self.handle(ConnectionClosed(end.connection))
 
     # ------------------------------------------------------------------------------------------------ events and effects
 
-    def hand_in(self, event: Event) -> None:
-        """Hand an event in and execute its effects."""
+    def handle(self, event: Event) -> None:
+        """Pass an event to the node, and execute the effects."""
         if self.node is not None:
             self._alive(lambda: self._handle(event))
 
@@ -356,7 +358,7 @@ class Machine:
             self._close(effect.connection, f"sending failed: {error}")
             return
         for part, data in zip(effect.parts, parts):
-            assert len(part) == len(data), f"a part of {len(part)} bytes of an answer is {len(data)} long"
+            assert len(part) == len(data), f"a part of {len(part)} bytes of a response has {len(data)} bytes"
         self._answer(effect.connection, b"".join(parts))
 
     def _close(self, connection: Connection, reason: str) -> None:
@@ -387,14 +389,14 @@ class Machine:
             return
         end = self._ends.get(connection.connection_id)
         if end is not None:
-            assert end.is_answering, "an answer to no request"
+            assert end.is_busy, "a response without a request"
             end.link.send(1, frame)
             self._answered(connection)
 
     def _answered(self, connection: Connection) -> None:
         end = self._ends.get(connection.connection_id)
         if end is not None:
-            end.is_answering = False
+            end.is_busy = False
             self._scheduler.after(0, lambda: self.serve(end))
 
     def _send_request(self, effect: SendRequest) -> None:
@@ -402,7 +404,7 @@ class Machine:
             self._peers.send(effect)
             return
         event = request_event(effect, self._connection_id())
-        self._in_this_life(self._network.delay_ms(), lambda: self._hand_in_request(event))
+        self._in_this_life(self._network.delay_ms(), lambda: self._handle_request(event))
 
     # ---------------------------------------------------------------------------------------------------- disk and clock
 
@@ -410,7 +412,7 @@ class Machine:
         return self._rng.randrange(SLOW_FLUSH_MS if self._rng.random() < SLOW_SHARE else FLUSH_MS)
 
     def _flush(self, effect: Flush, done: int) -> None:
-        """Flush the path at index `done`, and the others later: a crash may come in between."""
+        """Flush the path with index `done`, and the others later: a crash may happen between them."""
         error = None
         try:
             if done < len(effect.paths):
@@ -440,4 +442,4 @@ class Machine:
 
     def _deadline_reached(self) -> None:
         self._timer = self._armed_ms = None
-        self.hand_in(DeadlineReached())
+        self.handle(DeadlineReached())

@@ -28,25 +28,25 @@ SIZE_BYTES = 4
 MAX_FRAME_BYTES = 100 * 1024 * 1024
 
 
-class Weather(NamedTuple):
-    """The quality of the network. Times in ms, shares of 1."""
+class NetworkConditions(NamedTuple):
+    """How slow and unreliable the network is; shares are between 0 and 1."""
 
-    usual_delay_ms: int = 4
+    short_delay_ms: int = 4
     long_delay_ms: int = 400
     long_delay_share: float = 0.02
     split_share: float = 0.1
-    silence_share: float = 0.2  # of cuts that one side does not hear of
+    silence_share: float = 0.2  # of cuts that one side does not notice
 
 
 class End(Protocol):
     """One side of a link."""
 
     def received(self, link: Link, data: bytes) -> None:
-        """Take bytes."""
+        """Take received bytes."""
         ...
 
     def closed(self, link: Link) -> None:
-        """Hear that the other side closed the link, or that it broke."""
+        """Handle the end of the link: the other side closed it, or it broke."""
         ...
 
 
@@ -82,14 +82,14 @@ class Link:
             self._later(1 - side, lambda piece=piece: self._deliver(1 - side, piece))  # type: ignore[misc]
 
     def close(self, side: int) -> None:
-        """Close one side; the other hears of it after the bytes that were sent before."""
+        """Close the link from one side; the other side gets `closed` after all bytes that were sent."""
         if self.is_open[side]:
             self.is_open[side] = False
             if not self._is_cut:
                 self._later(1 - side, lambda: self._end(1 - side))
 
     def cut(self, *silent_sides: int) -> None:
-        """Break the link; `silent_sides` never hear of it."""
+        """Break the link; `silent_sides` do not notice it."""
         if self._is_cut:
             return
         self._is_cut = True
@@ -98,7 +98,7 @@ class Link:
                 self._network.later(self._network.delay_ms(), lambda side=side: self._end(side))  # type: ignore[misc]
 
     def _later(self, side: int, run: Callable[[], None]) -> None:
-        """Do something at that side, after everything that it gets from this link before."""
+        """Run something when all earlier bytes of the link have arrived at that side."""
         network = self._network
         at_ms = max(self._arrival_ms[side] + 1, network.scheduler.now_ms + network.delay_ms())
         self._arrival_ms[side] = at_ms
@@ -117,9 +117,9 @@ class Link:
 class Network:
     """All links and machines of a simulation."""
 
-    def __init__(self, scheduler: Scheduler, rng: Random, weather: Weather) -> None:
+    def __init__(self, scheduler: Scheduler, rng: Random, conditions: NetworkConditions) -> None:
         self.scheduler = scheduler
-        self.weather = weather
+        self.conditions = conditions
         self.links: list[Link] = []
         self._rng = rng
         self._hosts: dict[PeerAddress, Host] = {}
@@ -150,31 +150,31 @@ class Network:
         return frozenset((one, other)) in self._partitions
 
     def connect(self, client: End, server: End, machines: frozenset[int] = frozenset()) -> Link:
-        """Make a link between a client and a server that is up; `machines` as in Link."""
+        """Open a link between a client and a server that is up; `machines` as in Link."""
         self.links = [link for link in self.links if any(link.is_open)]
         self.links.append(Link(self, client, server, machines))
         return self.links[-1]
 
     def cut_one(self) -> None:
-        """Cut a random link; perhaps one side does not hear of it."""
+        """Cut a random link; one side may not notice it."""
         links = [link for link in self.links if all(link.is_open)]
         if links:
-            silent = (self._rng.randrange(2),) if self._rng.random() < self.weather.silence_share else ()
+            silent = (self._rng.randrange(2),) if self._rng.random() < self.conditions.silence_share else ()
             self._rng.choice(links).cut(*silent)
 
     def is_announced(self) -> bool:
-        """Draw whether the other side of a link hears of the death of a process."""
-        return self._rng.random() >= self.weather.silence_share
+        """Return, at random, whether the other side of a link notices the death of a process."""
+        return self._rng.random() >= self.conditions.silence_share
 
     def delay_ms(self) -> int:
-        """Draw a delay."""
-        if self._rng.random() < self.weather.long_delay_share:
-            return self._rng.randrange(self.weather.long_delay_ms + 1)
-        return self._rng.randrange(self.weather.usual_delay_ms + 1)
+        """Return a random delay."""
+        if self._rng.random() < self.conditions.long_delay_share:
+            return self._rng.randrange(self.conditions.long_delay_ms + 1)
+        return self._rng.randrange(self.conditions.short_delay_ms + 1)
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """Split the bytes of one send into the pieces in which they arrive."""
-        if len(data) < 2 or self._rng.random() >= self.weather.split_share:
+        """Return the pieces in which bytes that are sent together arrive."""
+        if len(data) < 2 or self._rng.random() >= self.conditions.split_share:
             return [data]
         at = self._rng.randrange(1, len(data))
         return [data[:at], data[at:]]
@@ -185,13 +185,13 @@ class Network:
 
 
 class FrameReader:
-    """Frames from bytes that arrive in pieces."""
+    """Assembles frames from bytes that arrive in pieces."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytearray]:
-        """Take bytes -> the frames that are complete now. Raises ValueError for an impossible size."""
+        """Take bytes -> the frames that are complete now. Raises ValueError for an invalid size."""
         self._buffer += data
         frames = []
         while len(self._buffer) >= SIZE_BYTES:

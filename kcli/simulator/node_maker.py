@@ -1,13 +1,13 @@
-"""The node that is simulated: that of `kcli serve`, with settings under which rare events are frequent.
+"""The node that is simulated: the one of `kcli serve`, with settings that make rare events frequent.
 
 setting                         default      here
 ------------------------------  -----------  ------------------------------------------------------------
 log.dirs                        one          one or two
 open files                      thousands    a few, so that they are closed and opened all the time
-background tasks' intervals     minutes      seconds, so that retention and checkpoints happen between crashes
+intervals of background tasks   minutes      seconds, so that retention and checkpoints run between crashes
 segments (the administrator's)  1 GiB        a few KB
-bytes that a recovery removes   deleted      kept in KEPT, in every second seed
-the cleaner, in some seeds      seldom       eager, see kcli.simulator.curator
+what a recovery removes         deleted      kept in QUARANTINE, for odd seeds
+the cleaner                     15 s pauses  short pauses in most seeds, see kcli.simulator.curator
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kcli.simulator.curator import cleaner_settings
 from kcli.simulator.disk import SimulatedDisk
 
 DIRECTORIES = ("/data/a", "/data/b")
-KEPT = "/data/kept"
+QUARANTINE = "/data/kept"
 
 
 class NodeMaker:
-    """Makes the processes of one seed and machine; `directories` are its log directories."""
+    """Creates the processes of one seed and machine; `directories` are its log directories."""
 
     def __init__(self, seed: int, node_id: int = 1) -> None:
         rng = Random(f"{seed} node")
@@ -43,7 +43,7 @@ class NodeMaker:
             "log.flush.start.offset.checkpoint.interval.ms": rng.choice((900, 5000, 60_000)),
             "replica.high.watermark.checkpoint.interval.ms": rng.choice((300, 5000)),
             "log.segment.delete.delay.ms": rng.choice((0, 1000, 60_000)),
-            "kcli.recovery.quarantine.dir": KEPT if seed % 2 else "",
+            "kcli.recovery.quarantine.dir": QUARANTINE if seed % 2 else "",
             **cleaner_settings(seed),
         }
         if node_id != 1:
@@ -52,12 +52,12 @@ class NodeMaker:
         self._config = configure(None, None, [f"{key}={value}" for key, value in settings.items()])
 
     def __call__(self, disk: SimulatedDisk, rng: Random, now_ms: int, log: Callable[[str], None], wall: WallTime) -> Node:
-        """Make a process; the machine starts it."""
+        """Create a node, which the machine starts; `log` gets its log lines."""
         node = build_node(self._config, disk, rng, now_ms, log, self._max_open_files, wall=wall)
         if node.broker is not None:
             self._totals.append(node.broker.log_manager.cleaner.totals)
         return node
 
     def cleaning_rounds(self) -> int:
-        """Return the number of finished cleaning rounds of all processes."""
+        """Return the number of rounds that the cleaners of all processes have finished."""
         return sum(totals.rounds for totals in self._totals)

@@ -1,13 +1,13 @@
-"""A simulated operator: replicas move between the log directories, leaders are elected, and leader epochs are asked for.
+"""A simulated operator: it moves replicas between log directories, elects leaders, and requests the ends of leader epochs.
 
-does                  and holds it to
+request               check
 --------------------  ----------------------------------------------------------------------------------------------
-AlterReplicaLogDirs   the move ends: one replica, no future one; where no power was lost meanwhile and nobody took the
-                      move back, in the directory that was asked for. Often the node dies in the midst of it
-ElectLeaders          a partition with its leader needs no election, and one that is not there is unknown
-OffsetForLeaderEpoch  an epoch's end lies behind all that is known to be of it or of lower ones, before all of higher
-                      ones, and not behind what stands in the log; the present one's behind all that is acknowledged;
-                      of one that is past it stays the same
+AlterReplicaLogDirs   the move ends with one replica and no future replica, in the requested directory unless power was
+                      lost or the move was changed. The node often dies during the move
+ElectLeaders          a partition with a leader needs no election, and a missing partition is unknown
+OffsetForLeaderEpoch  the end of an epoch is above all known records of this and lower epochs, below all of higher ones,
+                      and not above the log end; the end of the present epoch is not below the acknowledged records; the
+                      end of a past epoch does not change
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from kcli.protocol.apis import (
 )
 from kcli.protocol.message import Message
 from kcli.simulator.checkers import DiskChecker
-from kcli.simulator.client import Steps
+from kcli.simulator.client import Task
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 from kcli.simulator.producer import RETRIABLE
 from kcli.simulator.world import World
 
-PACE_MS = 800
-# How often a move is looked at until it must have ended; a look that gets no answer does not count.
-MOVE_PATIENCE = 60
-LOOK_MS = 300
+MAX_PAUSE_MS = 800
+# How many checks with a response a move may take.
+MAX_MOVE_CHECKS = 60
+CHECK_MS = 300
 NO_SUCH_DIRECTORY = "/data/nowhere"
-# No leader epoch comes that far.
+# More than the leader epochs of a simulation.
 FAR_EPOCHS = 1000
 NO_EPOCH = -1
 NO_LEADER = frozenset((error_codes.PREFERRED_LEADER_NOT_AVAILABLE, error_codes.ELIGIBLE_LEADERS_NOT_AVAILABLE))
 
 
 class Operator:
-    """The one operator of a simulation."""
+    """The operator of a simulation."""
 
     def __init__(self, world: World, rng: Random, checker: DiskChecker, directories: list[str]) -> None:
         self.moves = 0
@@ -52,61 +52,59 @@ class Operator:
         self._checker = checker
         self._directories = directories
 
-    def run(self) -> Steps:
-        """Operate until the simulation ends. Raises SimulationFailure."""
+    def run(self) -> Task[None]:
+        """Send requests until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
-        yield from world.greet(self._client)
+        yield from world.negotiate_versions(self._client)
         while not world.is_ending and ALTER_REPLICA_LOG_DIRS in world.versions:
-            yield rng.randrange(PACE_MS) * world.pause_factor
+            yield rng.randrange(MAX_PAUSE_MS) * world.pause_factor
             topics = world.ledger.live_topics()
             if not topics or world.is_ending:
                 continue
-            topic, die = rng.choice(topics), rng.random()
-            if die < 0.5:
+            topic, choice = rng.choice(topics), rng.random()
+            if choice < 0.5:
                 yield from self._move(topic, rng.choice(topic.partitions))
-            elif die < 0.6:
+            elif choice < 0.6:
                 yield from self._elect(topic)
             else:
-                yield from self._ask_epoch(topic, rng.choice(topic.partitions))
+                yield from self._check_epoch(topic, rng.choice(topic.partitions))
 
     # ------------------------------------------------------------------------------------------------------------ moves
 
-    def _move(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
-        """Move a replica, perhaps change the mind, and see that it ends somewhere."""
+    def _move(self, topic: TopicLedger, partition: PartitionLedger) -> Task[None]:
+        """Move a replica, perhaps change the target, and check that the move ends."""
         world, rng, machine = self._world, self._rng, self._world.machine
-        life, losses = machine.start_count, machine.disk.power_losses
+        start, losses = machine.start_count, machine.disk.power_losses
         target = rng.choice((*self._directories, *self._directories, NO_SUCH_DIRECTORY))
-        code = yield from self._ask_for_move(partition, target)
+        code = yield from self._request_move(partition, target)
         if target == NO_SUCH_DIRECTORY:
             if code not in (None, error_codes.LOG_DIR_NOT_FOUND, *RETRIABLE):
-                partition.fail(f"a move to {target}, which is no log directory, was answered with error {code}")
+                partition.fail(f"a move to {target}, which is not a log directory, returned error {code}")
             return
         if code not in (None, error_codes.NONE, *RETRIABLE):
-            partition.fail(f"a move to {target} was answered with error {code}")
+            partition.fail(f"a move to {target} returned error {code}")
         self.moves += code == error_codes.NONE
         if code == error_codes.NONE and rng.random() < 0.3:
-            yield rng.randrange(LOOK_MS // 3)
+            yield rng.randrange(CHECK_MS // 3)
             if not world.is_ending:
                 machine.die_soon()
         elif rng.random() < 0.2:
-            yield rng.randrange(LOOK_MS)
+            yield rng.randrange(CHECK_MS)
             target = rng.choice(self._directories)
-            code = yield from self._ask_for_move(partition, target)
-        place = yield from self._settled(topic, partition)
-        # What was asked for is not on the device at once, and a directory that fails takes its part of the move with it.
+            code = yield from self._request_move(partition, target)
+        place = yield from self._wait_for_move(topic, partition)
+        # A requested move is not flushed at once, and the files of a move are lost with a directory that fails.
         is_certain = code == error_codes.NONE and machine.disk.power_losses == losses and not world.faults_allowed
         if place is not None and is_certain and place != target:
-            starts = machine.start_count - life
-            partition.fail(
-                f"its move to {target} was accepted and ended in {place}, after {starts} starts and no loss of power"
-            )
+            starts = machine.start_count - start
+            partition.fail(f"its move to {target} was accepted and ended in {place}, after {starts} starts and no power loss")
 
-    def _ask_for_move(self, partition: PartitionLedger, path: str) -> Steps:
-        """Ask for a move -> the error code, or None where no answer came."""
+    def _request_move(self, partition: PartitionLedger, path: str) -> Task[int | None]:
+        """Request a move -> the error code, or None without a response."""
         world = self._world
         name = partition.facts.name
-        asked = world.struct(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirTopic", name=name, partitions=[partition.index])
-        wanted = world.struct(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDir", path=path, topics=[asked])
+        of_topic = world.struct(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirTopic", name=name, partitions=[partition.index])
+        wanted = world.struct(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDir", path=path, topics=[of_topic])
         version = world.version(self._rng, ALTER_REPLICA_LOG_DIRS)
         response = yield self._client.send(
             ALTER_REPLICA_LOG_DIRS, version, world.request(ALTER_REPLICA_LOG_DIRS, dirs=[wanted])
@@ -115,13 +113,13 @@ class Operator:
         world.trace.add("operator", f"move {partition} to {path}: {code}")
         return code
 
-    def _settled(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
-        """Wait until a replica moves no more -> its directory; None where its topic goes. Raises SimulationFailure."""
+    def _wait_for_move(self, topic: TopicLedger, partition: PartitionLedger) -> Task[str | None]:
+        """Wait until a move ends -> the directory, None if the topic is deleted. Raises SimulationFailure."""
         places: list[tuple[str, bool]] = []
-        looks = 0
-        while looks < MOVE_PATIENCE:
-            yield LOOK_MS
-            if topic.deletion_asked:
+        checks = 0
+        while checks < MAX_MOVE_CHECKS:
+            yield CHECK_MS
+            if topic.deletion_requested:
                 return None
             answer = yield from self._places(partition)
             if answer is None:
@@ -130,16 +128,16 @@ class Operator:
             if len(places) == 1 and not places[0][1]:
                 self._world.trace.add("operator", f"{partition} is in {places[0][0]}")
                 return places[0][0]
-            looks += 1
-        partition.fail(f"its move does not end; it lies in {places}")
+            checks += 1
+        partition.fail(f"its move does not end; its replicas are in {places}")
 
-    def _places(self, partition: PartitionLedger) -> Steps:
-        """Where a replica lies -> (directory, whether it is a future one); None where that cannot be told now."""
+    def _places(self, partition: PartitionLedger) -> Task[list[tuple[str, bool]] | None]:
+        """Find the replicas of a partition -> (directory, True for a future replica) of each; None if not known now."""
         world = self._world
-        asked = world.struct(
+        of_topic = world.struct(
             DESCRIBE_LOG_DIRS, "DescribableLogDirTopic", topic=partition.facts.name, partitions=[partition.index]
         )
-        request = world.request(DESCRIBE_LOG_DIRS, topics=[asked])
+        request = world.request(DESCRIBE_LOG_DIRS, topics=[of_topic])
         response = yield self._client.send(DESCRIBE_LOG_DIRS, world.version(self._rng, DESCRIBE_LOG_DIRS), request)
         if response is None or response.error_code or any(result.error_code for result in response.results):
             return None
@@ -152,8 +150,8 @@ class Operator:
 
     # -------------------------------------------------------------------------------------------------------- elections
 
-    def _elect(self, topic: TopicLedger) -> Steps:
-        """Ask for an election that is not needed."""
+    def _elect(self, topic: TopicLedger) -> Task[None]:
+        """Request an election that is not needed."""
         world, rng = self._world, self._rng
         absent = len(topic.partitions) + FAR_EPOCHS
         indexes = [partition.index for partition in topic.partitions]
@@ -167,29 +165,29 @@ class Operator:
         )
         response = yield self._client.send(ELECT_LEADERS, version, request)
         world.trace.add("operator", f"elect {'all' if is_all else topic.facts.name}: {response is not None}")
-        if response is None or response.error_code in RETRIABLE or topic.deletion_asked:
+        if response is None or response.error_code in RETRIABLE or topic.deletion_requested:
             return
         if response.error_code:
-            raise SimulationFailure(f"ElectLeaders was answered with error {response.error_code}")
+            raise SimulationFailure(f"ElectLeaders returned error {response.error_code}")
         for result in response.replica_election_results:
             for answer in result.partition_result:
-                self._judge_election(f"{result.topic}-{answer.partition_id}", answer, answer.partition_id == absent)
+                self._check_election(f"{result.topic}-{answer.partition_id}", answer, answer.partition_id == absent)
 
-    def _judge_election(self, partition: str, answer: Message, is_absent: bool) -> None:
+    def _check_election(self, partition: str, answer: Message, is_absent: bool) -> None:
         code = answer.error_code
         if is_absent and code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
             return
-        # A broker that comes or goes, or whose disk has failed, leads for a while nothing.
+        # A broker that starts or stops, or whose disk has failed, is not a leader for some time.
         if not is_absent and code in (error_codes.NONE, error_codes.ELECTION_NOT_NEEDED, *NO_LEADER, *RETRIABLE):
             return
-        raise SimulationFailure(f"{partition}: an election was answered with error {code}: {answer.error_message}")
+        raise SimulationFailure(f"{partition}: an election returned error {code}: {answer.error_message}")
 
     # ----------------------------------------------------------------------------------------------------------- epochs
 
-    def _ask_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
-        """Learn the leader epoch, then ask where one ended."""
+    def _check_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Task[None]:
+        """Get the present leader epoch, then request and check the end of an epoch."""
         world, rng, machine = self._world, self._rng, self._world.machine
-        life, acknowledged_end, read = machine.start_count, partition.acknowledged_end, dict(partition.epochs)
+        start, acknowledged_end, read = machine.start_count, partition.acknowledged_end, dict(partition.epochs)
         present = yield from self._leader_epoch(topic, partition)
         if present is None:
             return
@@ -201,10 +199,10 @@ class Operator:
             current_leader_epoch=rng.choice((NO_EPOCH, present)),
             leader_epoch=epoch,
         )
-        asked = world.struct(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderTopic", topic=topic.facts.name, partitions=[wanted])
-        request = world.request(OFFSET_FOR_LEADER_EPOCH, topics=[asked])
+        of_topic = world.struct(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderTopic", topic=topic.facts.name, partitions=[wanted])
+        request = world.request(OFFSET_FOR_LEADER_EPOCH, topics=[of_topic])
         response = yield self._client.send(OFFSET_FOR_LEADER_EPOCH, world.version(rng, OFFSET_FOR_LEADER_EPOCH), request)
-        if response is None or topic.deletion_asked or machine.start_count != life:
+        if response is None or topic.deletion_requested or machine.start_count != start:
             return
         answer = response.topics[0].partitions[0]
         found = (answer.leader_epoch, answer.end_offset)
@@ -212,23 +210,23 @@ class Operator:
         if answer.error_code in (error_codes.FENCED_LEADER_EPOCH, *RETRIABLE):
             return
         if answer.error_code:
-            partition.fail(f"OffsetForLeaderEpoch was answered with error {answer.error_code}")
+            partition.fail(f"OffsetForLeaderEpoch returned error {answer.error_code}")
         if epoch in (NO_EPOCH, present + FAR_EPOCHS):
             if found != (-1, -1):
-                partition.fail(f"epoch {epoch} ended at {found}, but nothing was ever of it")
+                partition.fail(f"epoch {epoch} ended at {found}, but there was no such epoch")
             return
         if epoch == present and found[1] < acknowledged_end:
             partition.fail(f"the present epoch {epoch} ends at {found}, but offsets below {acknowledged_end} are acknowledged")
         if found[1] > (end := self._checker.end_of(partition)):
-            partition.fail(f"epoch {epoch} ended at {found}, but the log has records only below {end}")
+            partition.fail(f"epoch {epoch} ended at {found}, but the log ends at {end}")
         partition.epoch_ended(epoch, *found, read, is_past=epoch < present)
 
-    def _leader_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Steps:
-        """The epoch of a partition's leader, as the metadata has it; None where nobody says."""
+    def _leader_epoch(self, topic: TopicLedger, partition: PartitionLedger) -> Task[int | None]:
+        """Return the leader epoch of a partition from its metadata; None without a response."""
         world = self._world
         version = world.versions[METADATA][1]
-        asked = world.struct(METADATA, "MetadataRequestTopic", topic_id=bytes(16), name=topic.facts.name)
-        request = world.request(METADATA, topics=[asked], allow_auto_topic_creation=False)
+        wanted = world.struct(METADATA, "MetadataRequestTopic", topic_id=bytes(16), name=topic.facts.name)
+        request = world.request(METADATA, topics=[wanted], allow_auto_topic_creation=False)
         response = yield self._client.send(METADATA, version, request)
         if response is None or response.topics[0].error_code or bytes(response.topics[0].topic_id) != topic.topic_id:
             return None

@@ -1,39 +1,40 @@
-"""What the clients of a simulation know: what they sent, what was acknowledged, what they read; and the promises held to it.
+"""What the clients of a simulation know: the records that were sent, acknowledged and read; and the guarantees to check.
 
-    promise                                      broken when
+    guarantee                                    violated if
     -------------------------------------------  -------------------------------------------------------------------------
-    no offset is given twice                     an acknowledged or read record's offset holds another record
-    no record is changed                         a record that is read, or lies on the disk, is none that was sent there
-    an idempotent producer's record stands once  it is seen at two offsets
-    offsets are continuous                       a batch begins elsewhere than the one before it ended
-    leader epochs lie one behind the other       an epoch is said to end before one of its records, or behind one of a
-                                                 higher epoch; one that is past ends elsewhere than it did
-    nothing acknowledged is lost                 after a start the log ends before what must have survived, see `restarted`
+    no offset is assigned twice                  another record was acknowledged or read at the offset
+    no record is changed                         a record that was read, or is on the disk, was not sent to the partition
+    an idempotent record is written once         it is found at two offsets
+    offsets are continuous                       a batch does not start where the previous one ended
+    leader epochs are ordered                    an epoch ends before one of its records, or after a record of a higher
+                                                 epoch; the end of a past epoch changes
+    no acknowledged record is lost               after a start the log ends below the offset that must survive (`restarted`)
 
-What survives: with the machine still up, all that was written; without power, what was flushed, and with flush.messages=1
-all that was acknowledged. What lies above the log's end after a start is forgotten, and its offsets may be given again.
+What survives: after the death of the process, all records that were written; after a power loss, those that were flushed,
+and with flush.messages=1 all that were acknowledged. Records above the log end after a start are removed from the ledger, and
+their offsets may be assigned again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from kcli.simulator.records import SentRecord
 
 
 class SimulationFailure(Exception):
-    """A promise is broken; the message says which, where, and by what."""
+    """A guarantee is violated; the message says which one, and where."""
 
 
 class TopicFacts(NamedTuple):
-    """A topic as it was made; its configs that matter here do not change afterwards."""
+    """The facts about a topic that do not change after its creation."""
 
     name: str
     flushes_each: bool  # flush.messages=1
     has_retention: bool  # while its policy is `delete`, if it ever is
     is_log_append_time: bool
-    is_compacted: bool = False  # its policy is or may become `compact`; all its records have keys then
+    is_compacted: bool = False  # its policy is or may become `compact`; then all its records have keys
     is_only_compacted: bool = False  # its policy never has `delete`
     delete_retention_ms: int = 0
     min_lag_ms: int = 0  # min.compaction.lag.ms
@@ -46,85 +47,85 @@ class PartitionLedger:
         self.facts = facts
         self.index = index
         self.sent: dict[bytes, tuple[SentRecord, bool]] = {}  # by identity; True: by an idempotent producer
-        self.standing: dict[int, bytes] = {}  # offset -> identity, as acknowledged or read
-        self.places: dict[bytes, int] = {}  # the reverse, of idempotent producers
-        self.acknowledged_end = 0  # behind the last offset that was acknowledged
-        self.deleted_end = 0  # records below may be gone: somebody asked for it
-        self.low_watermark = 0  # where DeleteRecords said that the log begins, in this life of the node
-        self.losses = 0  # how often a start has lost acknowledged records
-        self.holes: list[tuple[int, int]] = []  # offsets that a power cut took from between two segments
-        self.start = 0  # where the log began when the node started last
+        self.known: dict[int, bytes] = {}  # offset -> identity, as acknowledged or read
+        self.offset_of: dict[bytes, int] = {}  # identity -> offset, for idempotent producers
+        self.acknowledged_end = 0  # the last acknowledged offset plus one
+        self.deleted_end = 0  # records below may be missing: DeleteRecords was requested
+        self.low_watermark = 0  # the log start offset that DeleteRecords returned since the last start of the node
+        self.losses = 0  # how many starts have lost acknowledged records
+        self.holes: list[tuple[int, int]] = []  # offsets that a power loss took from between two segments
+        self.start = 0  # the log start offset at the last start of the node
         self.epochs: dict[int, int] = {}  # offset -> leader epoch, as read
-        self.epoch_ends: dict[int, int] = {}  # where epochs that are past have ended, as answered
+        self.epoch_ends: dict[int, int] = {}  # the end offsets of past epochs, as returned by the broker
 
     def __repr__(self) -> str:
         return f"{self.facts.name}-{self.index}"
 
-    def fail(self, sentence: str) -> None:
-        """Raise SimulationFailure, with the partition's name."""
+    def fail(self, sentence: str) -> NoReturn:
+        """Raise SimulationFailure with the name of the partition."""
         raise SimulationFailure(f"{self}: {sentence}")
 
     def send(self, records: Sequence[SentRecord], *, is_idempotent: bool) -> None:
-        """These are about to be sent, perhaps once more."""
+        """Record that these records are about to be sent, perhaps again."""
         for record in records:
             self.sent[record.identity] = (record, is_idempotent)
 
     def acknowledge(self, base_offset: int, records: Sequence[SentRecord]) -> None:
-        """The broker says that these stand from `base_offset` on. Raises SimulationFailure."""
+        """Record that the broker acknowledged these records from `base_offset` on. Raises SimulationFailure."""
         for offset, record in enumerate(records, base_offset):
-            self._stand(offset, record.identity, "was acknowledged")
+            self._check_place(offset, record.identity, "was acknowledged")
         self.acknowledged_end = max(self.acknowledged_end, base_offset + len(records))
 
     def read(self, offset: int, record: SentRecord, how: str) -> None:
-        """This record was found at an offset. Raises SimulationFailure."""
+        """Check a record that was found at an offset; `how` is a clause for the message. Raises SimulationFailure."""
         sent, _ = self.sent.get(record.identity, (None, False))
         if sent is None:
-            self.fail(f"offset {offset} {how} with a record that nobody sent: {record}")
-            return
+            self.fail(f"offset {offset} {how} with a record that was never sent: {record}")
         expected = sent._replace(timestamp=record.timestamp) if self.facts.is_log_append_time else sent
         if record != expected:
             self.fail(f"offset {offset} {how} as {record}, but {sent} was sent")
-        self._stand(offset, record.identity, how)
+        self._check_place(offset, record.identity, how)
 
     def read_epoch(self, offset: int, epoch: int) -> None:
-        """A record was read that was written in a leader epoch. Raises SimulationFailure."""
+        """Check the leader epoch of a record that was read. Raises SimulationFailure."""
         known = self.epochs.setdefault(offset, epoch)
         if known != epoch:
-            self.fail(f"offset {offset} was read with leader epoch {epoch}, but it was of epoch {known}")
+            self.fail(f"offset {offset} was read with leader epoch {epoch}, and before with epoch {known}")
 
-    def epoch_ended(self, asked: int, epoch: int, end: int, before: dict[int, int], *, is_past: bool) -> None:
-        """The broker says that `epoch`, the last one up to `asked`, ended before offset `end`. Raises SimulationFailure.
+    def epoch_ended(self, requested: int, epoch: int, end: int, before: dict[int, int], *, is_past: bool) -> None:
+        """Check a response: `epoch` is the last epoch up to `requested`, and ends at offset `end`. Raises SimulationFailure.
 
-        `before` is what `epochs` held when it was asked: what was read meanwhile it need not have known.
+        `before` is a copy of `epochs` from the time of the request: later records need not be in the response.
         """
-        if epoch > asked or (epoch, end) == (-1, -1):
-            self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}")
-        for offset, of in before.items():
-            if of <= asked and offset >= end:
-                self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}, but offset {offset} is of epoch {of}")
+        returned = f"for leader epoch {requested} the broker returned {(epoch, end)}"
+        if epoch > requested or (epoch, end) == (-1, -1):
+            self.fail(returned)
+        for offset, found in before.items():
+            if found <= requested and offset >= end:
+                self.fail(f"{returned}, but offset {offset} has epoch {found}")
         if self.deleted_end or self.facts.has_retention or self.facts.is_compacted:
-            return  # where the log begins anew, the epochs before it end; one whose records are gone may be forgotten
-        for offset, of in self.epochs.items():
-            if of > asked and offset < end:
-                self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}, but offset {offset} is of epoch {of}")
-        if is_past and (known := self.epoch_ends.setdefault(asked, end)) != end:
-            self.fail(f"epoch {asked} is said to have ended at {(epoch, end)}, and had ended at {known} before")
+            return  # when the log start offset moves, earlier epochs end there, and an epoch without records is removed
+        for offset, found in self.epochs.items():
+            if found > requested and offset < end:
+                self.fail(f"{returned}, but offset {offset} has epoch {found}")
+        if is_past and (known := self.epoch_ends.setdefault(requested, end)) != end:
+            self.fail(f"{returned}, and before the end {known}")
 
-    def _stand(self, offset: int, value: bytes, how: str) -> None:
-        known = self.standing.setdefault(offset, value)
+    def _check_place(self, offset: int, value: bytes, how: str) -> None:
+        known = self.known.setdefault(offset, value)
         if known != value:
-            self.fail(f"offset {offset} {how} with {value!r}, but it holds {known!r}")
-        # A duplicate may be answered with the place of a record that was deleted; if a start forgot it, a retry got another.
+            self.fail(f"offset {offset} {how} with {value!r}, but it has {known!r}")
+        # A duplicate may be acknowledged with the offset of a deleted record; after a start that forgot it, with a new one.
         is_placed = self.sent[value][1] and offset >= self.start
-        if is_placed and self.places.setdefault(value, offset) != offset:
-            self.fail(f"{value!r} {how} at offset {offset}, but an idempotent producer's record stands at {self.places[value]}")
+        if is_placed and self.offset_of.setdefault(value, offset) != offset:
+            self.fail(f"{value!r} {how} at offset {offset}, but an idempotent producer wrote it at {self.offset_of[value]}")
 
     def reached(self, end: int, holes: Sequence[tuple[int, int]]) -> int:
-        """Up to where a log that ends at `end` holds every offset, but for `holes` that were there at the last start."""
+        """Return up to which offset a log that ends at `end` is complete; holes from before the last start do not count."""
         return min((first for first, behind in holes if (first, behind) not in self.holes), default=end)
 
     def restarted(self, start: int, end: int, must_reach: int, holes: Sequence[tuple[int, int]] = ()) -> None:
-        """After a start the log has the offsets `start` to `end` but for `holes`; all below `must_reach` had to survive.
+        """Check the log after a start: it has the offsets `start` to `end` except `holes`; all below `must_reach` must exist.
 
         Raises SimulationFailure.
         """
@@ -134,28 +135,28 @@ class PartitionLedger:
         self.holes = list(holes)
         self.start = start
         if start > self.deleted_end and start > 0 and not self.facts.has_retention:
-            self.fail(f"after the start the log begins at offset {start}; nobody asked for more than {self.deleted_end} to go")
+            self.fail(f"after the start the log begins at offset {start}, but only {self.deleted_end} was requested")
         self.low_watermark = 0
         self.losses += reached < self.acknowledged_end
-        lost = [offset for offset in self.standing if offset >= end or any(low <= offset < high for low, high in holes)]
+        lost = [offset for offset in self.known if offset >= end or any(low <= offset < high for low, high in holes)]
         for offset in lost:
-            value = self.standing.pop(offset)
-            if self.places.get(value) == offset:
-                del self.places[value]
-        # A start forgets the producers of records that are deleted, as Kafka's does: a retry of one is new to it.
-        self.places = {value: offset for value, offset in self.places.items() if offset >= start}
+            value = self.known.pop(offset)
+            if self.offset_of.get(value) == offset:
+                del self.offset_of[value]
+        # As with Kafka, a start forgets the producers of deleted records, so that a retry is appended again.
+        self.offset_of = {value: offset for value, offset in self.offset_of.items() if offset >= start}
         self.epochs = {offset: epoch for offset, epoch in self.epochs.items() if offset < end}
         self.epoch_ends = {epoch: ended for epoch, ended in self.epoch_ends.items() if ended <= end}
         self.acknowledged_end = min(self.acknowledged_end, end)
 
     @property
     def readable_end(self) -> int:
-        """Behind the last acknowledged record: a power loss may take those before the log's end, which stays."""
-        return max((offset + 1 for offset in self.standing if offset < self.acknowledged_end), default=0)
+        """The offset after the last known acknowledged record: a power loss may take records below the log end."""
+        return max((offset + 1 for offset in self.known if offset < self.acknowledged_end), default=0)
 
     def is_hole(self, start: int, end: int) -> bool:
-        """Whether a power cut took all from offset `start` to `end`."""
-        for low, high in self.holes:  # in order; of whole segments that are gone one begins where another ends
+        """Return True if a power loss took all offsets from `start` to `end`."""
+        for low, high in self.holes:  # in order; adjacent holes belong to adjacent segments
             if low <= start < high and start < end:
                 start = high
         return start == end

@@ -22,19 +22,19 @@ CONNECT_RETRY_MS = 1000
 
 
 class PeerLinks:
-    """The links of machine `machine_id` to others; `later` and `hand_in` do nothing after the death of its process."""
+    """The links of machine `machine_id` to others; `later` and `handle` do nothing after the death of its process."""
 
     def __init__(
         self,
         network: Network,
         machine_id: int,
         later: Callable[[int, Callable[[], None]], None],
-        hand_in: Callable[[Event], None],
+        handle: Callable[[Event], None],
     ) -> None:
         self.network = network
         self.machine_id = machine_id
         self.later = later
-        self.hand_in = hand_in
+        self.handle = handle
         self._ends: dict[Peer, _PeerEnd] = {}
 
     def send(self, effect: SendRequest) -> None:
@@ -66,7 +66,7 @@ class PeerLinks:
         """Take the end of a link."""
         if self.is_current(end):
             del self._ends[end.peer]
-            self.hand_in(PeerClosed(end.peer, reason))
+            self.handle(PeerClosed(end.peer, reason))
 
 
 class _PeerEnd:
@@ -111,7 +111,7 @@ class _PeerEnd:
         """Take bytes; each whole frame is an answer."""
         for frame in self._reader.feed(data):
             if self._links.is_current(self):
-                self._links.hand_in(ResponseReceived(self._request_ids.popleft(), bytes(frame)))
+                self._links.handle(ResponseReceived(self._request_ids.popleft(), bytes(frame)))
 
     def closed(self, link: Link) -> None:
         """Take the end of the link."""

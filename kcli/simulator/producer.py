@@ -1,14 +1,14 @@
-"""A simulated producer: batches to several partitions in a request, several requests under way, retries as real clients do.
+"""A simulated producer: requests for several partitions, several requests in flight, retries as real clients do.
 
     kind        acks        after a timeout or a broken link
     ----------  ----------  -----------------------------------------------------------------------------------------
-    plain       0, 1, -1    sends the batch again a few times (not with acks=0), so that its records may stand twice
-    idempotent  -1          sends it again with the same sequence until it has an answer; one that it cannot place
-                            any more is given up with the producer id, and its records stand once or not at all
+    plain       0, 1, -1    retries the batch a few times (not with acks=0), so its records may be written twice
+    idempotent  -1          retries with the same sequence until there is a response; if the broker has forgotten the
+                            sequence, it drops the batch and takes a new producer id: records are written once or never
 
-To topics that are compacted only an idempotent one sends tombstones: each stands once, so that it is known when it may be gone.
+Only idempotent producers send tombstones to compacted topics: each is written once, so it is known when it may be removed.
 
-OUT_OF_ORDER_SEQUENCE_NUMBER is believed only where acknowledged records may have been lost with a machine's power.
+OUT_OF_ORDER_SEQUENCE_NUMBER is a failure unless acknowledged records may have been lost in a power loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcli.format.record_batch import read_header
 from kcli.protocol import error_codes
 from kcli.protocol.apis import INIT_PRODUCER_ID, PRODUCE
 from kcli.protocol.message import Message
-from kcli.simulator.client import Pending, Steps
+from kcli.simulator.client import Pending, Task
 from kcli.simulator.ledger import TopicLedger
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
 from kcli.simulator.records import CODECS, RecordMaker, SentRecord, encode_batch
@@ -32,7 +32,7 @@ TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
 MAX_IN_FLIGHT = 5
 PLAIN_RETRIES = 3
-# message.timestamp.after.max.ms: a record that is so far ahead of the broker's clock is refused.
+# message.timestamp.after.max.ms: a broker rejects a record that is further ahead of its clock.
 MAX_AHEAD_MS = 3_600_000
 RETRIABLE = frozenset(
     (
@@ -45,7 +45,7 @@ RETRIABLE = frozenset(
         error_codes.KAFKA_STORAGE_ERROR,
     )
 )
-# The producer id is of no use any more.
+# The broker does not know the producer id or its sequence any more.
 FORGOTTEN = frozenset(
     (
         error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -56,13 +56,13 @@ FORGOTTEN = frozenset(
 
 
 class Batch(NamedTuple):
-    """A batch on its way, made once and sent perhaps several times."""
+    """A batch that is encoded once and may be sent several times."""
 
     topic: TopicLedger
     partition: PartitionLedger
     records: list[SentRecord]
     data: bytes
-    life: int  # the start of the node in which the batch was made
+    start: int  # the number of the node's start when the batch was encoded
 
 
 class SimulatedProducer:
@@ -75,18 +75,18 @@ class SimulatedProducer:
         self._client = world.client(name)
         self._maker = RecordMaker(name, rng)
         self._is_idempotent = is_idempotent
-        self._is_keyed = is_keyed  # it sends to compacted topics only
+        self._is_keyed = is_keyed  # it sends only to compacted topics
         self._acks = -1 if is_idempotent else rng.choice((0, 1, -1))
         self._producer_id = -1
         self._epoch = -1
         self._sequences: dict[PartitionLedger, int] = {}
-        self._losses: dict[PartitionLedger, int] = {}  # a partition's losses, when it last acknowledged a batch
-        self._known: set[PartitionLedger] = set()  # those that have taken a batch
+        self._losses: dict[PartitionLedger, int] = {}  # the losses of a partition at its last acknowledgement
+        self._known: set[PartitionLedger] = set()  # the partitions that have acknowledged a batch
 
-    def run(self) -> Steps:
+    def run(self) -> Task[None]:
         """Produce until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
-        yield from world.greet(self._client)
+        yield from world.negotiate_versions(self._client)
         while not world.is_ending:
             if not self._topics():
                 yield PAUSE_MS
@@ -96,11 +96,11 @@ class SimulatedProducer:
                 continue
             requests = [self._make_request()]
             if all(batch.partition in self._known for batch in requests[0]):
-                # To a partition that is new the broker may not be ready for the first batch, and then be for the second.
+                # A broker may reject the first batch to a new partition because it is not ready, and then accept the second.
                 requests += [self._make_request(self._known) for _ in range(rng.choice((0, 0, 1, MAX_IN_FLIGHT - 1)))]
-            under_way = [(batches, self._send(batches)) for batches in requests]
+            in_flight = [(batches, self._send(batches)) for batches in requests]
             failed: list[Batch] = []
-            for batches, pending in under_way:
+            for batches, pending in in_flight:
                 failed += self._settle(batches, (yield pending))
             yield from self._retry(failed)
             yield rng.randrange(60) * world.pause_factor
@@ -109,14 +109,14 @@ class SimulatedProducer:
         topics = self._world.ledger.live_topics()
         return [topic for topic in topics if topic.facts.is_compacted] if self._is_keyed else topics
 
-    def _get_producer_id(self) -> Steps:
+    def _get_producer_id(self) -> Task[None]:
         version = self._world.version(self._rng, INIT_PRODUCER_ID)
         request = self._world.request(INIT_PRODUCER_ID, transactional_id=None, transaction_timeout_ms=60_000)
         response = yield self._client.send(INIT_PRODUCER_ID, version, request)
         if response is None or response.error_code:
             yield PAUSE_MS
             return
-        self._world.ledger.give_producer_id(response.producer_id)
+        self._world.ledger.add_producer_id(response.producer_id)
         self._producer_id, self._epoch = response.producer_id, response.producer_epoch
         self._sequences.clear()
         self._losses.clear()
@@ -171,12 +171,12 @@ class SimulatedProducer:
             for topic, parts in by_topic.items()
         ]
         request = world.request(PRODUCE, transactional_id=None, acks=self._acks, timeout_ms=1000, topic_data=topics)
-        return self._client.send(PRODUCE, version, request, has_answer=self._acks != 0)
+        return self._client.send(PRODUCE, version, request, has_response=self._acks != 0)
 
-    # ---------------------------------------------------------------------------------------------------------- answers
+    # -------------------------------------------------------------------------------------------------------- responses
 
     def _settle(self, batches: list[Batch], response: Message | None) -> list[Batch]:
-        """What an answer says of the batches -> those that are not acknowledged. Raises SimulationFailure."""
+        """Process a response -> the batches that are not acknowledged. Raises SimulationFailure."""
         if response is None:
             return [] if self._acks == 0 else batches
         answers = {
@@ -190,13 +190,13 @@ class SimulatedProducer:
             name, topic_id = ("", bytes(batch.topic.topic_id)) if by_id else (batch.topic.facts.name, bytes(16))
             answer = answers.get((name, topic_id, batch.partition.index))
             if answer is None:
-                raise SimulationFailure(f"{batch.partition} was produced to and is not in the answer {response}")
-            if not self._judge(batch, answer):
+                raise SimulationFailure(f"{batch.partition} is missing in the response to a produce request: {response}")
+            if not self._is_settled(batch, answer):
                 failed.append(batch)
         return failed
 
-    def _judge(self, batch: Batch, answer: Message) -> bool:
-        """Whether a batch is done with. Raises SimulationFailure for an answer that it must not get."""
+    def _is_settled(self, batch: Batch, answer: Message) -> bool:
+        """Return True if a batch is acknowledged. Raises SimulationFailure for an error that is not allowed."""
         code = answer.error_code
         if code == error_codes.NONE:
             batch.partition.acknowledge(answer.base_offset, batch.records)
@@ -207,21 +207,21 @@ class SimulatedProducer:
         if code == error_codes.DUPLICATE_SEQUENCE_NUMBER and self._is_idempotent:
             return True
         if code in FORGOTTEN and self._is_idempotent:
-            # Behind a batch that failed this is to be expected; `_retry` judges it when the batch comes in its turn.
+            # This is expected for a batch after one that failed; `_retry` checks it when it sends the batch again.
             return False
         if code in RETRIABLE or (code == error_codes.INVALID_TIMESTAMP and self._is_clock_behind()):
             return False
-        raise SimulationFailure(f"{batch.partition}: a sound batch was refused with error {code}: {answer.error_message}")
+        raise SimulationFailure(f"{batch.partition}: a valid batch was rejected with error {code}: {answer.error_message}")
 
     def _is_clock_behind(self) -> bool:
-        """Whether a broker's clock has shown times at which a record of today is one of tomorrow."""
-        return self._world.machine.wall_clock.most_behind_ms >= MAX_AHEAD_MS
+        """Return True if the broker's clock was so far behind that it may reject the client's timestamps."""
+        return self._world.machine.wall_clock.max_behind_ms >= MAX_AHEAD_MS
 
-    def _retry(self, failed: list[Batch]) -> Steps:
-        """Send again what failed, one batch after the other, in their order."""
+    def _retry(self, failed: list[Batch]) -> Task[None]:
+        """Send the failed batches again, one after the other, in their order."""
         for batch in failed:
             left = PLAIN_RETRIES
-            while not batch.topic.deletion_asked and not self._world.is_ending:
+            while not batch.topic.deletion_requested and not self._world.is_ending:
                 if not self._is_idempotent and left == 0:
                     break
                 left -= 1
@@ -230,7 +230,7 @@ class SimulatedProducer:
                 if not self._settle([batch], response):
                     break
                 if self._is_forgotten(response):
-                    self._give_up(batch, failed)
+                    self._drop_producer_id(batch, failed)
                     return
             else:
                 self._producer_id = -1
@@ -241,17 +241,17 @@ class SimulatedProducer:
             return False
         return response.responses[0].partition_responses[0].error_code in FORGOTTEN
 
-    def _give_up(self, batch: Batch, failed: list[Batch]) -> None:
-        """The broker cannot place a batch, sent in its turn. Raises SimulationFailure where nothing excuses that.
+    def _drop_producer_id(self, batch: Batch, failed: list[Batch]) -> None:
+        """Drop the producer id after the broker did not accept a retried batch. Raises SimulationFailure without a reason.
 
-        Of each producer a broker remembers five batches, but over a restart only the last, as Kafka's snapshots have it: one
-        that was followed by others before the restart cannot be told from one that is late.
+        A broker remembers five batches of each producer, but after a restart only the last one, as Kafka's snapshots have it.
+        So after a restart it cannot recognise a retry of an earlier batch.
         """
         followed = any(other.partition is batch.partition for other in failed[failed.index(batch) + 1 :])
-        if followed and batch.life != self._world.machine.start_count:
+        if followed and batch.start != self._world.machine.start_count:
             self._producer_id = -1
             return
         is_excused = self._losses[batch.partition] != batch.partition.losses or batch.partition.facts.has_retention
-        if not is_excused and not self._world.faults_allowed and not batch.topic.deletion_asked:
-            raise SimulationFailure(f"{batch.partition}: a batch in its turn is out of order, though nothing was lost")
+        if not is_excused and not self._world.faults_allowed and not batch.topic.deletion_requested:
+            raise SimulationFailure(f"{batch.partition}: a retry was rejected as out of order, though nothing was lost")
         self._producer_id = -1

@@ -1,13 +1,13 @@
-"""The records of the workload: each value is unlike all others, so that a record is known again wherever it stands.
+"""The records of the workload: each value is unique, so that a record is recognised at any offset.
 
-    part       what it is
+    part       contents
     ---------  ----------------------------------------------------------------------------------------
-    value      producer's name, number of the record, and some bytes that compress or do not; none in a tombstone
-    key        none, or one of a few; of compacted topics always one
-    headers    none to two; a tombstone's tells which one it is
-    timestamp  the producer's virtual time, now and then a little older: logs must bear that
+    value      the producer's name, the number of the record, and some bytes that compress well or not; null in a tombstone
+    key        null, or one of a few keys; in compacted topics never null
+    headers    none to two; a tombstone's has its identity
+    timestamp  the producer's virtual time, sometimes a little older
 
-`encode_batch` makes a batch as clients do, `decode_batches` reads what a broker gives or keeps, strictly.
+`encode_batch` encodes a batch as clients do; `whole_batches` and `placed_records` read batches of a broker or a disk strictly.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CODECS = (0, 0, 0, 1, 2, 3, 4)
 IDENTITY_HEADER = b"id"
 TOMBSTONE_SHARE = 0.25
 KEYS = 6
-# A batch must fit the smallest segments.
+# A batch must fit into the smallest segments.
 KEYED_VALUE_BYTES = 40
 
 
 class SentRecord(NamedTuple):
-    """A record as its producer made it."""
+    """A record as its producer sent it."""
 
     timestamp: int
     key: bytes | None
@@ -40,14 +40,14 @@ class SentRecord(NamedTuple):
 
     @property
     def identity(self) -> bytes:
-        """What no other record has: its value, or what a tombstone has in its place."""
+        """The unique value of the record; a tombstone has it in a header."""
         if self.value is not None:
             return self.value
         return next((header.value or b"" for header in self.headers if header.key == IDENTITY_HEADER), b"")
 
 
 class RecordMaker:
-    """Makes the records of one producer."""
+    """Generates the records of one producer."""
 
     def __init__(self, name: str, rng: Random) -> None:
         self._name = name
@@ -55,7 +55,7 @@ class RecordMaker:
         self._count = 0
 
     def make(self, count: int, now_ms: int) -> list[SentRecord]:
-        """The next records, sent at a time."""
+        """Generate `count` records that are sent at `now_ms`."""
         rng = self._rng
         return [self._make(now_ms - (rng.randrange(5000) if rng.random() < 0.05 else 0)) for _ in range(count)]
 
@@ -68,7 +68,7 @@ class RecordMaker:
         return SentRecord(timestamp, key, f"{self._name}#{self._count}:".encode() + body, headers)
 
     def make_keyed(self, count: int, now_ms: int) -> list[SentRecord]:
-        """The next records, all with a key, some of them tombstones: for topics that are compacted."""
+        """Generate records with keys for compacted topics; some of them are tombstones."""
         return [
             record._replace(value=None, headers=(Header(IDENTITY_HEADER, record.value),))
             if self._rng.random() < TOMBSTONE_SHARE
@@ -77,7 +77,7 @@ class RecordMaker:
         ]
 
     def make_values(self, count: int, now_ms: int) -> list[SentRecord]:
-        """The same without tombstones."""
+        """Generate records with keys, none of them a tombstone."""
         return [
             record._replace(key=b"key-%d" % self._rng.randrange(KEYS), value=record.identity[:KEYED_VALUE_BYTES])
             for record in self.make(count, now_ms)
@@ -87,7 +87,7 @@ class RecordMaker:
 def encode_batch(
     records: Sequence[SentRecord], codec: int, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
 ) -> bytes:
-    """A batch as a client sends it."""
+    """Encode a batch as a client sends it."""
     base = records[0].timestamp
     encoded = encode_records(
         Record(at, record.timestamp - base, record.key, record.value, record.headers) for at, record in enumerate(records)
@@ -108,7 +108,7 @@ def encode_batch(
 
 
 def whole_batches(data: Buffer) -> Iterator[RecordBatch]:
-    """The headers of the sound batches that `data` begins with; it ends where one is torn or broken."""
+    """Yield the headers of the batches at the head of `data`, up to the first torn or damaged one."""
     view = memoryview(data)
     position = 0
     while len(view) - position >= HEADER_BYTES:
@@ -123,28 +123,23 @@ def whole_batches(data: Buffer) -> Iterator[RecordBatch]:
         position = header.end_position
 
 
-def records_of(data: Buffer, batch: RecordBatch) -> list[SentRecord]:
-    """The records of a batch that lies at `batch.position` in `data`, with the timestamps that a consumer sees.
-
-    Raises FormatError for records that do not parse, or where an offset has none.
-    """
-    return [record for _, record in placed_records(data, batch)]
-
-
 def placed_records(data: Buffer, batch: RecordBatch, *, is_compacted: bool = False) -> list[tuple[int, SentRecord]]:
-    """The same with their offsets; of a compacted topic some may be missing. Raises FormatError."""
+    """Return the records of the batch at `batch.position` in `data`: (offset, record with the timestamp that a consumer sees).
+
+    Raises FormatError for records that do not parse, and for missing offsets unless the topic is compacted.
+    """
     body = memoryview(data)[batch.position + HEADER_BYTES : batch.end_position]
     plain = inflate(batch.codec, body, limit=MAX_INFLATED_BATCH_BYTES) if batch.codec else bytes(body)
     found: list[tuple[int, SentRecord]] = []
-    least = batch.base_offset
+    expected = batch.base_offset
     for record in read_records(plain, batch.record_count):
         offset = batch.base_offset + record.offset_delta
-        if offset < least or (offset > least and not is_compacted):
-            raise CorruptRecordError(f"offset {least} of a batch is followed by a record of offset {offset}", batch.position)
+        if offset < expected or (offset > expected and not is_compacted):
+            raise CorruptRecordError(f"a batch has offset {offset} where {expected} is expected", batch.position)
         append_time = batch.log_append_time_ms
         timestamp = batch.base_timestamp + record.timestamp_delta if append_time is None else append_time
         found.append((offset, SentRecord(timestamp, record.key, record.value, record.headers)))
-        least = offset + 1
-    if least > batch.next_offset or (least < batch.next_offset and not is_compacted):
-        raise CorruptRecordError(f"a batch up to offset {batch.last_offset} has records up to {least - 1}", batch.position)
+        expected = offset + 1
+    if expected > batch.next_offset or (expected < batch.next_offset and not is_compacted):
+        raise CorruptRecordError(f"a batch up to offset {batch.last_offset} has records up to {expected - 1}", batch.position)
     return found

@@ -1,14 +1,14 @@
-"""One simulation from a seed: a machine, clients, bad days, and at the end a look at everything.
+"""One simulation from a seed: a machine, clients, faults, and final checks.
 
-    phase    what happens
+    phase    actions
     -------  ----------------------------------------------------------------------------------------------------
-    storm    clients work and things break, for so many steps (events of the scheduler)
-    calm     nothing breaks any more; the node is up again, clients finish, the administrator audits
+    faults   clients work while faults are injected, for a number of steps (actions of the scheduler)
+    calm     no more faults; the node is up again, clients finish, the administrator audits
     reading  every partition is read from start to end
-    end      the node stops in order; the disk is looked through and verified
+    end      the node stops cleanly; the disk is checked and verified
 
-All chance comes from the seed, each part with dice of its own, so that one more throw here does not change what happens
-there. The same seed gives the same trace to the byte.
+All random numbers come from the seed. Each part has its own generator, so that one more random number in one part does not
+change the others. The same seed gives the same trace, byte for byte.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kcli.simulator.consumer import SimulatedConsumer
 from kcli.simulator.curator import Curator, has_compaction
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine, NodePort
-from kcli.simulator.network import Network, Weather
+from kcli.simulator.network import Network, NetworkConditions
 from kcli.simulator.operator import Operator
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.producer import SimulatedProducer
@@ -39,18 +39,18 @@ from kcli.simulator.world import World
 
 START_MS = 1_750_000_000_000
 DEFAULT_STEPS = 1500
-# Compacted topics and those who work on them must not take the others' share.
+# Additional steps for the clients of compacted topics.
 COMPACTION_STEPS = 2000
-# Some seeds see a few busy seconds, others an hour in which caches, checkpoints and retention have their turns.
-PACES = (1, 1, 20, 200)
-# Steps after which a calm or a reading that has no end is a failure.
+# Some seeds run for a few busy seconds, others for an hour with cache expiry, checkpoints and retention.
+PAUSE_FACTORS = (1, 1, 20, 200)
+# A phase without faults that takes more steps is a failure.
 MAX_QUIET_STEPS = 60_000
 
 NodeMaker = Callable[[SimulatedDisk, Random, int, Callable[[str], None], WallTime], NodePort]
 
 
 class Outcome(NamedTuple):
-    """What came of a seed; `failure` is empty where all promises were kept."""
+    """The result of a seed; `failure` is empty if no guarantee was violated."""
 
     seed: int
     failure: str
@@ -62,14 +62,14 @@ class Outcome(NamedTuple):
     records_read: int
     records_checked: int
     cleaning_rounds: int
-    whole_views: int  # readings of a compacted partition from its start to its end
+    whole_views: int  # compacted partitions that were read from start to end, counted each time
     virtual_ms: int
 
 
 class Simulation:
-    """One run. `make_node(disk, dice, now_ms, tell, wall)` makes a process on a disk, formatting it where it is empty.
+    """One run. `make_node(disk, rng, now_ms, log, wall)` creates a node, and formats the disk if it is empty.
 
-    `cleaning_rounds` tells how many rounds the node's cleaner has ended so far.
+    `cleaning_rounds` returns the number of rounds that the node's cleaner has finished.
     """
 
     def __init__(
@@ -85,70 +85,71 @@ class Simulation:
         self.seed = seed
         self.steps = steps + (COMPACTION_STEPS if has_compaction(seed) else 0)
         self._cleaning_rounds = cleaning_rounds
-        self.scheduler = Scheduler(self._dice("time"), START_MS)
+        self.scheduler = Scheduler(self._rng("time"), START_MS)
         self.trace = Trace(lambda: self.scheduler.now_ms, write)
-        network = Network(self.scheduler, self._dice("network"), self._weather())
+        network = Network(self.scheduler, self._rng("network"), self._network_conditions())
         wall_clock = WallClock(self.scheduler)
-        self.disk = SimulatedDisk(self._dice("disk"), wall_clock.wall_ms)
+        self.disk = SimulatedDisk(self._rng("disk"), wall_clock.wall_ms)
         for directory in directories:
-            # Who runs the node has made what its directories lie in.
+            # The parents of the log directories exist before the node is formatted.
             self.disk.make_directory(parent_path(directory))
         self.disk.flush_directory("/")
         self.machine = Machine(
             self.scheduler,
             network,
             self.disk,
-            self._dice("machine"),
+            self._rng("machine"),
             self.trace,
-            lambda disk, rng, now_ms, wall: make_node(disk, rng, now_ms, self._node_says, wall),
+            lambda disk, rng, now_ms, wall: make_node(disk, rng, now_ms, self._log, wall),
             wall_clock,
         )
-        pace = self._dice("pace").choice(PACES)
-        self.world = World(self.scheduler, network, self.machine, self.trace, pace)
+        pause_factor = self._rng("pace").choice(PAUSE_FACTORS)
+        self.world = World(self.scheduler, network, self.machine, self.trace, pause_factor)
         self.checker = DiskChecker(self.disk, directories, self.world.ledger, self.world.clocks)
-        self.chaos = Chaos(self.world, self.checker, self._dice("chaos"), directories)
-        self.administrator = Administrator(self.world, self._dice("admin"))
-        self.operator = Operator(self.world, self._dice("operator"), self.checker, directories)
-        rng = self._dice("clients")
+        self.chaos = Chaos(self.world, self.checker, self._rng("chaos"), directories)
+        self.administrator = Administrator(self.world, self._rng("admin"))
+        self.operator = Operator(self.world, self._rng("operator"), self.checker, directories)
+        rng = self._rng("clients")
         self.producers = [
-            SimulatedProducer(self.world, f"p{number}", self._dice(f"p{number}"), is_idempotent=number % 2 == 0)
+            SimulatedProducer(self.world, f"p{number}", self._rng(f"p{number}"), is_idempotent=number % 2 == 0)
             for number in range(rng.choice((1, 2, 3)))
         ]
-        self.consumers = [SimulatedConsumer(self.world, f"r{number}", self._dice(f"r{number}")) for number in range(2)]
+        self.consumers = [SimulatedConsumer(self.world, f"r{number}", self._rng(f"r{number}")) for number in range(2)]
         self._add_compaction()
 
     def _add_compaction(self) -> None:
-        """Those who work on compacted topics only, in the seeds that have any."""
+        """Add the clients of compacted topics, if the seed has such topics."""
         self.curator: Curator | None = None
         self.keyed_readers: list[SimulatedConsumer] = []
         if has_compaction(self.seed):
             world = self.world
-            self.curator = Curator(world, self._dice("curator"))
+            self.curator = Curator(world, self._rng("curator"))
             self.producers += [
-                SimulatedProducer(world, name, self._dice(name), is_idempotent=True, is_keyed=True)
+                SimulatedProducer(world, name, self._rng(name), is_idempotent=True, is_keyed=True)
                 for name in ("k0", "k1", "k2")
             ]
-            self.keyed_readers.append(SimulatedConsumer(world, "kr", self._dice("kr")))
+            self.keyed_readers.append(SimulatedConsumer(world, "kr", self._rng("kr")))
 
-    def _dice(self, name: str) -> Random:
+    def _rng(self, name: str) -> Random:
+        """Create the generator of one part; a changed name would change the runs of all seeds."""
         return Random(f"{self.seed} {name}")
 
-    def _weather(self) -> Weather:
-        rng = self._dice("weather")
-        return Weather(
+    def _network_conditions(self) -> NetworkConditions:
+        rng = self._rng("weather")
+        return NetworkConditions(
             rng.choice((1, 4, 20)), rng.choice((50, 400, 3000)), rng.choice((0.0, 0.02, 0.1)), rng.choice((0.0, 0.1, 0.5))
         )
 
-    def _node_says(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         self.trace.add("node", line)
         if "a fault of kcli" in line:
             raise SimulationFailure(line)
 
     def run(self) -> Outcome:
-        """Run it -> what came of it; a failure is told, not raised."""
+        """Run all phases -> the outcome; a failure is returned, not raised."""
         failure = ""
         try:
-            self._storm()
+            self._inject_faults()
             self._calm()
             self._read_all()
             self._end()
@@ -177,7 +178,7 @@ class Simulation:
             virtual_ms=self.scheduler.now_ms - START_MS,
         )
 
-    def _storm(self) -> None:
+    def _inject_faults(self) -> None:
         self.chaos.start()
         world = self.world
         world.run(self.administrator.run())
@@ -206,7 +207,7 @@ class Simulation:
 
     def _read_all(self) -> None:
         self.trace.add("runner", "read all")
-        reader = SimulatedConsumer(self.world, "reader", self._dice("reader"))
+        reader = SimulatedConsumer(self.world, "reader", self._rng("reader"))
         self.consumers.append(reader)
         for topic in self.world.ledger.live_topics():
             self.world.run(reader.read_whole(topic))
@@ -226,4 +227,4 @@ class Simulation:
             if not self.scheduler.run_next():
                 break
         if not is_done():
-            raise SimulationFailure(f"waited in vain until {what}")
+            raise SimulationFailure(f"timed out waiting until {what}")

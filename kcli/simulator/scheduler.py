@@ -1,12 +1,12 @@
-"""Virtual time: what is to happen when, in an order that the seed decides and nothing else.
+"""Virtual time: a queue of actions, run in an order that depends only on the seed.
 
-    two actions of           run in the order
+    two actions of           run in the order of
     -----------------------  -------------------------------------------------------
-    different milliseconds   of their times
-    one millisecond          of a die that was cast when they came, so that a seed tries
-                             orders that another does not
+    different milliseconds   their times
+    one millisecond          random numbers that were drawn when they were added, so
+                             that different seeds try different orders
 
-Nothing waits: time jumps to the next action. What an action raises comes out of `run_next`.
+Nothing waits: time jumps to the next action. `run_next` raises what an action raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from random import Random
 
 
 class Action:
-    """Something that is to happen; `cancel` takes it back and may come late or twice."""
+    """A scheduled action; `cancel` may also be called after it has run."""
 
     __slots__ = ("run",)
 
@@ -25,34 +25,34 @@ class Action:
         self.run: Callable[[], None] | None = run
 
     def cancel(self) -> None:
-        """It will not happen."""
+        """Do not run the action."""
         self.run = None
 
 
 class Scheduler:
-    """The clock and the agenda of a simulation."""
+    """The clock and the action queue of a simulation."""
 
     def __init__(self, rng: Random, start_ms: int) -> None:
         self.now_ms = start_ms
         self._rng = rng
-        self._agenda: list[tuple[int, float, int, Action]] = []
+        self._queue: list[tuple[int, float, int, Action]] = []
         self._count = 0
 
     def at(self, at_ms: int, run: Callable[[], None]) -> Action:
-        """Let something happen at a time, or now where that is past."""
+        """Run `run` at a time, or at once if that time has passed."""
         action = Action(run)
         self._count += 1
-        heapq.heappush(self._agenda, (max(at_ms, self.now_ms), self._rng.random(), self._count, action))
+        heapq.heappush(self._queue, (max(at_ms, self.now_ms), self._rng.random(), self._count, action))
         return action
 
     def after(self, delay_ms: int, run: Callable[[], None]) -> Action:
-        """Let something happen in so many ms."""
+        """Run `run` after a delay."""
         return self.at(self.now_ms + delay_ms, run)
 
     def run_next(self) -> bool:
-        """Go to the next action and do it; False where there is none."""
-        while self._agenda:
-            at_ms, _, _, action = heapq.heappop(self._agenda)
+        """Advance to the next action and run it; return False if there is none."""
+        while self._queue:
+            at_ms, _, _, action = heapq.heappop(self._queue)
             if action.run is not None:
                 self.now_ms = at_ms
                 action.run()

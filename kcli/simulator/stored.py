@@ -1,19 +1,19 @@
-"""Files and directories of a simulated disk: what a reader sees, what is on the device, and what lies between.
+"""Files and directories of a simulated disk: what readers see, what is on the device, and the changes between.
 
-    kept of a file       what it is
-    -------------------  ------------------------------------------------------------------------------------------
-    data                 what a reader sees: the page cache
-    durable              what is on the device
-    writes               what was done since, in its order: bytes at a place, or a new size
+    field of a file       contents
+    --------------------  -----------------------------------------------------------------------------------------
+    data                  what readers see: the page cache
+    durable               what is on the device
+    writes                the changes since then, in order: bytes at a position, or a new size
 
-    kept of a directory  what it is
-    -------------------  ------------------------------------------------------------------------------------------
-    entries              the names that are seen
-    durable              the names on the device; what was done since stands in the disk's journal
+    field of a directory  contents
+    --------------------  -----------------------------------------------------------------------------------------
+    entries               the names that readers see
+    durable               the names on the device; the changes since then are in the journal of the disk
 
-A power loss gives each file what is durable and, as the dice have it, some of its `writes`: none, all, the first of them
-with the next torn at a byte or at a sector, or single sectors in any order with zeros or old bytes between them. That is
-what a file system may leave that orders nothing for a program that does not flush.
+After a power loss each file has its durable bytes and a random part of its `writes`: none, all, the first ones with the next
+one torn at a byte or at a sector, or single sectors in any order with zeros or old bytes between them. A file system may
+leave such states because it does not order the writes of a program that does not flush.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECTOR_BYTES = 512
 
 
 class Write(NamedTuple):
-    """Bytes that were written at a place."""
+    """Bytes that were written at a position."""
 
     position: int
     data: bytes
@@ -58,62 +58,61 @@ def _apply(content: bytearray, write: Write | Resize) -> None:
 
 
 class StoredFile:
-    """A file, linked or not."""
+    """A file."""
 
-    __slots__ = ("data", "durable", "links", "mtime_ms", "writes")
+    __slots__ = ("data", "durable", "mtime_ms", "writes")
 
     def __init__(self, mtime_ms: int) -> None:
         self.data = bytearray()
         self.durable = bytearray()
         self.writes: list[Write | Resize] = []
         self.mtime_ms = mtime_ms
-        self.links = 0
 
     def write(self, position: int, data: bytes) -> None:
-        """Put bytes at a place, with zeros before it where the file is shorter."""
+        """Write bytes at a position; a gap after the end of the file is filled with zeros."""
         _put(self.data, position, data)
         self.writes.append(Write(position, data))
 
     def resize(self, size: int) -> None:
-        """Cut or extend with zeros."""
+        """Cut the file, or extend it with zeros."""
         _resize(self.data, size)
         self.writes.append(Resize(size))
 
     def flush(self) -> None:
-        """Bring all that was written to the device."""
+        """Bring all writes to the device."""
         for write in self.writes:
             _apply(self.durable, write)
         self.writes.clear()
 
     def fail_flush(self, rng: Random) -> bool:
-        """A flush that failed: what it should have written is seen on, but some of it will never reach the device.
+        """Fail a flush: readers still see all bytes, but some will never reach the device -> True if any are lost.
 
-        So Linux has it: the pages are marked clean, and the next fsync succeeds without them. -> whether anything is lost.
+        This is the behaviour of Linux: the pages are marked clean, and the next fsync succeeds without them.
         """
         kept = [write for write in self.writes if rng.random() < 0.5]
         lost, self.writes = len(kept) < len(self.writes), kept
         return lost
 
     def lose_power(self, rng: Random) -> None:
-        """Keep what is on the device and what the dice add to it."""
+        """Keep what is on the device, and a random part of the other writes."""
         if self.writes:
             self._keep_some(rng)
         self.writes.clear()
         self.data = bytearray(self.durable)
 
     def _keep_some(self, rng: Random) -> None:
-        fate = rng.randrange(8)
-        if fate < 2:
+        outcome = rng.randrange(8)
+        if outcome < 2:
             return
-        if fate < 4:
+        if outcome < 4:
             self.flush()
-        elif fate < 6:
+        elif outcome < 6:
             self._keep_first(rng)
         else:
             self._keep_sectors(rng)
 
     def _keep_first(self, rng: Random) -> None:
-        """The first writes, and the next one torn."""
+        """Keep the first writes, and a part of the next one."""
         count = rng.randrange(len(self.writes))
         for write in self.writes[:count]:
             _apply(self.durable, write)
@@ -126,7 +125,7 @@ class StoredFile:
                 _put(self.durable, torn.position, torn.data[: end - torn.position])
 
     def _keep_sectors(self, rng: Random) -> None:
-        """Any sectors of any write; the size may be the new one with zeros where bytes are missing."""
+        """Keep random sectors of all writes; the file may have its new size, with zeros instead of the missing bytes."""
         for write in self.writes:
             if isinstance(write, Resize):
                 if rng.random() < 0.5:
@@ -134,10 +133,10 @@ class StoredFile:
                 continue
             at, end = write.position, write.position + len(write.data)
             while at < end:
-                behind = min(end, at - at % SECTOR_BYTES + SECTOR_BYTES)
+                sector_end = min(end, at - at % SECTOR_BYTES + SECTOR_BYTES)
                 if rng.random() < 0.5:
-                    _put(self.durable, at, write.data[at - write.position : behind - write.position])
-                at = behind
+                    _put(self.durable, at, write.data[at - write.position : sector_end - write.position])
+                at = sector_end
         if rng.random() < 0.5 and len(self.data) > len(self.durable):
             _resize(self.durable, len(self.data))
 
@@ -153,7 +152,7 @@ class StoredDirectory:
         self.mtime_ms = mtime_ms
 
     def files(self) -> list[StoredFile]:
-        """All files in it and below it, in the order of their names."""
+        """Return all files in it and below it, in the order of their names."""
         found = []
         for _, stored in sorted(self.entries.items()):
             found += [stored] if isinstance(stored, StoredFile) else stored.files()
@@ -164,14 +163,14 @@ Stored = StoredFile | StoredDirectory
 
 
 class Edit(NamedTuple):
-    """A name that a directory gets, or loses (None)."""
+    """A name that is added to a directory, or removed from it (`stored` is None)."""
 
     directory: StoredDirectory
     name: str
     stored: Stored | None
 
     def apply_to_device(self) -> None:
-        """Make it durable."""
+        """Make the change durable."""
         if self.stored is None:
             self.directory.durable.pop(self.name, None)
         else:
@@ -179,13 +178,13 @@ class Edit(NamedTuple):
 
 
 class Journal:
-    """The changes of names that are not on the device yet; each is one edit, or those of a rename, which is whole or not."""
+    """The changes of names that are not on the device yet; the edits of one change, such as a rename, are atomic."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[Edit, ...]] = []
 
     def add(self, *edits: Edit) -> None:
-        """Change names in what is seen, and remember it."""
+        """Change names for readers, and record the change."""
         for edit in edits:
             if edit.stored is None:
                 del edit.directory.entries[edit.name]
@@ -194,7 +193,7 @@ class Journal:
         self.changes.append(edits)
 
     def flush(self, directory: StoredDirectory) -> None:
-        """Bring a directory's changes to the device, and those of others that a rename ties to them."""
+        """Bring the changes of a directory to the device, and those of other directories that a rename connects with it."""
         wanted = {id(directory)}
         taken = set()
         for number in range(len(self.changes) - 1, -1, -1):
@@ -209,24 +208,23 @@ class Journal:
 
     def lose_power(self, rng: Random) -> None:
         """Keep the first changes, as a journal does, or those of some directories, or none, or all."""
-        fate = rng.randrange(4)
-        if fate == 1:
+        outcome = rng.randrange(4)
+        if outcome == 1:
             for change in self.changes[: rng.randrange(len(self.changes) + 1)]:
                 for edit in change:
                     edit.apply_to_device()
-        elif fate > 1:
+        elif outcome > 1:
             for change in list(self.changes):
-                if fate == 3 or rng.random() < 0.5:
+                if outcome == 3 or rng.random() < 0.5:
                     self.flush(change[0].directory)
         self.changes.clear()
 
 
-def see_the_device(directory: StoredDirectory, rng: Random | None) -> None:
-    """After a power loss: names and bytes are those of the device, and what the dice add (None: nothing)."""
+def show_device(directory: StoredDirectory, rng: Random) -> None:
+    """Show what a power loss left: the names and bytes on the device, and a random part of the other writes of each file."""
     directory.entries = dict(directory.durable)
     for _, stored in sorted(directory.entries.items()):
         if isinstance(stored, StoredDirectory):
-            see_the_device(stored, rng)
-        elif rng is not None:
+            show_device(stored, rng)
+        else:
             stored.lose_power(rng)
-            stored.links = 1

@@ -1,6 +1,6 @@
-"""What happened, one line an event: `ms since the start, who, what`; and a digest of all lines, by which two runs are compared.
+"""The trace of a run, one line per event: `ms since the start, actor, event`; and a digest of all lines, to compare two runs.
 
-The last lines are kept for whoever looks for the cause of a failure; all of them are handed on where that is asked for.
+The last lines are kept, to find the cause of a failure; `write` gets all lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ KEPT_LINES = 400
 
 
 class Trace:
-    """The lines of one run; `write` gets each of them, `clock` gives the virtual time."""
+    """The lines of one run; `write` gets each of them, `clock` returns the virtual time in ms."""
 
     def __init__(self, clock: Callable[[], int], write: Callable[[str], None] | None = None) -> None:
         self.tail: deque[str] = deque(maxlen=KEPT_LINES)
@@ -25,9 +25,9 @@ class Trace:
         self._write = write
         self._digest = sha256()
 
-    def add(self, who: str, what: str) -> None:
-        """One more line."""
-        line = f"{self._clock() - self._start_ms:>8} {who:<12} {what}"
+    def add(self, actor: str, event: str) -> None:
+        """Add a line."""
+        line = f"{self._clock() - self._start_ms:>8} {actor:<12} {event}"
         self.line_count += 1
         self._digest.update(line.encode() + b"\n")
         self.tail.append(line)
@@ -35,10 +35,10 @@ class Trace:
             self._write(line)
 
     def digest(self) -> str:
-        """The digest of all lines so far, in hexadecimal digits."""
+        """Return the SHA-256 of all lines so far, in hexadecimal digits."""
         return self._digest.hexdigest()
 
 
 def frame_text(frame: bytes | bytearray | memoryview) -> str:
-    """A frame in a trace: its bytes by size and checksum."""
+    """Return the size and CRC of a frame, for a line of the trace."""
     return f"{len(frame)} bytes {crc32c(frame):08x}"

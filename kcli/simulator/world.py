@@ -1,4 +1,4 @@
-"""The objects that the tasks of a simulation share: time, network, machine, ledger, and the versions that the broker offers."""
+"""What the tasks of a simulation share: the scheduler, the machine, the ledger, and the API versions that the broker offers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from random import Random
 
 from kcli.protocol.apis import API_KEYS, API_VERSIONS
 from kcli.protocol.message import Message
-from kcli.simulator.client import SimulatedClient, Steps, run_task
+from kcli.simulator.client import SimulatedClient, Task, run_task
 from kcli.simulator.compacted_ledger import Clocks
 from kcli.simulator.ledger import Ledger
 from kcli.simulator.machine import Machine
@@ -20,7 +20,10 @@ PAUSE_MS = 100
 
 
 class World:
-    """The environment of one simulation. Clients multiply their pauses by `pause_factor`, and begin nothing if `is_ending`."""
+    """The environment of one simulation.
+
+    `pause_factor` multiplies the pauses of clients; `is_ending`: clients start nothing new.
+    """
 
     def __init__(self, scheduler: Scheduler, network: Network, machine: Machine, trace: Trace, pause_factor: int) -> None:
         self.scheduler = scheduler
@@ -31,38 +34,37 @@ class World:
         self.ledger = Ledger()
         self.versions: dict[int, tuple[int, int]] = {}
         self.is_ending = False
-        self.faults_allowed = False  # the disk may fail: storage errors are valid answers
+        self.faults_allowed = False  # the disk may fail, so that storage errors are allowed responses
         self.tasks_running = 0
         self._client_count = 0
 
     def client(self, name: str) -> SimulatedClient:
-        """Make a new client."""
+        """Create a client."""
         self._client_count += 1
         return SimulatedClient(self.scheduler, self.network, self.machine, name, FIRST_PORT + self._client_count)
 
     def clocks(self) -> Clocks:
-        """Return the time, and the largest difference of the machine's clock from it."""
+        """Return the right time, and the largest error that the machine's clock may have had."""
         wall = self.machine.wall_clock
-        return Clocks(self.scheduler.now_ms, wall.most_ahead_ms + wall.most_behind_ms)
+        return Clocks(self.scheduler.now_ms, wall.max_ahead_ms + wall.max_behind_ms)
 
-    def run(self, steps: Steps) -> None:
-        """Start a task."""
-
+    def run(self, task: Task[None]) -> None:
+        """Start a task, and count it until it ends."""
         self.tasks_running += 1
 
-        def counted() -> Steps:
-            yield from steps
+        def counted() -> Task[None]:
+            yield from task
             self.tasks_running -= 1
 
         run_task(self.scheduler, counted())
 
     def version(self, rng: Random, key: int, lowest: int = 0) -> int:
-        """Draw one of the versions that the broker offers: mostly the newest."""
+        """Choose one of the versions that the broker offers; half of the time the newest one."""
         low, high = self.versions[key]
         return high if rng.random() < 0.5 else rng.randint(max(low, lowest, API_KEYS[key].lowest_version), high)
 
-    def greet(self, client: SimulatedClient) -> Steps:
-        """Send ApiVersions until the broker answers. Raises SimulationFailure for an answer that is an error."""
+    def negotiate_versions(self, client: SimulatedClient) -> Task[None]:
+        """Send ApiVersions requests until the broker responds. Raises SimulationFailure for an error response."""
         while not self.versions:
             request = self.request(API_VERSIONS, client_software_name="simulator", client_software_version="1")
             response = yield client.send(API_VERSIONS, 3, request)
@@ -70,15 +72,15 @@ class World:
                 yield PAUSE_MS
                 continue
             if response.error_code:
-                raise SimulationFailure(f"ApiVersions was answered with error {response.error_code}")
+                raise SimulationFailure(f"ApiVersions returned error {response.error_code}")
             self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     @staticmethod
     def request(key: int, /, **fields: object) -> Message:
-        """Make a request of an API."""
+        """Create a request of an API."""
         return API_KEYS[key].request.new(**fields)
 
     @staticmethod
     def struct(key: int, struct_name: str, /, **fields: object) -> Message:
-        """Make a struct of an API's request, by Kafka's name."""
+        """Create a struct inside a request of an API, by Kafka's name."""
         return API_KEYS[key].request.classes[struct_name](**fields)

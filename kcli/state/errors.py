@@ -1,4 +1,4 @@
-"""The error of records that do not fit the state to which they are applied."""
+"""The error for records that do not fit the state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kcli.format.primitives import FormatError
 
 
 class StateError(FormatError):
-    """A record that does not fit what came before it, such as a change of a partition that was never made.
+    """A record that does not fit the state, such as a change of a partition that does not exist.
 
-    The state is as it was before the record. Kafka's brokers and controllers stop, or fail to load, for the same reason.
+    The state does not change. With such a record Kafka's brokers and controllers stop, or fail to load.
     """

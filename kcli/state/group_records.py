@@ -1,4 +1,4 @@
-"""From the value messages of __consumer_offsets to the values of kcli.state.groups."""
+"""Conversion of the value messages of __consumer_offsets to the values of kcli.state.groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kcli.state.groups import (
 
 
 def classic_group(group_id: str, value: Message) -> ClassicGroup:
-    """The group of a GroupMetadataValue. Records from before rebalance timeouts tell the session's."""
+    """Return the group of a GroupMetadataValue; old records without a rebalance timeout use the session timeout."""
     members = [
         ClassicMember(
             member_id=member.member_id,
@@ -53,7 +53,7 @@ def classic_group(group_id: str, value: Message) -> ClassicGroup:
 
 
 def apply_member_metadata(member: Member, value: Message) -> None:
-    """Set what a ...GroupMemberMetadataValue tells about a member of its kind."""
+    """Set the fields of a member from the ...GroupMemberMetadataValue of its kind."""
     member.rack_id = value.rack_id
     member.client_id = value.client_id
     member.client_host = value.client_host
@@ -78,7 +78,7 @@ def apply_member_metadata(member: Member, value: Message) -> None:
 
 
 def apply_current_consumer(member: ConsumerMember, value: Message | None) -> None:
-    """Set what a ConsumerGroupCurrentMemberAssignmentValue tells that a member has; None: it has left."""
+    """Set the assignment of a member from a ConsumerGroupCurrentMemberAssignmentValue; None: the member has left."""
     _apply_epochs(member, value, CONSUMER_MEMBER_STATES)
     if value is None:
         member.assigned_partitions, member.partitions_pending_revocation = {}, {}
@@ -88,13 +88,13 @@ def apply_current_consumer(member: ConsumerMember, value: Message | None) -> Non
 
 
 def apply_current_share(member: ShareMember, value: Message | None) -> None:
-    """Set what a ShareGroupCurrentMemberAssignmentValue tells that a member has; None: it has left."""
+    """Set the assignment of a member from a ShareGroupCurrentMemberAssignmentValue; None: the member has left."""
     _apply_epochs(member, value, CONSUMER_MEMBER_STATES)
     member.assigned_partitions = {} if value is None else _partitions(value.assigned_partitions)
 
 
 def apply_current_streams(member: StreamsMember, value: Message | None) -> None:
-    """Set what a StreamsGroupCurrentMemberAssignmentValue tells that a member has; None: it has left."""
+    """Set the tasks of a member from a StreamsGroupCurrentMemberAssignmentValue; None: the member has left."""
     _apply_epochs(member, value, STREAMS_MEMBER_STATES)
     if value is None:
         member.assigned_tasks, member.tasks_pending_revocation = CurrentTasks(), CurrentTasks()
@@ -120,17 +120,17 @@ def _apply_epochs(member: Member, value: Message | None, states: dict[int, str])
 
 
 def target_partitions(value: Message) -> Partitions:
-    """What a ConsumerGroup- or ShareGroupTargetAssignmentMemberValue says that a member is to have."""
+    """Return the target assignment in a ConsumerGroup- or ShareGroupTargetAssignmentMemberValue."""
     return _partitions(value.topic_partitions)
 
 
 def target_tasks(value: Message) -> TargetTasks:
-    """What a StreamsGroupTargetAssignmentMemberValue says that a member is to have."""
+    """Return the target assignment in a StreamsGroupTargetAssignmentMemberValue."""
     return TargetTasks(_tasks(value.active_tasks), _tasks(value.standby_tasks), _tasks(value.warmup_tasks))
 
 
 def share_topics(value: Message) -> list[ShareTopic]:
-    """The topics of a ShareGroupStatePartitionMetadataValue."""
+    """Return the topics in a ShareGroupStatePartitionMetadataValue."""
     out = [
         ShareTopic(topic.topic_id, topic.topic_name, status, topic.partitions)
         for status, topics in (("initializing", value.initializing_topics), ("initialized", value.initialized_topics))
@@ -140,7 +140,7 @@ def share_topics(value: Message) -> list[ShareTopic]:
 
 
 def subtopologies(value: Message) -> dict[str, Subtopology]:
-    """The parts of a StreamsGroupTopologyValue."""
+    """Return the subtopologies in a StreamsGroupTopologyValue, by id."""
     return {
         part.subtopology_id: Subtopology(
             subtopology_id=part.subtopology_id,
@@ -163,7 +163,7 @@ def _tasks(tasks: Iterable[Message]) -> Tasks:
 
 
 def _assigned_partitions(topics: Iterable[Message], member_epoch: int) -> AssignedPartitions:
-    # A static member that is away has a negative epoch.
+    # A static member that has left temporarily has a negative epoch.
     return {topic.topic_id: _with_epochs(topic, max(member_epoch, 0)) for topic in topics}
 
 
@@ -172,7 +172,7 @@ def _assigned_tasks(tasks: Iterable[Message], member_epoch: int) -> AssignedTask
 
 
 def _with_epochs(part: Message, otherwise: int) -> dict[int, int]:
-    """Partition -> epoch of its assignment, or `otherwise` where the record does not tell one for each."""
+    """Return the assignment epoch of each partition, `otherwise` if the record does not have one for each partition."""
     epochs = part.assignment_epochs
     if epochs is None or len(epochs) != len(part.partitions):
         epochs = [otherwise] * len(part.partitions)

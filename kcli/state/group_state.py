@@ -1,4 +1,4 @@
-"""What the group coordinator knows: the records of __consumer_offsets applied in their order.
+"""The state of the group coordinator: the records of __consumer_offsets, applied in order.
 
     records (key)                                          change
     -----------------------------------------------------  -----------------------------------------------------------
@@ -6,25 +6,25 @@
     GroupMetadata                                          a whole classic group
     {Consumer,Share,Streams}GroupMetadata                  a group and its epoch
     ...GroupMemberMetadata                                 a member and its subscription
-    ...GroupTargetAssignmentMetadata, -Member              what the members are to have
-    ...GroupCurrentMemberAssignment                        what a member has
-    ConsumerGroupPartitionMetadata                         (before 4.1: the partitions that the target was made for)
-    ConsumerGroupRegularExpression                         the topics that a pattern stands for
-    ShareGroupStatePartitionMetadata                       the topics that a share group has progress in
-    StreamsGroupTopology                                   a streams group's topology
+    ...GroupTargetAssignmentMetadata, -Member              the target assignment
+    ...GroupCurrentMemberAssignment                        the current assignment of a member
+    ConsumerGroupPartitionMetadata                         (before 4.1: the partitions of the target assignment)
+    ConsumerGroupRegularExpression                         the topics that match a pattern
+    ShareGroupStatePartitionMetadata                       the topics of a share group
+    StreamsGroupTopology                                   the topology of a streams group
 
-A record without a value, a tombstone, takes away what its key names; one for something that is not there is ignored, since
-the cleaner may have taken the rest. A group's kind may change only by its tombstone, or from a classic group that is no
-more than a holder of committed offsets.
+A tombstone (a record without a value) removes what its key names; it is ignored if that does not exist, because the cleaner
+may have removed the earlier records. The kind of a group changes only after its tombstone, or from a classic group that has
+only committed offsets.
 
-Offsets that a producer commits within a transaction count from the marker COMMIT on, if by then no later record committed
-the same partition; ABORT drops them.
+Offsets that a producer commits in a transaction become effective with the COMMIT marker, unless a later record has committed
+the same partition by then; the ABORT marker drops them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.format.record_batch import NO_PRODUCER_ID
@@ -52,14 +52,13 @@ from kcli.state.groups import (
     ShareGroup,
     ShareMember,
     StreamsGroup,
-    StreamsMember,
 )
 
 AnyGroup = TypeVar("AnyGroup", ConsumerGroup, ShareGroup, StreamsGroup)
 
 
 class OffsetKey(NamedTuple):
-    """What an offset is committed for."""
+    """The key of a committed offset."""
 
     group_id: str
     topic: str
@@ -67,10 +66,10 @@ class OffsetKey(NamedTuple):
 
 
 class GroupState:
-    """All groups that the applied records know, in `groups` by their ids, and their committed offsets.
+    """All groups by their ids, and their committed offsets.
 
-    `pending_offsets` are those of open transactions, by producer id. `apply` and `apply_marker` are the only things that
-    change the state; a StateError leaves it as it was.
+    `pending_offsets` are those of open transactions, by producer id. Only `apply` and `apply_marker` change the state; after a
+    StateError it is unchanged.
     """
 
     def __init__(self) -> None:
@@ -79,10 +78,10 @@ class GroupState:
         self.pending_offsets: dict[int, dict[OffsetKey, CommittedOffset]] = {}
 
     def apply(self, key: Message, value: Message | None, record_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply one record, as kcli.protocol.internal_records decodes it.
+        """Apply one record that kcli.protocol.internal_records has decoded.
 
-        `record_offset` is its offset in __consumer_offsets; `producer_id` is its batch's if that is transactional.
-        Raises StateError for a record of another topic, or one of a group that is of another kind.
+        `record_offset` is its offset in __consumer_offsets; `producer_id` is that of a transactional batch. Raises StateError
+        for a record of another topic, or if the group is of another kind.
         """
         handler = _HANDLERS.get(key.STRUCT.name)
         if handler is not None:
@@ -90,20 +89,14 @@ class GroupState:
         elif key.STRUCT.name in ("OffsetCommitKey", "LegacyOffsetCommitKey"):
             self._commit(OffsetKey(key.group, key.topic, key.partition), value, record_offset, producer_id)
         else:
-            raise StateError(f"{key.STRUCT.name} is no key of __consumer_offsets")
+            raise StateError(f"{key.STRUCT.name} is not a key of __consumer_offsets")
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
-        """End the transaction of a producer: its pending offsets count from now on, or never."""
+        """End the transaction of a producer: its pending offsets become effective, or are dropped."""
         for key, offset in self.pending_offsets.pop(producer_id, {}).items():
             before = self.committed_offsets.get(key)
             if commit and (before is None or offset.record_offset > before.record_offset):
                 self.committed_offsets[key] = offset
-
-    def offsets_of(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
-        """The committed offsets of a group by topic and partition."""
-        return {
-            (key.topic, key.partition): offset for key, offset in self.committed_offsets.items() if key.group_id == group_id
-        }
 
     def _commit(self, key: OffsetKey, value: Message | None, record_offset: int, producer_id: int) -> None:
         if value is None:
@@ -119,7 +112,7 @@ class GroupState:
             self.pending_offsets.setdefault(producer_id, {})[key] = offset
 
     def _group(self, group_id: str, kind: type[AnyGroup]) -> AnyGroup:
-        """The group of that id, made where there is none of any kind but a holder of offsets."""
+        """Return the group with that id and kind, which is created if there is none or a group with only offsets."""
         found = self.groups.get(group_id)
         if isinstance(found, kind):
             return found
@@ -130,7 +123,7 @@ class GroupState:
         return made
 
     def _known(self, group_id: str, kind: type[AnyGroup]) -> AnyGroup | None:
-        """The group of that id and kind for a tombstone, or None where there is none."""
+        """Return the group with that id and kind for a tombstone, or None."""
         found = self.groups.get(group_id)
         return found if isinstance(found, kind) else None
 
@@ -162,7 +155,7 @@ class GroupState:
             if group is not None:
                 group.members.pop(key.member_id, None)
         else:
-            apply_member_metadata(_member_of(self._group(key.group_id, kind), key.member_id), value)
+            apply_member_metadata(self._group(key.group_id, kind).member(key.member_id), value)
 
     def _target_metadata(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
         group: ModernGroup | None = self._known(key.group_id, kind) if value is None else self._group(key.group_id, kind)
@@ -176,14 +169,17 @@ class GroupState:
             if group is not None:
                 group.target_assignment.pop(key.member_id, None)
             return
-        target: Any = self._group(key.group_id, kind).target_assignment
-        target[key.member_id] = target_tasks(value) if kind is StreamsGroup else target_partitions(value)
+        made = self._group(key.group_id, kind)
+        if isinstance(made, StreamsGroup):
+            made.target_assignment[key.member_id] = target_tasks(value)
+        else:
+            made.target_assignment[key.member_id] = target_partitions(value)
 
     def _current(self, kind: type[AnyGroup], key: Message, value: Message | None) -> None:
         group = self._known(key.group_id, kind) if value is None else self._group(key.group_id, kind)
         if group is None or (value is None and key.member_id not in group.members):
             return
-        member = _member_of(group, key.member_id)
+        member = group.member(key.member_id)
         if isinstance(member, ConsumerMember):
             apply_current_consumer(member, value)
         elif isinstance(member, ShareMember):
@@ -217,15 +213,6 @@ class GroupState:
             group.subtopologies = {} if value is None else subtopologies(value)
 
 
-def _member_of(group: ConsumerGroup | ShareGroup | StreamsGroup, member_id: str) -> Any:
-    """The member of that id, made where there is none."""
-    if isinstance(group, ConsumerGroup):
-        return group.members.setdefault(member_id, ConsumerMember(member_id))
-    if isinstance(group, ShareGroup):
-        return group.members.setdefault(member_id, ShareMember(member_id))
-    return group.members.setdefault(member_id, StreamsMember(member_id))
-
-
 def _committed_offset(value: Message, record_offset: int) -> CommittedOffset:
     is_legacy = value.STRUCT.name == "LegacyOffsetCommitValue"
     return CommittedOffset(
@@ -239,32 +226,25 @@ def _committed_offset(value: Message, record_offset: int) -> CommittedOffset:
     )
 
 
-_Handler = Callable[[GroupState, Message, Message | None], Any]
-
-
-def _for(method: Callable[..., Any], kind: type[Group]) -> _Handler:
-    return lambda state, key, value: method(state, kind, key, value)
-
-
-_HANDLERS: dict[str, _Handler] = {
+_HANDLERS: dict[str, Callable[[GroupState, Message, Message | None], object]] = {
     "GroupMetadataKey": GroupState._classic,
-    "ConsumerGroupMetadataKey": _for(GroupState._metadata, ConsumerGroup),
+    "ConsumerGroupMetadataKey": lambda state, key, value: state._metadata(ConsumerGroup, key, value),
     "ConsumerGroupPartitionMetadataKey": GroupState._partition_metadata,
-    "ConsumerGroupMemberMetadataKey": _for(GroupState._member, ConsumerGroup),
-    "ConsumerGroupTargetAssignmentMetadataKey": _for(GroupState._target_metadata, ConsumerGroup),
-    "ConsumerGroupTargetAssignmentMemberKey": _for(GroupState._target_member, ConsumerGroup),
-    "ConsumerGroupCurrentMemberAssignmentKey": _for(GroupState._current, ConsumerGroup),
+    "ConsumerGroupMemberMetadataKey": lambda state, key, value: state._member(ConsumerGroup, key, value),
+    "ConsumerGroupTargetAssignmentMetadataKey": lambda state, key, value: state._target_metadata(ConsumerGroup, key, value),
+    "ConsumerGroupTargetAssignmentMemberKey": lambda state, key, value: state._target_member(ConsumerGroup, key, value),
+    "ConsumerGroupCurrentMemberAssignmentKey": lambda state, key, value: state._current(ConsumerGroup, key, value),
     "ConsumerGroupRegularExpressionKey": GroupState._regular_expression,
-    "ShareGroupMetadataKey": _for(GroupState._metadata, ShareGroup),
-    "ShareGroupMemberMetadataKey": _for(GroupState._member, ShareGroup),
-    "ShareGroupTargetAssignmentMetadataKey": _for(GroupState._target_metadata, ShareGroup),
-    "ShareGroupTargetAssignmentMemberKey": _for(GroupState._target_member, ShareGroup),
-    "ShareGroupCurrentMemberAssignmentKey": _for(GroupState._current, ShareGroup),
+    "ShareGroupMetadataKey": lambda state, key, value: state._metadata(ShareGroup, key, value),
+    "ShareGroupMemberMetadataKey": lambda state, key, value: state._member(ShareGroup, key, value),
+    "ShareGroupTargetAssignmentMetadataKey": lambda state, key, value: state._target_metadata(ShareGroup, key, value),
+    "ShareGroupTargetAssignmentMemberKey": lambda state, key, value: state._target_member(ShareGroup, key, value),
+    "ShareGroupCurrentMemberAssignmentKey": lambda state, key, value: state._current(ShareGroup, key, value),
     "ShareGroupStatePartitionMetadataKey": GroupState._share_topics,
     "StreamsGroupMetadataKey": GroupState._streams_metadata,
-    "StreamsGroupMemberMetadataKey": _for(GroupState._member, StreamsGroup),
-    "StreamsGroupTargetAssignmentMetadataKey": _for(GroupState._target_metadata, StreamsGroup),
-    "StreamsGroupTargetAssignmentMemberKey": _for(GroupState._target_member, StreamsGroup),
-    "StreamsGroupCurrentMemberAssignmentKey": _for(GroupState._current, StreamsGroup),
+    "StreamsGroupMemberMetadataKey": lambda state, key, value: state._member(StreamsGroup, key, value),
+    "StreamsGroupTargetAssignmentMetadataKey": lambda state, key, value: state._target_metadata(StreamsGroup, key, value),
+    "StreamsGroupTargetAssignmentMemberKey": lambda state, key, value: state._target_member(StreamsGroup, key, value),
+    "StreamsGroupCurrentMemberAssignmentKey": lambda state, key, value: state._current(StreamsGroup, key, value),
     "StreamsGroupTopologyKey": GroupState._topology,
 }

@@ -1,15 +1,15 @@
-"""Groups, their members and their committed offsets, as values; kcli.state.group_state makes them out of records.
+"""Groups, their members and their committed offsets, as values; kcli.state.group_state creates them from records.
 
-    kind       since     members get their partitions                            records of __consumer_offsets
+    kind       since     partitions of the members                              records of __consumer_offsets
     ---------  --------  -----------------------------------------------------  ------------------------------
-    classic    0.9       from the member that leads; the whole group in one     type 2
-               KIP-848   record
-    consumer   KIP-848   from the coordinator: a target assignment that each    types 3 to 8 and 16
-                         member is brought to step by step (current)
+    classic    0.9       assigned by the member that leads; one record has the  type 2
+                         whole group
+    consumer   KIP-848   assigned by the coordinator: a target assignment that  types 3 to 8 and 16
+                         each member reaches in steps (current assignment)
     share      KIP-932   the same, but members may share a partition            types 10 to 15
     streams    KIP-1071  tasks of a topology instead of partitions              types 17 and 19 to 23
 
-Every group may have committed offsets, also one that is nothing else: a consumer that assigns itself its partitions.
+Every group may have committed offsets. A group may have nothing else: a consumer that assigns partitions to itself.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ AssignedTasks = dict[str, dict[int, int]]  # by subtopology: partition number ->
 
 @dataclass(slots=True)
 class CommittedOffset:
-    """A committed offset; times in ms, -1 where there is none, as for `leader_epoch`.
+    """A committed offset; times are in ms; times and `leader_epoch` are -1 if there is none.
 
-    `record_offset` is where in __consumer_offsets it was written: of two commits, the later one counts.
+    `record_offset` is the offset of its record in __consumer_offsets: the later of two commits is effective.
     """
 
     offset: int
@@ -62,7 +62,7 @@ class ClassicMember:
 
 @dataclass(slots=True)
 class ClassicGroup:
-    """A group of the classic protocol; one without a protocol type and members just holds committed offsets."""
+    """A group of the classic protocol; without a protocol type and members it only has committed offsets."""
 
     group_id: str
     protocol_type: str = ""
@@ -75,18 +75,18 @@ class ClassicGroup:
 
     @property
     def is_simple(self) -> bool:
-        """True where the group is nothing but a holder of committed offsets."""
+        """True if the group has nothing but committed offsets."""
         return not self.protocol_type and not self.members
 
     @property
     def state(self) -> str:
-        """The state in which a coordinator loads it."""
+        """The state of the group after a coordinator has loaded it."""
         return "Stable" if self.members else "Empty"
 
 
 @dataclass(slots=True)
 class Member:
-    """What the members of all groups that the coordinator assigns have; epochs are -1 for one that has left."""
+    """The fields of the members of all modern groups; epochs are -1 for a member that has left."""
 
     member_id: str
     instance_id: str | None = None
@@ -100,7 +100,7 @@ class Member:
 
 @dataclass(slots=True)
 class ConsumerMember(Member):
-    """A member of a consumer group; `classic_protocols` are set for one that still speaks the classic protocol."""
+    """A member of a consumer group; `classic_protocols` is set for a member that uses the classic protocol."""
 
     subscribed_topic_names: list[str] = field(default_factory=list)
     subscribed_topic_regex: str | None = None
@@ -122,7 +122,7 @@ class ShareMember(Member):
 
 @dataclass(slots=True)
 class TargetTasks:
-    """The tasks that a streams group's member is to have, by what it does with them."""
+    """The target tasks of a member of a streams group."""
 
     active: Tasks = field(default_factory=dict)
     standby: Tasks = field(default_factory=dict)
@@ -131,7 +131,7 @@ class TargetTasks:
 
 @dataclass(slots=True)
 class CurrentTasks:
-    """The tasks that a streams group's member has, or is to give up."""
+    """The tasks that a member of a streams group has, or must revoke."""
 
     active: AssignedTasks = field(default_factory=dict)
     standby: Tasks = field(default_factory=dict)
@@ -140,7 +140,7 @@ class CurrentTasks:
 
 @dataclass(slots=True)
 class StreamsMember(Member):
-    """A member of a streams group; `user_endpoint` is the (host, port) at which it answers queries."""
+    """A member of a streams group; `user_endpoint` is its (host, port) for queries."""
 
     rebalance_timeout_ms: int = -1
     topology_epoch: int = NO_EPOCH
@@ -153,9 +153,10 @@ class StreamsMember(Member):
 
 @dataclass(slots=True)
 class ModernGroup:
-    """What all groups that the coordinator assigns have.
+    """The fields of all groups whose assignment the coordinator computes.
 
-    `group_epoch` grows with the members and their subscriptions, `assignment_epoch` is that of the target assignment.
+    `group_epoch` grows with changes of the members and their subscriptions; `assignment_epoch` is the epoch of the target
+    assignment.
     """
 
     group_id: str
@@ -173,7 +174,7 @@ class ModernGroup:
 
 @dataclass(slots=True)
 class ConsumerGroup(ModernGroup):
-    """A group of the consumer protocol. `resolved_regexes` are the topics that each subscribed pattern stood for."""
+    """A group of the consumer protocol. `resolved_regexes` has the topics that matched each subscribed pattern."""
 
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     target_assignment: dict[str, Partitions] = field(default_factory=dict)
@@ -181,9 +182,13 @@ class ConsumerGroup(ModernGroup):
     has_partition_metadata: bool = False
     kind: ClassVar[str] = "consumer"
 
+    def member(self, member_id: str) -> ConsumerMember:
+        """Return the member with that id; it is created if the group does not have it."""
+        return self.members.setdefault(member_id, ConsumerMember(member_id))
+
     @property
     def state(self) -> str:
-        """Empty, Assigning, Reconciling or Stable, as a coordinator derives it."""
+        """Empty, Assigning, Reconciling or Stable."""
         if not self.members:
             return "Empty"
         if not self._is_assigned():
@@ -203,12 +208,16 @@ class ShareTopic:
 
 @dataclass(slots=True)
 class ShareGroup(ModernGroup):
-    """A share group; its progress is in kcli.state.share_group_state."""
+    """A share group; its offsets are in kcli.state.share_group_state."""
 
     members: dict[str, ShareMember] = field(default_factory=dict)
     target_assignment: dict[str, Partitions] = field(default_factory=dict)
     topics: list[ShareTopic] = field(default_factory=list)
     kind: ClassVar[str] = "share"
+
+    def member(self, member_id: str) -> ShareMember:
+        """Return the member with that id; it is created if the group does not have it."""
+        return self.members.setdefault(member_id, ShareMember(member_id))
 
     @property
     def state(self) -> str:
@@ -218,7 +227,7 @@ class ShareGroup(ModernGroup):
 
 @dataclass(slots=True)
 class Subtopology:
-    """A part of a topology that runs as one kind of task; topics by name, patterns as text."""
+    """A subtopology, which runs as one kind of task; topics by name, patterns as text."""
 
     subtopology_id: str
     source_topics: list[str]
@@ -230,7 +239,7 @@ class Subtopology:
 
 @dataclass(slots=True)
 class StreamsGroup(ModernGroup):
-    """A streams group; `topology_epoch` is -1 before it has told its topology."""
+    """A streams group; `topology_epoch` is -1 as long as it has no topology."""
 
     validated_topology_epoch: int = NO_EPOCH
     assignment_configs: dict[str, str] = field(default_factory=dict)
@@ -240,9 +249,13 @@ class StreamsGroup(ModernGroup):
     target_assignment: dict[str, TargetTasks] = field(default_factory=dict)
     kind: ClassVar[str] = "streams"
 
+    def member(self, member_id: str) -> StreamsMember:
+        """Return the member with that id; it is created if the group does not have it."""
+        return self.members.setdefault(member_id, StreamsMember(member_id))
+
     @property
     def state(self) -> str:
-        """Empty, NotReady (its topology is not told or not validated), Assigning, Reconciling or Stable."""
+        """Empty, NotReady (the topology is missing or not validated), Assigning, Reconciling or Stable."""
         if not self.members:
             return "Empty"
         if self.topology_epoch == NO_EPOCH or self.validated_topology_epoch != self.topology_epoch:

@@ -1,4 +1,4 @@
-"""The metadata image: what a cluster is, by the records of __cluster_metadata applied in their order.
+"""The metadata image: the state of a cluster from the records of __cluster_metadata, applied in order.
 
     records                                                   change
     --------------------------------------------------------  ----------------------------------------------------------
@@ -14,7 +14,7 @@
     UserScramCredential, RemoveUserScramCredential             scram_credentials
     DelegationToken, RemoveDelegationToken                     delegation_tokens
     ZkMigrationState                                           zk_migration_state (left from the time before 4.0)
-    BeginTransaction, EndTransaction, AbortTransaction         the records between them count together or not (KIP-868)
+    BeginTransaction, EndTransaction, AbortTransaction         the records between them take effect together (KIP-868)
     NoOp                                                       nothing: it keeps the high watermark moving
 
 A snapshot contains such records, too: applying a snapshot and then the log behind it gives the image. KRaft's own control
@@ -62,7 +62,7 @@ from kcli.state.metadata_values import (
 
 _KRAFT_VERSION_FEATURE = "kraft.version"
 _NO_CHANGE = -1  # of a leader recovery state
-# What the one-byte fields of BrokerRegistrationChangeRecord say; None for "as it was".
+# The values of the one-byte fields of BrokerRegistrationChangeRecord; None: no change.
 _FENCING_CHANGES = {1: True, 0: None, -1: False}
 _CONTROLLED_SHUTDOWN_CHANGES = {1: True, 0: None}
 # An undo entry: the name of the map (or one of the three below), key, index of the partition, old value (_ABSENT if the map did
@@ -102,7 +102,7 @@ class MetadataImage:
         self.kraft_version = 0
         self.voters: dict[int, Voter] = {}
         self.snapshot_timestamp_ms: int | None = None
-        # The records of a metadata transaction that has begun and not ended, or None.
+        # The records of an open metadata transaction, or None.
         self.pending_records: list[Message] | None = None
         self.pending_name: str | None = None
         # If it is a list, `apply` adds the _UNDO_ITEMS of each value that it replaces.
@@ -166,12 +166,12 @@ class MetadataImage:
         topic.partitions[index] = partition
 
     def topic(self, name: str) -> Topic | None:
-        """Return the topic of that name, or None."""
+        """Return the topic with that name, or None."""
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 
     def configs_of(self, resource_type: str) -> dict[str, dict[str, str]]:
-        """Return the configurations of all resources of a type (`TOPIC`, `BROKER`), by their names."""
+        """Return the configurations of all resources of a type (`TOPIC`, `BROKER`), by name."""
         return {resource.name: values for resource, values in self.configs.items() if resource.type == resource_type}
 
     def apply(self, record: Message) -> None:
@@ -193,7 +193,7 @@ class MetadataImage:
             self._apply_one(record)
 
     def apply_control(self, record: ControlRecord) -> None:
-        """Apply a control record of the metadata log or of a snapshot; applying one again changes nothing."""
+        """Apply a control record of the metadata log or of a snapshot; other control records are ignored."""
         message = record.message
         if message is None:
             return
@@ -210,13 +210,13 @@ class MetadataImage:
 
     def _begin(self, record: Message) -> None:
         if self.pending_records is not None:
-            raise StateError("a metadata transaction begins while another one is open")
+            raise StateError("BeginTransactionRecord: another metadata transaction is open")
         self._set("pending_records", [])
         self._set("pending_name", record.name)
 
     def _end(self, name: str) -> list[Message]:
         if self.pending_records is None:
-            raise StateError(f"{name} ends a metadata transaction that did not begin")
+            raise StateError(f"{name}: no metadata transaction is open")
         pending = self.pending_records
         self._set("pending_records", None)
         self._set("pending_name", None)
@@ -248,9 +248,9 @@ class MetadataImage:
         """Return a copy of a broker's registration, which is to be changed and put back."""
         broker = self.brokers.get(broker_id)
         if broker is None:
-            raise StateError(f"broker {broker_id} is changed but was not registered")
+            raise StateError(f"change of broker {broker_id}, which is not registered")
         if broker.broker_epoch != broker_epoch:
-            raise StateError(f"broker {broker_id} is changed in epoch {broker_epoch} but is in {broker.broker_epoch}")
+            raise StateError(f"change of broker {broker_id} in epoch {broker_epoch}, but its epoch is {broker.broker_epoch}")
         return broker.copy()
 
     def _set_fenced(self, record: Message, is_fenced: bool) -> None:
@@ -262,7 +262,7 @@ class MetadataImage:
         broker = self._registered(record.broker_id, record.broker_epoch)
         if record.fenced not in _FENCING_CHANGES or record.in_controlled_shutdown not in _CONTROLLED_SHUTDOWN_CHANGES:
             raise StateError(
-                f"a change of broker {record.broker_id} has unknown values: fenced {record.fenced}, "
+                f"change of broker {record.broker_id} with unknown values: fenced {record.fenced}, "
                 f"inControlledShutdown {record.in_controlled_shutdown}"
             )
         is_fenced = _FENCING_CHANGES[record.fenced]
@@ -295,7 +295,7 @@ class MetadataImage:
     def _topic_of(self, record: Message) -> Topic:
         topic = self.topics.get(record.topic_id)
         if topic is None:
-            raise StateError(f"{record.STRUCT.name} names topic id {record.topic_id}, which no topic has")
+            raise StateError(f"{record.STRUCT.name} for topic id {record.topic_id}, which does not exist")
         return topic
 
     def _writable(self, topic: Topic) -> Topic:
@@ -327,7 +327,7 @@ class MetadataImage:
         topic = self._topic_of(record)
         old = topic.partitions.get(record.partition_id)
         if old is None:
-            raise StateError(f"partition {topic.name}-{record.partition_id} is changed but was not made")
+            raise StateError(f"change of partition {topic.name}-{record.partition_id}, which does not exist")
         replicas = old.replicas if record.replicas is None else record.replicas
         directories = old.directories if record.directories is None else record.directories
         has_leader, recovery_state = record.leader != NO_LEADER_CHANGE, record.leader_recovery_state
@@ -351,7 +351,7 @@ class MetadataImage:
         topic = self._topic_of(record)
         self._put("topics", topic.topic_id, _ABSENT)
         self._own_topics.pop(topic.topic_id, None)
-        # A later topic may have the name.
+        # The name may belong to a new topic.
         if self.topic_ids.get(topic.name) == topic.topic_id:
             self._put("topic_ids", topic.name, _ABSENT)
         self._remove("configs", ConfigResource("TOPIC", topic.name))
@@ -361,7 +361,7 @@ class MetadataImage:
         if record.topic_name:
             topic = self.topic(record.topic_name)
             if topic is None:
-                raise StateError(f"the eligible leader replicas of topic {record.topic_name} are cleared, which does not exist")
+                raise StateError(f"ClearElrRecord for topic {record.topic_name}, which does not exist")
             topics = [topic]
         for topic in topics:
             for index, old in list(topic.partitions.items()):
@@ -388,7 +388,7 @@ class MetadataImage:
             self._remove(name, key)
 
     def _feature_level(self, record: Message) -> None:
-        # As in Kafka: kraft.version belongs to the control records, but was once written to both (KAFKA-18979).
+        # As in Kafka, kraft.version is skipped: it belongs in control records, and was once written to both (KAFKA-18979).
         if record.name == _KRAFT_VERSION_FEATURE:
             return
         if record.feature_level == 0:
@@ -418,7 +418,7 @@ class MetadataImage:
 
     def _remove_acl(self, record: Message) -> None:
         if record.id not in self.acls:
-            raise StateError(f"the access control entry {record.id} is removed but was not made")
+            raise StateError(f"removal of ACL {record.id}, which does not exist")
         self._put("acls", record.id, _ABSENT)
 
     def _scram_credential(self, record: Message) -> None:
@@ -484,7 +484,7 @@ def _handler(name: str) -> Callable[[MetadataImage, Message], None]:
 
 
 def _directories(directories: list[Uuid], replicas: list[int], topic: str, partition: int) -> list[Uuid]:
-    """Return the directory of each replica; records from before KIP-858 contain none."""
+    """Return the directory of each replica; records from before KIP-858 have none."""
     if not directories:
         return [DIRECTORY_MIGRATING] * len(replicas)
     if len(directories) != len(replicas):

@@ -1,10 +1,10 @@
-"""The values of a metadata image; kcli.state.metadata_image makes them from records.
+"""The values of a metadata image; kcli.state.metadata_image creates them from records.
 
-Numbers that the records use for names, here and in Kafka's protocol:
+Numbers in the records, as in Kafka's protocol:
 
     resource type   ACL: 2 TOPIC, 3 GROUP, 4 CLUSTER ...     configuration: 2 TOPIC, 4 BROKER, 16 CLIENT_METRICS, 32 GROUP
     directory id    0 MIGRATING (not known), 1 UNASSIGNED, 2 LOST (offline), else the directory.id of a meta.properties
-    leader          -1 none; in a change -2 "as it was"
+    leader          -1 none; in a change -2: no change
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SS
 SCRAM_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 CONFIG_RESOURCE_TYPES = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 LEADER_RECOVERY_STATES = {0: "RECOVERED", 1: "RECOVERING"}
-# The levels of the feature metadata.version by number; those before 7 are older than what Kafka 4 reads.
+# The levels of the feature metadata.version by number; Kafka 4 does not read those before 7.
 _FIRST_METADATA_VERSION = 7
 _METADATA_VERSIONS = (
     *("3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1", "3.7-IV2"),
@@ -62,7 +62,7 @@ ACL_OPERATIONS = {
     15: "TWO_PHASE_COMMIT",
 }
 
-# The endings of the names of configurations of type PASSWORD in Kafka, and in common plugins.
+# The ends of the names of Kafka's configurations of type PASSWORD, and of common names of other software.
 _SENSITIVE_ENDINGS = (
     "password",
     "secret",
@@ -76,19 +76,19 @@ _SENSITIVE_ENDINGS = (
 
 
 def is_sensitive_config(name: str) -> bool:
-    """Return whether the value of a configuration must not be shown."""
+    """Return True for a configuration whose value must not be shown."""
     return name.lower().endswith(_SENSITIVE_ENDINGS)
 
 
 def name_of(names: dict[int, str], number: int) -> str:
-    """Return Kafka's name of a number, or UNKNOWN(number) for one that is newer than this table."""
+    """Return Kafka's name for a number, or UNKNOWN(number) if the table does not have it."""
     return names.get(number, f"UNKNOWN({number})")
 
 
 class StateValue:
-    """A value with named fields that may change; equal to another of its class with equal fields.
+    """The base of mutable values with named fields; values of one class with equal fields are equal.
 
-    It is not a dataclass, because importing dataclasses takes 20 ms of a node's start.
+    This is not a dataclass because importing dataclasses takes 20 ms of a node's start.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class StateValue:
         return f"{type(self).__name__}({fields})"
 
     def copy(self) -> Self:
-        """Return another value with the same fields."""
+        """Return a shallow copy."""
         twin = object.__new__(type(self))
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -112,7 +112,7 @@ class StateValue:
 
 
 class Endpoint(NamedTuple):
-    """An address of a node: `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    """An endpoint of a node; `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
 
     host: str
     port: int
@@ -127,10 +127,10 @@ class VersionRange(NamedTuple):
 
 
 class Partition(StateValue):
-    """A partition's registration: the node ids of its replicas and of its leader.
+    """The registration of a partition: the node ids of its replicas and of its leader.
 
-    `directories` has one id for each replica; `leader` is -1 for none; for `eligible_leader_replicas` and `last_known_elr` see
-    KIP-966.
+    `directories` has one id for each replica; `leader` is -1 for none; `eligible_leader_replicas` and `last_known_elr` are
+    from KIP-966.
     """
 
     __slots__ = (
@@ -175,7 +175,7 @@ class Partition(StateValue):
 
 
 class Topic(StateValue):
-    """A topic: its name, its id, its partitions by index."""
+    """A topic with its partitions by number."""
 
     __slots__ = ("name", "partitions", "topic_id")
 
@@ -186,7 +186,7 @@ class Topic(StateValue):
 
 
 class BrokerRegistration(StateValue):
-    """A broker as it registered: endpoints by listener name, features by name, the ids of its log directories."""
+    """The registration of a broker: endpoints by listener name, features by name, the ids of its log directories."""
 
     __slots__ = (
         "broker_epoch",
@@ -230,7 +230,7 @@ class BrokerRegistration(StateValue):
 
 
 class ControllerRegistration(StateValue):
-    """A controller as it registered: endpoints by listener name, features by name."""
+    """The registration of a controller: endpoints by listener name, features by name."""
 
     __slots__ = ("controller_id", "endpoints", "features", "incarnation_id", "is_zk_migration_ready")
 
@@ -250,13 +250,13 @@ class ControllerRegistration(StateValue):
 
 
 class ConfigResource(NamedTuple):
-    """The resource of a configuration; `name` is "" for the default of all brokers."""
+    """The resource of a configuration; `name` is "" for the defaults of all brokers."""
 
     type: str
     name: str
 
 
-# The entity of a quota: (type, name) pairs sorted by type ("user", "client-id", "ip"); a name of None is that type's default.
+# The entity of a quota: (type, name) pairs sorted by type ("user", "client-id", "ip"); None is the default of that type.
 QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
@@ -273,7 +273,7 @@ class Acl(NamedTuple):
 
 
 class ScramCredential:
-    """A SCRAM credential of a user; its secret bytes are for authentication and never shown."""
+    """A SCRAM credential of a user; its secret bytes are never shown."""
 
     __slots__ = ("iterations", "salt", "server_key", "stored_key")
 
@@ -288,7 +288,7 @@ class ScramCredential:
 
 
 class DelegationToken(StateValue):
-    """A delegation token; its HMAC is not part of the metadata. Principals are "User:name", times in ms."""
+    """A delegation token; the metadata does not contain its HMAC. Principals are "User:name", times in ms."""
 
     __slots__ = (
         "expiration_timestamp_ms",
@@ -320,7 +320,7 @@ class DelegationToken(StateValue):
 
 
 class Voter(StateValue):
-    """A voter of the KRaft quorum (KIP-853); of a voter of a static quorum only the id may be known."""
+    """A voter of the KRaft quorum (KIP-853); of a static quorum only the id is known."""
 
     __slots__ = ("directory_id", "endpoints", "voter_id")
 

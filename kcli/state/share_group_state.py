@@ -1,11 +1,11 @@
-"""What the share coordinator knows: how far share groups are in their partitions (KIP-932), from __share_group_state.
+"""The state of the share coordinator: the progress of share groups (KIP-932), from the records of __share_group_state.
 
-A snapshot record holds the whole state of a (group, topic id, partition), an update what changed since. The state is a
-start offset, below which all is done, and batches of offsets above it with what became of them:
+A snapshot record has the whole state of a (group, topic id, partition), an update record the changes since then. The state
+is a start offset, below which all records are processed, and batches of offsets above it with their delivery states:
 
     delivery state   0 Available   2 Acknowledged   4 Archived     (1 Acquired and 3 Archiving are not written)
 
-Where an update's batches overlap older ones, the offset's higher delivery count counts, then its higher state.
+If batches of an update overlap older ones, the higher delivery count of an offset is kept, then the higher state.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.message import Message
 from kcli.state.errors import StateError
 
-DELIVERY_STATES = {0: "Available", 1: "Acquired", 2: "Acknowledged", 3: "Archiving", 4: "Archived"}
-_AS_IT_WAS = -1  # of a start offset or leader epoch in an update
+_NO_CHANGE = -1  # of a start offset or leader epoch in an update
 
 
 class StateBatch(NamedTuple):
-    """What became of the offsets first_offset..last_offset, both included."""
+    """The delivery state of the offsets first_offset..last_offset, both included."""
 
     first_offset: int
     last_offset: int
@@ -34,7 +33,7 @@ class StateBatch(NamedTuple):
 
 
 class SharePartitionKey(NamedTuple):
-    """A partition as a share group reads it."""
+    """The key of a partition's state in a share group."""
 
     group_id: str
     topic_id: Uuid
@@ -43,7 +42,7 @@ class SharePartitionKey(NamedTuple):
 
 @dataclass(slots=True)
 class SharePartition:
-    """How far a share group is in a partition; `delivery_complete_count` is -1 where it was not told, times are in ms."""
+    """The progress of a share group in a partition; `delivery_complete_count` is -1 if not known, times are in ms."""
 
     snapshot_epoch: int
     state_epoch: int
@@ -56,19 +55,19 @@ class SharePartition:
 
 
 class ShareGroupState:
-    """All share partitions that the applied records know, in `partitions`."""
+    """The states of all share partitions."""
 
     def __init__(self) -> None:
         self.partitions: dict[SharePartitionKey, SharePartition] = {}
 
     def apply(self, key: Message, value: Message | None) -> None:
-        """Apply one record, as kcli.protocol.internal_records decodes it. Raises StateError for one of another topic."""
+        """Apply one record that kcli.protocol.internal_records has decoded. Raises StateError for one of another topic."""
         name = key.STRUCT.name
         if name not in ("ShareSnapshotKey", "ShareUpdateKey"):
-            raise StateError(f"{name} is no key of __share_group_state")
+            raise StateError(f"{name} is not a key of __share_group_state")
         partition_key = SharePartitionKey(key.group_id, key.topic_id, key.partition)
         if name == "ShareUpdateKey":
-            # Kafka deletes by a tombstone of the snapshot alone.
+            # In Kafka only a tombstone of the snapshot deletes the state.
             if value is not None:
                 self.partitions[partition_key] = _updated(self.partitions.get(partition_key), value)
         elif value is None:
@@ -95,13 +94,13 @@ def _batches(value: Message) -> list[StateBatch]:
 
 def _updated(before: SharePartition | None, value: Message) -> SharePartition:
     if before is None:
-        # The cleaner took the snapshot, and the next one has not come yet.
+        # The cleaner has removed the snapshot, and the next one is not written yet.
         before = SharePartition(value.snapshot_epoch, 0, value.leader_epoch, value.start_offset, -1, 0, 0, [])
-    start_offset = before.start_offset if value.start_offset == _AS_IT_WAS else value.start_offset
+    start_offset = before.start_offset if value.start_offset == _NO_CHANGE else value.start_offset
     return SharePartition(
         snapshot_epoch=before.snapshot_epoch,
         state_epoch=before.state_epoch,
-        leader_epoch=before.leader_epoch if value.leader_epoch == _AS_IT_WAS else value.leader_epoch,
+        leader_epoch=before.leader_epoch if value.leader_epoch == _NO_CHANGE else value.leader_epoch,
         start_offset=start_offset,
         delivery_complete_count=value.delivery_complete_count,
         create_timestamp_ms=before.create_timestamp_ms,
@@ -111,10 +110,10 @@ def _updated(before: SharePartition | None, value: Message) -> SharePartition:
 
 
 def combine_batches(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
-    """The fewest batches, in order and apart, that say the same from `start_offset` on (-1: from the first).
+    """Merge overlapping batches into the smallest number of disjoint ones, from `start_offset` on (-1: from the first).
 
-    Works through the offsets at which some batch begins or ends; between two of them the strongest batch counts, which a
-    heap keeps on top.
+    The offsets at which a batch starts or ends split the range; in each part the batch with the highest delivery count and
+    state is effective, which a heap keeps at its top.
     """
     kept = sorted(
         batch._replace(first_offset=max(batch.first_offset, start_offset)) if start_offset >= 0 else batch
@@ -124,12 +123,12 @@ def combine_batches(batches: Iterable[StateBatch], start_offset: int) -> list[St
     edges = sorted({batch.first_offset for batch in kept} | {batch.last_offset + 1 for batch in kept})
     out: list[StateBatch] = []
     active: list[tuple[int, int, int]] = []  # delivery count and state, both negated, and last offset
-    begun = 0
+    started = 0
     for first_offset, end_offset in pairwise(edges):
-        while begun < len(kept) and kept[begun].first_offset <= first_offset:
-            batch = kept[begun]
+        while started < len(kept) and kept[started].first_offset <= first_offset:
+            batch = kept[started]
             heapq.heappush(active, (-batch.delivery_count, -batch.delivery_state, batch.last_offset))
-            begun += 1
+            started += 1
         while active and active[0][2] < first_offset:
             heapq.heappop(active)
         if active:
@@ -139,7 +138,7 @@ def combine_batches(batches: Iterable[StateBatch], start_offset: int) -> list[St
 
 
 def _append(out: list[StateBatch], batch: StateBatch) -> None:
-    """Append a batch, or lengthen the last one where the new one goes on as it was."""
+    """Append a batch, or extend the last one if the new one is adjacent and has the same state."""
     if out and out[-1].last_offset + 1 == batch.first_offset and out[-1][2:] == batch[2:]:
         out[-1] = out[-1]._replace(last_offset=batch.last_offset)
     else:

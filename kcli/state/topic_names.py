@@ -1,13 +1,13 @@
-"""Which names topics may have, and which topics are Kafka's own.
+"""The rules for topic names, and Kafka's internal topics.
 
-rule                      because
+rule                      reason
 ------------------------  ------------------------------------------------------------------------------------------
-1 to 249 characters       a partition's directory, with its number and a suffix, is to fit into 255
+1 to 249 characters       the name of a partition directory, with a number and a suffix, has at most 255 characters
 ASCII letters, digits,    they are in directory names
   `.`, `_` and `-`
-not `.` or `..`           likewise
-no two that differ in     Kafka's metrics write `.` as `_`; only CreateTopics looks at this
-  `.` and `_` alone
+not `.` or `..`           they are directory names
+no two that differ only   Kafka's metrics write `.` as `_`; only CreateTopics checks this
+  in `.` and `_`
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import re
 from collections.abc import Iterable
 
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
-# Compacted whatever is known of their settings: their coordinators make them so.
+# Topics that their coordinators create as compacted topics.
 COMPACTED_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 MAX_TOPIC_NAME_LENGTH = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why a topic cannot have that name, as a sentence; None where it can."""
+    """Return why a topic cannot have a name, as one sentence, or None if it can."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):
@@ -36,11 +36,11 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def metric_name(name: str) -> str:
-    """A topic's name as metrics write it; topics whose metric names are equal collide."""
+    """Return the name of a topic in metrics; topics with equal metric names collide."""
     return name.replace(".", "_")
 
 
 def colliding_topic(name: str, others: Iterable[str]) -> str | None:
-    """One of `others` that collides with `name`, or None."""
+    """Return one of `others` that collides with `name`, or None."""
     written = metric_name(name)
     return next((other for other in others if metric_name(other) == written), None)

@@ -1,17 +1,17 @@
-"""What the transaction coordinator knows: the records of __transaction_state applied in their order.
+"""The state of the transaction coordinator: the records of __transaction_state, applied in order.
 
     state                the transactional id
     -------------------  -----------------------------------------------------------------
     Empty                has a producer id, and no transaction yet
     Ongoing              is in a transaction; its partitions are those written to so far
-    PrepareCommit,       has decided; markers are on their way to the partitions
+    PrepareCommit,       is ending its transaction; the markers are being written
       PrepareAbort
-    CompleteCommit,      has written all markers
+    CompleteCommit,      has ended its transaction; all markers are written
       CompleteAbort
-    Dead                 is about to be forgotten
+    Dead                 is about to be removed
     PrepareEpochFence    is about to be fenced and aborted
 
-Each record is the whole entry of one transactional id; a tombstone forgets it.
+Each record is the whole entry of one transactional id; a tombstone removes it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ TRANSACTION_STATES = {
 
 @dataclass(slots=True)
 class Transaction:
-    """A transactional id's entry. Ids and epochs are -1 where there is none, times are in ms.
+    """The entry of a transactional id. Ids and epochs are -1 if there is none, times are in ms.
 
-    `partitions` are the partition numbers by topic that the transaction has written to; empty outside of one.
-    `client_transaction_version` is 2 for clients of KIP-890, whose epoch grows with every transaction.
+    `partitions` has the numbers of the partitions by topic that the open transaction has written to.
+    `client_transaction_version` is 2 for clients with KIP-890, whose epoch grows with every transaction.
     """
 
     transactional_id: str
@@ -56,15 +56,15 @@ class Transaction:
 
 
 class TransactionState:
-    """All transactional ids that the applied records know, in `transactions`."""
+    """The entries of all transactional ids."""
 
     def __init__(self) -> None:
         self.transactions: dict[str, Transaction] = {}
 
     def apply(self, key: Message, value: Message | None) -> None:
-        """Apply one record, as kcli.protocol.internal_records decodes it. Raises StateError for one of another topic."""
+        """Apply one record that kcli.protocol.internal_records has decoded. Raises StateError for one of another topic."""
         if key.STRUCT.name != "TransactionLogKey":
-            raise StateError(f"{key.STRUCT.name} is no key of __transaction_state")
+            raise StateError(f"{key.STRUCT.name} is not a key of __transaction_state")
         if value is None:
             self.transactions.pop(key.transactional_id, None)
             return

@@ -102,13 +102,13 @@ def test_version(word: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Says which of the two ways the loops run."""
     assert main([word]) == 0
     out = capfd.readouterr().out
-    way = "compiled" if is_compiled() else "interpreted: no C compiler was at hand when kcli was installed"
+    way = "compiled" if is_compiled() else "interpreted: there was no C compiler when kcli was installed"
     assert out == f"kcli {__version__}, Kafka in one Python program (distribution kafka-kcli; record loops {way})\n"
 
 
 @pytest.mark.parametrize("word", ["xyz", "--nothing", "", "\x1b[31m"])
 def test_an_unknown_command(word: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Is told with the commands that there are, harmless to a terminal."""
+    """Is reported with the commands that there are, harmless to a terminal."""
     assert main([word]) == 2
     out, err = capfd.readouterr()
     assert out == "" and err == f"kcli: there is no command {word!r}; the commands are {', '.join(COMMANDS)}\n"
@@ -116,7 +116,7 @@ def test_an_unknown_command(word: str, capfd: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_commands_help(command: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Goes to stdout as the docs have it; an unknown option is told on stderr, with exit code 2."""
+    """Goes to stdout as the docs have it; an unknown option is reported on stderr, with exit code 2."""
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     out = capfd.readouterr().out

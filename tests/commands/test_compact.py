@@ -107,7 +107,7 @@ def run(*words: str | Path) -> int:
     return main(["compact", *map(str, words)])
 
 
-def told(capfd: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, Any]]]:
+def reported(capfd: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, Any]]]:
     """The rows of --output json, by type."""
     found: dict[str, list[dict[str, Any]]] = {}
     for line in capfd.readouterr().out.splitlines():
@@ -136,7 +136,7 @@ def test_of_each_key_the_last_record_stays(logs: Path, capfd: pytest.CaptureFixt
     assert tree(logs / "orders-0") == kept
     assert "left alone: orders: cleanup.policy is not known, since no metadata log of the node was named; name the log" in err
     assert "--any-policy" not in out + err
-    assert out.splitlines()[-1].startswith("349 of 363 records of 2 partitions gone, ")
+    assert out.splitlines()[-1].startswith("349 of 363 records of 2 partitions removed, ")
     checkpoint = decode_offset_checkpoint((logs / "cleaner-offset-checkpoint").read_bytes()).offsets()
     assert checkpoint == {("__consumer_offsets", number): ends[path] for number, path in enumerate(partitions)}
     assert_sound(logs)
@@ -158,7 +158,7 @@ def given_up(logs: Path, *topics: str) -> str:
     return (logs / UNCLEANABLE).read_text()
 
 
-def test_what_a_broker_gave_up_and_is_cleaned_now_is_no_longer_told_of(logs: Path) -> None:
+def test_what_a_broker_gave_up_and_is_cleaned_now_is_no_longer_reported(logs: Path) -> None:
     given_up(logs, "__consumer_offsets", "orders")
     kept = given_up(logs.parent, "orders").replace(f"{logs.parent}/", f"{logs}/")
     assert run(logs) == 0
@@ -168,21 +168,21 @@ def test_what_a_broker_gave_up_and_is_cleaned_now_is_no_longer_told_of(logs: Pat
     assert not (logs / UNCLEANABLE).exists()
 
 
-def test_what_is_damaged_still_stays_told_of(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    told = given_up(logs, "__consumer_offsets")
+def test_what_is_damaged_still_stays_reported(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    reported = given_up(logs, "__consumer_offsets")
     path = logs / "__consumer_offsets-0" / f"{0:020}.log"
     data = bytearray(path.read_bytes())
     data[70] ^= 1
     path.write_bytes(data)
     assert run(logs) == 1
     assert "wrong CRC" in capfd.readouterr().err
-    assert (logs / UNCLEANABLE).read_text() == told
+    assert (logs / UNCLEANABLE).read_text() == reported
 
 
 def test_to_tells_of_what_was_copied_and_not_cleaned(logs: Path, tmp_path: Path) -> None:
-    told = given_up(logs, "__consumer_offsets", "orders")
+    reported = given_up(logs, "__consumer_offsets", "orders")
     assert run("--to", tmp_path / "new", logs) == 0
-    assert (logs / UNCLEANABLE).read_text() == told
+    assert (logs / UNCLEANABLE).read_text() == reported
     (line,) = (tmp_path / "new" / UNCLEANABLE).read_text().splitlines()[2:]
     assert line.startswith("orders 0 ")
     assert_sound(tmp_path / "new")
@@ -194,11 +194,11 @@ def test_a_dry_run_changes_no_byte_and_the_work_does_as_it_said(logs: Path, capf
     before = tree(logs.parent)
     before_rows = {path: rows_in(path) for path in logs.iterdir() if path.is_dir()}
     assert run("--dry-run", "--output", "json", logs) == 0
-    planned = told(capfd)
+    planned = reported(capfd)
     assert tree(logs.parent) == before
     assert [row["done"] for row in planned["summary"]] == [False] and "result" not in planned
     assert run("--output", "json", logs) == 0
-    done = told(capfd)
+    done = reported(capfd)
     assert done["plan"] == planned["plan"]
     assert [row["logBytes"] for row in done["result"]] == [row["logBytesLeft"] for row in planned["plan"]]
     for row in planned["plan"]:
@@ -218,9 +218,9 @@ def test_more_keys_than_fit_take_rounds_and_a_dry_run_knows(logs: Path, capfd: p
     before, end = rows_in(path), active_base(path)
     words = ["--memory", str(24 * 5), "--output", "json", str(path)]
     assert run("--dry-run", *words) == 0
-    (planned,) = told(capfd)["plan"]
+    (planned,) = reported(capfd)["plan"]
     assert run(*words) == 0
-    (done,) = told(capfd)["plan"]
+    (done,) = reported(capfd)["plan"]
     assert planned == done and done["rounds"] > 3
     assert rows_in(path) == last_of_each_key(before, end)
     closed, left = ([one for one in rows if one[0] < end] for rows in (before, rows_in(path)))
@@ -274,7 +274,7 @@ def test_tombstones_go_at_once_where_they_are_not_retained(logs: Path, capfd: py
     left = [row for row in last_of_each_key(rows_in(path), end) if row[0] >= end or row[3] is not None]
     words = ["--delete-retention-ms", "0", "--output", "json", str(path)]
     assert run("--dry-run", *words) == run(*words) == 0
-    planned, done = told(capfd)["plan"]
+    planned, done = reported(capfd)["plan"]
     assert planned == done and done["tombstones"] > done["tombstonesLeft"] == 0
     assert rows_in(path) == left
     assert_sound(logs)
@@ -389,7 +389,7 @@ def test_settings_come_from_the_metadata_log(tmp_path: Path, capfd: pytest.Captu
         capfd.readouterr().err
     )
     assert run("--from-start", "--assume-committed", "--output", "json", first, second) == 0
-    plans = {row["topic"]: row for row in told(capfd)["plan"]}
+    plans = {row["topic"]: row for row in reported(capfd)["plan"]}
     assert plans.keys() == {"compacted", "compacted-txn"}
     # segment.bytes is the topic's: with Kafka's default all would have become one.
     assert all(row["segments"] > 1 and row["recordsLeft"] < row["records"] for row in plans.values())
@@ -404,7 +404,7 @@ def test_settings_come_from_the_metadata_log(tmp_path: Path, capfd: pytest.Captu
 def test_the_metadata_log_is_never_compacted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = make(tmp_path / "logs", "__cluster_metadata-0")
     assert run("--any-policy", path) == run("--compression", "zstd", path) == 2
-    assert capfd.readouterr().err.count("kept small by its snapshots") == 2
+    assert capfd.readouterr().err.count("never compacted: its snapshots keep it small") == 2
 
 
 def test_a_locked_directory_is_refused(logs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -428,7 +428,7 @@ def test_a_locked_directory_is_refused(logs: Path, tmp_path: Path, capfd: pytest
     assert run(logs) == 0
 
 
-def test_an_unclean_directory_is_refused_and_told_what_helps(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unclean_directory_is_refused_with_what_helps(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (logs / ".kafka_cleanshutdown").unlink()
     before = tree(logs)
     for words in ((), ("--dry-run",), ("--compression", "zstd")):
@@ -447,7 +447,7 @@ def test_an_unclean_directory_is_refused_and_told_what_helps(logs: Path, capfd: 
 def test_a_repaired_directory_needs_options_that_are_named_at_once(
     logs: Path, lacks_high_watermarks: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Who has just repaired is not told to repair; saying what the sentence says is enough."""
+    """After a repair the message does not ask for a repair; the options that it names are enough."""
     path = sorted((logs / "__consumer_offsets-0").glob("*.log"))[1]
     data = bytearray(path.read_bytes())
     data[70] ^= 1
@@ -459,7 +459,7 @@ def test_a_repaired_directory_needs_options_that_are_named_at_once(
     assert run(logs) == 2
     also = " and, because no high watermark is known, --assume-committed if every record is committed"
     assert capfd.readouterr().err == (
-        f"kcli: {logs} has no .kafka_cleanshutdown, but was repaired (the quarantine {logs}.quarantine is there): say --unclean"
+        f"kcli: {logs} has no .kafka_cleanshutdown, but was repaired (the quarantine {logs}.quarantine exists): give --unclean"
         f"{also if lacks_high_watermarks else ''}; or start the broker and stop it\n"
     )
     assert run("--compression", "zstd", logs) == 2
@@ -473,7 +473,7 @@ def test_an_unclean_log_that_needs_a_recovery_is_left_alone(logs: Path, capfd: p
     path.write_bytes(path.read_bytes()[:-5])
     before = tree(logs / "__consumer_offsets-0")
     assert run("--unclean", logs) == 1
-    assert "its log needs a recovery, which would cut records; it is left as it was" in capfd.readouterr().err
+    assert "its log needs a recovery, which would cut records; the partition was not changed" in capfd.readouterr().err
     assert tree(logs / "__consumer_offsets-0") == before
 
 
@@ -501,7 +501,7 @@ def test_a_damaged_partition_is_left_alone_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("words", [(), ("--compression", "zstd")])
-def test_records_that_cannot_be_read_are_told_with_file_and_byte(
+def test_records_that_cannot_be_read_are_reported_with_file_and_byte(
     logs: Path, words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Under a right CRC: a codec that its bytes are not of."""
@@ -527,10 +527,10 @@ def test_another_codec_and_the_same_records(logs: Path, codec: str, capfd: pytes
     before, rows = [batch.header for batch in batches_in(path)], rows_in(path)
     others = tree(path)
     assert run("--compression", codec, "--dry-run", "--output", "json", logs) == 0
-    planned = told(capfd)
+    planned = reported(capfd)
     assert tree(path) == others
     assert run("--compression", codec, "--output", "json", logs) == 0
-    assert told(capfd)["plan"] == planned["plan"]
+    assert reported(capfd)["plan"] == planned["plan"]
     after = [batch.header for batch in batches_in(path)]
     assert rows_in(path) == rows
     for one, other in zip(before, after, strict=True):
@@ -561,7 +561,7 @@ def test_without_room_for_all_each_partition_comes_true_before_the_next(
     assert_sound(logs)
 
 
-def test_a_topic_that_is_not_there_is_told(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_that_is_not_there_is_reported(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A pattern that matches none is a slip, also where another one matches; exit code and sentence are those of describe."""
     for words in (["--topic", "nothing*"], ["--topic", "order"], ["--dry-run", "--topic", "order"]):
         assert run(*words, logs) == 1
@@ -571,7 +571,7 @@ def test_a_topic_that_is_not_there_is_told(logs: Path, capfd: pytest.CaptureFixt
     assert compacted.err == f"kcli: {logs}: no topic here is called 'order'; did you mean 'orders'?\n"
     assert run("--topic", "nothing*", "--topic", "__consumer*", logs) == 1
     out, err = capfd.readouterr()
-    assert "no topic here matches 'nothing*'; there are " in err and "of 2 partitions gone" in out
+    assert "no topic here matches 'nothing*'; there are " in err and "of 2 partitions removed" in out
     assert run("--topic", "order", "--output", "json", logs) == 1
     schema, problem, summary = map(json.loads, capfd.readouterr().out.splitlines())
     assert (schema["type"], problem["type"], summary["type"]) == ("schema", "problem", "summary")
@@ -579,7 +579,7 @@ def test_a_topic_that_is_not_there_is_told(logs: Path, capfd: pytest.CaptureFixt
     assert run("--topic", "order", logs, logs.parent / "missing") == 2
 
 
-def test_a_full_disk_behind_to_is_told_with_what_is_left(
+def test_a_full_disk_behind_to_is_reported_with_what_is_left(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A write names no file itself. What was begun lacks the mark of a clean stop."""
@@ -593,14 +593,14 @@ def test_a_full_disk_behind_to_is_told_with_what_is_left(
     monkeypatch.setattr(OsDisk, "append", full)
     target, before = tmp_path / "target", tree(logs)
     assert run("--to", target, logs) == 2
-    assert f"kcli: {target}: No space left on device; --to {target} is a part of what it should be" in capfd.readouterr().err
+    assert f"kcli: {target}: No space left on device; --to {target} is incomplete: remove it" in capfd.readouterr().err
     assert not (target / ".kafka_cleanshutdown").exists() and tree(logs) == before
 
 
 def test_an_interruption_while_files_take_their_places(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C at any of the renames: each partition is what it was or should become, and what is left to do is told."""
+    """Ctrl-C at any of the renames: each partition is what it was or should become, and what is left to do is reported."""
     rename, names = OsDisk.rename, ("__consumer_offsets-0", "__consumer_offsets-1")
     before = {name: rows_in(logs / name) for name in names}
     after = {name: last_of_each_key(rows, active_base(logs / name)) for name, rows in before.items()}
@@ -672,7 +672,7 @@ def test_json_is_what_the_page_says(logs: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_a_killed_process_leaves_each_partition_old_or_new(tmp_path: Path) -> None:
-    """kill -9 at moments of the dice; a start finishes, and the next run ends as if nothing had been."""
+    """kill -9 at random moments; a start finishes the work, and the next run ends like one without a kill."""
     source = tmp_path / "source"
     for number in range(4):
         make(source, f"__consumer_offsets-{number}", batches=200 + number)
@@ -682,12 +682,12 @@ def test_a_killed_process_leaves_each_partition_old_or_new(tmp_path: Path) -> No
     assert run(whole) == 0
     old = {path.name: rows_in(path) for path in source.glob("__c*")}
     new = {path.name: rows_in(path) for path in whole.glob("__c*")}
-    dice = Random(5)
+    rng = Random(5)
     for number in range(6):
         logs = tmp_path / f"killed-{number}"
         shutil.copytree(source, logs)
         process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(dice.randrange(200)), "compact", str(logs)],
+            [sys.executable, "-c", KILLED, str(rng.randrange(200)), "compact", str(logs)],
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.test_compact import active_base, last_of_each_key, rows_in, run, told
+from tests.commands.test_compact import active_base, last_of_each_key, reported, rows_in, run
 from tests.commands.test_compact_config import USERS_ID, properties
 from tests.commands.test_repair_output import tree
 from tests.two_clusters import OTHER_ID, PATH, A, B, log_dir
@@ -45,7 +45,7 @@ def test_the_metadata_log_of_another_node_serves_nobody_else(
     assert cleans(other, ours, of=ours) == (1, True)
     capfd.readouterr()
     assert cleans("--output", "json", ours, other, of=other) == (1, False)
-    rows = told(capfd)
+    rows = reported(capfd)
     assert [row["path"] for row in rows["problem"]] == [str(other)]
     assert {(row["path"], row["reason"]) for row in rows["skipped"]} >= {(f"{other}/{PATH}", "policy-unknown")}
 
@@ -99,7 +99,7 @@ def test_a_topic_that_was_created_anew_is_another_topic(
     assert f"{logs}/users-1/partition.metadata has topic id {OTHER_ID} for users" in err
     assert f"{logs}/__cluster_metadata-0 has {USERS_ID}" in err and "copy it elsewhere" in err
     assert run("--dry-run", "--output", "json", logs) == 1
-    assert [(row["reason"], row["refused"]) for row in told(capfd)["skipped"] if row["topic"] == "users"] == [
+    assert [(row["reason"], row["refused"]) for row in reported(capfd)["skipped"] if row["topic"] == "users"] == [
         ("other-topic", True)
     ]
 
@@ -109,7 +109,7 @@ def test_a_topic_id_that_cannot_be_read_is_refused(tmp_path: Path, capfd: pytest
     (logs / PATH / "partition.metadata").write_text("version: 0\n")
     before = tree(logs / PATH)
     assert run(logs) == 2
-    assert f"{logs / PATH}/partition.metadata: line 2 is missing; it is left as it was" in capfd.readouterr().err
+    assert f"{logs / PATH}/partition.metadata: line 2 is missing; the partition was not changed" in capfd.readouterr().err
     assert tree(logs / PATH) == before
 
 
@@ -118,7 +118,7 @@ def test_two_metadata_logs_of_one_node(tmp_path: Path, capfd: pytest.CaptureFixt
     first, copy = log_dir(tmp_path / "1", policy=COMPACT), log_dir(tmp_path / "copy", policy=DELETE)
     assert run(first, copy) == 0
     assert run(first, copy, log_dir(tmp_path / "2")) == 2
-    assert "are metadata logs of one node, of which one is a copy" in capfd.readouterr().err
+    assert "are metadata logs of the same node, so one of them is a copy" in capfd.readouterr().err
 
 
 def test_a_configuration_is_of_one_node(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

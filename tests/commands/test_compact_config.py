@@ -23,9 +23,9 @@ from tests.commands.test_compact import (
     last_of_each_key,
     log_bytes,
     make,
+    reported,
     rows_in,
     run,
-    told,
 )
 from tests.commands.test_repair_output import tree
 from tests.inspect.verified import root_files
@@ -153,7 +153,7 @@ def test_times_are_the_brokers(logs: Path, capfd: pytest.CaptureFixture[str]) ->
     words = ["--config", properties(logs, FILE, "log.cleaner.delete.retention.ms=0"), "--dry-run", "--output", "json", logs]
     assert run(*words) == 0
     assert run(*words, "--delete-retention-ms", "86400000") == 0
-    at_once, later = told(capfd)["plan"]
+    at_once, later = reported(capfd)["plan"]
     assert at_once["tombstonesLeft"] == 0 < later["tombstonesLeft"]
 
 
@@ -218,7 +218,7 @@ def test_indexes_are_as_dense_as_the_broker_has_them(logs: Path, monkeypatch: py
     assert seen == {77}
 
 
-def test_a_configuration_that_is_none_is_told_with_key_and_file(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_is_none_is_reported_with_key_and_file(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = tree(logs)
     config = properties(logs, "log.cleaner.delete.retention.ms=soon")
     assert run("--config", config, logs) == 2
@@ -226,12 +226,12 @@ def test_a_configuration_that_is_none_is_told_with_key_and_file(logs: Path, capf
     assert run("--config", logs / "none", logs) == 2
     assert f"cannot read {logs / 'none'}: No such file or directory" in capfd.readouterr().err
     assert run("--config", properties(logs, "node.id=3"), logs) == 2
-    told_of = capfd.readouterr().err
-    assert f"node.id is 3 ({config}, line 2), and 1 in meta.properties of {logs}" in told_of
+    errors = capfd.readouterr().err
+    assert f"node.id is 3 ({config}, line 2), and 1 in meta.properties of {logs}" in errors
     assert tree(logs) == before
 
 
-def test_what_is_odd_is_told_and_left_out(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_odd_is_reported_and_left_out(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A key that is near to one of Kafka's, and a value in the metadata log that is none."""
     metadata_log(logs, (BROKER, "1", "log.segment.bytes", "-5"), (BROKER, "", "log.cleanup.policy", "compact"))
     assert run("--config", properties(logs, "log.cleaner.delete.retention=1"), logs) == 0
@@ -248,7 +248,7 @@ def test_a_node_that_the_directory_does_not_tell_is_the_files(logs: Path) -> Non
     assert is_compacted(logs, "--config", properties(logs, "node.id=7"))
 
 
-def test_a_damaged_meta_properties_is_told(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_meta_properties_is_reported(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (logs / "meta.properties").write_text("version=9\n")
     assert run(logs) == 2
     assert f"{logs}/meta.properties: version is '9'" in capfd.readouterr().err

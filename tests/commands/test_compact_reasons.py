@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.test_compact import CONFIG, KEYS, make, run, told
+from tests.commands.test_compact import CONFIG, KEYS, make, reported, run
 from tests.commands.test_compact_config import TOPIC, metadata_log
 from tests.inspect.verified import root_files
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch, of_producer
@@ -63,7 +63,7 @@ CASES: list[tuple[Any, tuple[str, ...], list[str], str]] = [
     (cleaned, (), ["cleaned-before"], "all records were cleaned before; --from-start cleans them again"),
     (nothing_in_it, (), ["empty"], "there are no records\n"),
     (several_segments, LAG, ["min-compaction-lag"], "; --min-compaction-lag-ms 0 cleans them now"),
-    (in_a_transaction, (), ["open-transaction"], "a transaction is open from offset 0 on; start a broker, whose transaction"),
+    (in_a_transaction, (), ["open-transaction"], "a transaction is open from offset 0 on; start the broker: the transaction"),
     (half_committed, (), ["active-segment", "high-watermark"], "; to clean it, give --active and --assume-committed"),
     (one_segment, LAG, ["active-segment", "min-compaction-lag"], "; to clean it, give --active and --min-compaction-lag-ms 0"),
     (several_segments, ("--compression", "none"), ["has-codec"], "all data batches have this codec already; with a level"),
@@ -85,12 +85,12 @@ def test_each_outcome_says_why_and_what_would_change_it(
     line, closing = out.splitlines()
     assert line.startswith(f"{root / NAME}: ") and text in out and closing.startswith("nothing to ") and err == ""
     assert run(*words, "--output", "json", root) == 0
-    (plan,) = told(capfd)["plan"]
+    (plan,) = reported(capfd)["plan"]
     assert plan["reasons"] == reasons and plan["message"] == line.removeprefix(f"{root / NAME}: ")
     if plan["options"]:
         options = [word for option in plan["options"] for word in shlex.split(option)]
         assert run(*words, *options, "--output", "json", root) == 0
-        (plan,) = told(capfd)["plan"]
+        (plan,) = reported(capfd)["plan"]
         assert plan["rounds"] > 0 and plan["reasons"] == [] and plan["message"] is None
 
 
@@ -130,7 +130,7 @@ def test_topics_that_are_not_compacted_are_no_reason_for_an_option(tmp_path: Pat
     metadata_log(root, (TOPIC, "users", "cleanup.policy", "delete"))
     assert run(root) == 2
     assert capfd.readouterr().err == (
-        "kcli: left alone: __cluster_metadata: __cluster_metadata is kept small by its snapshots, and never compacted\n"
+        "kcli: left alone: __cluster_metadata: __cluster_metadata is never compacted: its snapshots keep it small\n"
         "kcli: left alone: users: cleanup.policy is delete\n"
         "kcli: nothing to compact: no topic has the cleanup.policy compact\n"
     )
@@ -142,7 +142,7 @@ def test_topics_that_are_not_compacted_are_no_reason_for_an_option(tmp_path: Pat
     ]
 
 
-def test_who_names_a_partition_is_told_what_it_would_mean(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_who_names_a_partition_is_reported_what_it_would_mean(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "logs"
     make(root, "users-0")
     (root / "users-0" / "partition.metadata").unlink()
@@ -152,4 +152,4 @@ def test_who_names_a_partition_is_told_what_it_would_mean(tmp_path: Path, capfd:
     err = capfd.readouterr().err
     assert "cleaning would remove every record but the last of its key\n" in err
     assert "--any-policy" not in err  # it removes records: nobody is led to it in passing
-    assert err.endswith("kcli: nothing to compact: all partitions that were named are refused\n")
+    assert err.endswith("kcli: nothing to compact: all named partitions are refused\n")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kcli.commands.app import main
-from tests.commands.test_compact import active_base, batches_in, last_of_each_key, make, rows_in, run, told
+from tests.commands.test_compact import active_base, batches_in, last_of_each_key, make, reported, rows_in, run
 from tests.commands.test_repair_output import tree
 from tests.inspect.verified import root_files
 
@@ -83,7 +83,7 @@ def test_nothing_is_cleaned_without_a_high_watermark(
 def test_json_says_why_and_what_to_do(logs: Path, fault: Any, capfd: pytest.CaptureFixture[str]) -> None:
     fault(logs)
     assert run("--output", "json", logs / NAMES[1]) == 1
-    rows = told(capfd)
+    rows = reported(capfd)
     (plan,), (problem,), (summary,) = rows["plan"], rows["problem"], rows["summary"]
     assert plan["reasons"] == ["no-high-watermark"] and plan["options"] == ["--assume-committed"]
     assert plan["highWatermark"] is None and plan["assumedCommitted"] is False and plan["rounds"] == 0
@@ -100,7 +100,7 @@ def test_who_vouches_has_all_of_it_cleaned(logs: Path, fault: Any, capfd: pytest
     assert run("--assume-committed", "--dry-run", logs / NAMES[1]) == 0
     assert "--assume-committed counts records as committed that no high watermark covers" in capfd.readouterr().out
     assert run("--assume-committed", "--output", "json", logs / NAMES[1]) == 0
-    (plan,) = told(capfd)["plan"]
+    (plan,) = reported(capfd)["plan"]
     assert plan["assumedCommitted"] is True and plan["highWatermark"] is None and plan["reasons"] == []
     assert rows_in(logs / NAMES[1]) == last_of_each_key(before, active_base(logs / NAMES[1]))
     assert ((logs / CHECKPOINT).read_bytes() if kept is not None else None) == kept, "the word of a user is no watermark"
@@ -111,7 +111,7 @@ def test_a_low_high_watermark_stops_the_round_and_is_named(logs: Path, capfd: py
     root_files(logs, replication={NAMES[0]: 1, NAMES[1]: -5})
     before = tree(logs)
     assert run("--output", "json", logs) == 0
-    plans = told(capfd)["plan"]
+    plans = reported(capfd)["plan"]
     assert [plan["reasons"] for plan in plans] == [["high-watermark"], ["high-watermark"]]
     assert [plan["highWatermark"] for plan in plans] == [1, -5]
     assert f"the high watermark is 1 and the log end {END}" in plans[0]["message"]
@@ -120,7 +120,7 @@ def test_a_low_high_watermark_stops_the_round_and_is_named(logs: Path, capfd: py
     }
     rows = rows_in(logs / NAMES[0])
     assert run("--assume-committed", "--output", "json", logs) == 0
-    assert [plan["assumedCommitted"] for plan in told(capfd)["plan"]] == [True, True]
+    assert [plan["assumedCommitted"] for plan in reported(capfd)["plan"]] == [True, True]
     assert rows_in(logs / NAMES[0]) == last_of_each_key(rows, active_base(logs / NAMES[0]))
 
 
@@ -141,7 +141,7 @@ def test_a_high_watermark_beyond_the_log_end_is_the_log_end_after_a_crash(
     root_files(logs, clean=False, replication=dict.fromkeys(NAMES, END + 1000))
     rows = rows_in(logs / NAMES[0])
     assert run("--unclean", "--active", "--output", "json", logs / NAMES[0]) == 0
-    assert [plan["assumedCommitted"] for plan in told(capfd)["plan"]] == [False]
+    assert [plan["assumedCommitted"] for plan in reported(capfd)["plan"]] == [False]
     assert rows_in(logs / NAMES[0]) == last_of_each_key(rows, END)
 
 
@@ -160,7 +160,7 @@ def test_an_empty_partition_needs_no_high_watermark(logs: Path, capfd: pytest.Ca
     """Nothing would be cleaned with one: there is no reason to fail."""
     make(logs, "__consumer_offsets-2", batches=0)
     assert run("--output", "json", logs / "__consumer_offsets-2") == 0
-    assert [plan["reasons"] for plan in told(capfd)["plan"]] == [["empty"]]
+    assert [plan["reasons"] for plan in reported(capfd)["plan"]] == [["empty"]]
 
 
 def test_another_codec_needs_no_high_watermark(logs: Path) -> None:

@@ -69,7 +69,7 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], sentence: str, cap
     assert (code, out) == (2, "") and sentence in err and err.count("\n") == 1
 
 
-def test_damage_is_told_on_stderr_and_by_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported_on_stderr_and_by_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(f"{DATA}/orders-0", tmp_path / "orders-0")
     log = next(iter((tmp_path / "orders-0").glob("*.log")))
     log.write_bytes(log.read_bytes()[:-1])

@@ -115,8 +115,8 @@ def test_exit_codes(output: str, data: Path, capfd: pytest.CaptureFixture[str]) 
         file.write(b"garbage that is long enough to be looked at")
     size = len(batch(0, 3).encode())
     assert main(["dump-log", "--output", output, str(log), str(data / "b-0" / LOG)]) == 1
-    told = "".join(capfd.readouterr())
-    assert str(log) in told and ("json" not in output or f'"position":{size}' in told)
+    reported = "".join(capfd.readouterr())
+    assert str(log) in reported and ("json" not in output or f'"position":{size}' in reported)
     assert main(["dump-log", "--output", output, str(data / "missing.log"), str(data / "b-0" / LOG)]) == 2
     assert "missing.log" in "".join(capfd.readouterr())
 

@@ -19,7 +19,7 @@ def raising(error: BaseException) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "reported"),
     [
         (CannotRun("name what to show"), 2, "kcli: name what to show\n"),
         (KeyboardInterrupt(), 130, ""),
@@ -28,10 +28,10 @@ def raising(error: BaseException) -> Callable[[], int]:
         (MemoryError(), 2, "kcli: out of memory; give the process more, or select less with --offset or --limit\n"),
     ],
 )
-def test_what_ends_a_command(error: BaseException, code: int, told: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_ends_a_command(error: BaseException, code: int, reported: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A sentence each, no traceback."""
     assert guarded(raising(error)) == code
-    assert capfd.readouterr() == ("", told)
+    assert capfd.readouterr() == ("", reported)
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

@@ -215,5 +215,5 @@ def test_a_full_disk_leaves_a_partition_as_it_was(way: str, tmp_path: Path) -> N
     used = sum(machine.disk.size(f"{DIRECTORY}/{name}") for name in names)
     machine.disk.capacity_bytes = used + 500
     (problem,) = machine.problems()
-    assert problem is not None and problem.endswith("No space left on device; it is left as it was")
+    assert problem is not None and problem.endswith("No space left on device; the partition was not changed")
     assert machine.logs() == before and machine.disk.list_directory(DIRECTORY) == names

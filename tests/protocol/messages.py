@@ -8,11 +8,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kcli.format.kafka_uuid import Uuid
-from kcli.protocol.catalog import FILES, message_types
+from kcli.protocol.catalog import message_types
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.message import Message
 from kcli.protocol.schema import Field, FieldType, Struct
+from tests.conftest import ROOT
 
+# The names of the files that declare records: messages/NAME.txt.
+FILES = sorted(path.stem for path in (ROOT / "kcli" / "protocol" / "messages").glob("*_records.txt"))
 ALL_TYPES = [found for file in FILES for found in message_types(file).values()]
 ALL_VERSIONS = [
     (found, version) for found in ALL_TYPES for version in range(found.schema.versions.lowest, found.newest_version + 1)

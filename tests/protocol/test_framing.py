@@ -1,4 +1,4 @@
-"""Protects what stands around every message: sizes, headers by API and version, and the refusal of what is no header."""
+"""Protects the frame of every message: sizes, headers by API and version, and errors for invalid headers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, METADATA, PRODUCE, Api, header_type
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, METADATA, PRODUCE, Api
+from kcli.protocol.compiler import MessageType
 from kcli.protocol.errors import DecodeError, MessageError, UnsupportedVersionError
 from kcli.protocol.framing import encode_request, encode_response, read_request_header, read_response_header
+from kcli.protocol.schema import parse_schemas
+from tests.conftest import ROOT
 
 APIS = list(API_KEYS.values())
+DECLARED = parse_schemas((ROOT / "kcli" / "protocol" / "messages" / "apis.txt").read_text())
+HEADERS = {schema.name: MessageType(schema) for schema in DECLARED if schema.kind == "header"}
 VERSIONS = [(api, version) for api in APIS for version in range(api.lowest_version, api.highest_version + 1)]
 
 
@@ -40,13 +45,13 @@ def test_headers_of_every_api_and_version_come_back() -> None:
 def test_headers_are_those_that_the_schema_declares() -> None:
     for api, version in VERSIONS:
         assert api.request.schema.flexible == api.response.schema.flexible, api
-        header = header_type("RequestHeader").new(
+        header = HEADERS["RequestHeader"].new(
             request_api_key=api.key, request_api_version=version, correlation_id=5, client_id="id"
         )
         flexible = version >= api.flexible_from
         frame = encode_request(5, api, version, "id", api.request.new())
-        assert frame[4:].startswith(header_type("RequestHeader").encode(header, 2 if flexible else 1))
-        answer = header_type("ResponseHeader").encode(header_type("ResponseHeader").new(correlation_id=5), int(flexible))
+        assert frame[4:].startswith(HEADERS["RequestHeader"].encode(header, 2 if flexible else 1))
+        answer = HEADERS["ResponseHeader"].encode(HEADERS["ResponseHeader"].new(correlation_id=5), int(flexible))
         reply = encode_response(5, api, version, api.response.new())
         plain = answer[:4] if api.key == API_VERSIONS else answer
         assert bytes(reply[4:]) == plain + api.response.encode(api.response.new(), version)

@@ -12,8 +12,9 @@ from kcli.format.java_text import json_text
 from kcli.protocol.catalog import message_type, record_types
 from kcli.protocol.control_records import control_suffix, decode_control_record
 from kcli.protocol.internal_records import FramedDecoder, decode_consumer_protocol, decoder_for_topic
-from kcli.protocol.json_values import from_dict, to_dict
+from kcli.protocol.json_values import to_dict
 from tests.protocol.given_logs import GIVEN, given_records, internal_files
+from tests.protocol.json_reader import from_dict
 
 FILES = internal_files()
 pytestmark = pytest.mark.skipif(not FILES, reason="neither fixtures/ nor ../shared holds a given log directory")
@@ -82,8 +83,8 @@ def test_json_reads_back_as_the_message(topic: str, file: Path, dump: Path) -> N
         for message in decoder.decode(record.key, record.value):
             if message is not None and message.STRUCT.name != "GroupMetadataValue":
                 name = message.STRUCT.name
-                room = {"__cluster_metadata": "metadata", "__consumer_offsets": "group"}.get(topic, topic.split("_")[2])
-                found = message_type(f"{room}_records", name)
+                file_of = {"__cluster_metadata": "metadata", "__consumer_offsets": "group"}.get(topic, topic.split("_")[2])
+                found = message_type(f"{file_of}_records", name)
                 assert from_dict(found, message.schema_version, decoder.to_dict(message)) == message
 
 

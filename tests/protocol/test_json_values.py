@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,9 +11,9 @@ from kcli.format.java_text import json_text
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.catalog import message_type
 from kcli.protocol.compiler import MessageType
-from kcli.protocol.errors import DecodeError
-from kcli.protocol.json_values import from_dict, to_dict
+from kcli.protocol.json_values import to_dict
 from kcli.protocol.schema import parse_schemas
+from tests.protocol.json_reader import from_dict
 from tests.protocol.messages import ALL_VERSIONS, messages
 
 QUOTA = message_type("metadata_records", "ClientQuotaRecord")
@@ -73,33 +72,7 @@ def test_json_reads_back_as_the_message(given: tuple[MessageType, object]) -> No
     assert json_text(to_dict(read)) == json_text(to_dict(message))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        [],
-        {},
-        {"entity": 5, "key": "k", "value": 1.0, "remove": False},
-        {"entity": [5], "key": "k", "value": 1.0, "remove": False},
-        {"entity": [], "key": None, "value": 1.0, "remove": False},
-        {"entity": [], "key": 5, "value": 1.0, "remove": False},
-        {"entity": [], "key": "k", "value": "x", "remove": False},
-        {"entity": [], "key": "k", "value": 1.0, "remove": "no"},
-    ],
-)
-def test_json_that_is_not_the_message_is_refused(value: object) -> None:
-    with pytest.raises(DecodeError):
-        from_dict(QUOTA, 0, value)
-
-
 def test_infinite_quotas_read_back() -> None:
     shown = to_dict(QUOTA.new(key="k", value=float("-inf")))
     assert '"value":"-Infinity"' in json_text(shown)
     assert from_dict(QUOTA, 0, json.loads(json_text(shown))).value == float("-inf")
-
-
-def test_base64_that_is_none_is_refused() -> None:
-    scram = message_type("metadata_records", "UserScramCredentialRecord")
-    shown = to_dict(scram.new())
-    with pytest.raises(DecodeError, match="base64"):
-        from_dict(scram, 0, shown | {"salt": "!"})

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kcli.protocol.catalog import FILES, message_types
+from kcli.protocol.catalog import message_types
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.schema import NO_VERSIONS, SchemaError, Versions, parse_schemas, snake_case
+from tests.protocol.messages import FILES
 
 WHOLE_NOTATION = Path(__file__).resolve().parents[2].parent / "shared" / "protocol-schemas.txt"
 
@@ -58,7 +59,6 @@ request Sample key=7 versions=0-5 flexible=2+ latest-unstable on=broker,controll
         (0, 5),
         True,
     )
-    assert schema.listeners == ("broker", "controller") and schema.is_latest_unstable
     names, old, limit, parts, other, more = schema.root.fields
     assert (names.versions, names.nullable.lowest, names.tag, names.tagged) == ((1, 3), 2, 4, (2, 3))
     assert names.default is None and names.is_key and names.is_ignorable

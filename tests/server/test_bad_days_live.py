@@ -107,7 +107,7 @@ def test_logs_whose_meta_properties_are_lost_are_not_taken_for_a_new_cluster(tmp
 
 def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    assert "is no directory" in refused(tmp_path / "home", data=tmp_path / "file")
+    assert "is not a directory" in refused(tmp_path / "home", data=tmp_path / "file")
 
 
 def test_metadata_of_a_newer_kafka(tmp_path: Path, formatted: Path) -> None:

@@ -29,7 +29,7 @@ from kcli.server.events import (
     SendFile,
 )
 from kcli.simulator.disk import SimulatedDisk
-from kcli.simulator.records import records_of, whole_batches
+from kcli.simulator.records import placed_records, whole_batches
 
 DATA = "/data"
 META = f"{DATA}/meta.json"
@@ -62,7 +62,7 @@ class SmallLog:
             self.file.truncate(self.size)
 
     def note(self, batch: RecordBatch) -> None:
-        """A batch stands at the end."""
+        """Append a batch."""
         self.batches.append(batch)
         self.end, self.size = batch.next_offset, batch.end_position
         if batch.producer_id >= 0:
@@ -101,7 +101,7 @@ class SmallLog:
         found = (
             offset
             for batch in self.batches
-            for offset, record in enumerate(records_of(data, batch), batch.base_offset)
+            for offset, record in placed_records(data, batch)
             if record.timestamp >= timestamp and offset >= self.start
         )
         return next(found, -1)
@@ -117,7 +117,7 @@ class SmallNode:
 
     log_class = SmallLog
 
-    def __init__(self, disk: SimulatedDisk, rng: Random, now_ms: int, tell: Callable[[str], None], wall: WallTime) -> None:
+    def __init__(self, disk: SimulatedDisk, rng: Random, now_ms: int, log: Callable[[str], None], wall: WallTime) -> None:
         self.wall = wall
         self.node_id = 1
         self.is_ready = self.is_stopped = False
@@ -127,7 +127,7 @@ class SmallNode:
         self.flushes: dict[int, Callable[[], None]] = {}
         self.meta: dict[str, Any] = {"next_producer_id": 0, "topics": {}}
         self.logs: dict[tuple[str, int], SmallLog] = {}
-        tell("a small node")
+        log("a small node")
 
     def start(self, now_ms: int) -> list[Effect]:
         """Read the metadata and open the logs."""

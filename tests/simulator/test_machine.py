@@ -11,7 +11,7 @@ from kcli.log.disk.port import parent_path
 from kcli.log.wall_time import WallTime
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine
-from kcli.simulator.network import FrameReader, Link, Network, Weather
+from kcli.simulator.network import FrameReader, Link, Network, NetworkConditions
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
@@ -59,7 +59,7 @@ class Side:
 def storm(seed: int, *, cut: bool) -> tuple[list[bytes], list[Side], list[Side]]:
     rng = Random(seed)
     scheduler = Scheduler(rng, 0)
-    network = Network(scheduler, rng, Weather(5, 300, 0.2, 0.5, 0.5))
+    network = Network(scheduler, rng, NetworkConditions(5, 300, 0.2, 0.5, 0.5))
     clients, servers = [Side() for _ in range(3)], [Side() for _ in range(3)]
     links = [network.connect(client, server) for client, server in zip(clients, servers)]
     sent = [b""] * 3
@@ -141,11 +141,11 @@ def test_a_wall_clock_that_is_set_leaves_the_nodes_time_alone() -> None:
         return now_ms - start_ms, wall.wall_ms() - start_ms
 
     assert [pass_by(1) for _ in range(1000)] == [(ms, ms) for ms in range(1, 1001)]
-    wall.set_off(3_600_000)
+    wall.set_error(3_600_000)
     assert pass_by(0) == (1000, 3_601_000)
-    wall.set_off(-3_600_000)
+    wall.set_error(-3_600_000)
     assert pass_by(1000) == (2000, 2000 - 3_600_000)
-    assert wall.process_clock().now_ms() == wall.wall_ms() and wall.most_behind_ms == 3_600_000
+    assert wall.process_clock().now_ms() == wall.wall_ms() and wall.max_behind_ms == 3_600_000
 
 
 @pytest.mark.parametrize("off_ms", [-3_600_000, 3_600_000])
@@ -167,14 +167,14 @@ def test_a_step_of_the_wall_clock_ends_no_session_of_a_whole_node(off_ms: int) -
         while scheduler.now_ms < end_ms:
             assert scheduler.run_next()
 
-    network = Network(scheduler, Random(3), Weather(1, 50, 0.0, 0.0, 0.0))
+    network = Network(scheduler, Random(3), NetworkConditions(1, 50, 0.0, 0.0, 0.0))
     machine = Machine(scheduler, network, disk, Random(4), Trace(lambda: scheduler.now_ms), make, wall)
     machine.start()
     run_for(20_000)
     assert machine.is_ready
     controller = nodes[0].controller.controller
     for off in (off_ms, 0, -off_ms):
-        wall.set_off(off)
+        wall.set_error(off)
         run_for(60_000)
         assert controller.metrics.timed_out_heartbeats == 0
         assert scheduler.now_ms - controller.state.sessions[1].last_heartbeat_ms < 5000

@@ -15,7 +15,7 @@ from kcli.server.node import Node
 from kcli.server.peers import Answer, PeerFailure
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine
-from kcli.simulator.network import Network, Weather
+from kcli.simulator.network import Network, NetworkConditions
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.scheduler import Scheduler
 from kcli.simulator.trace import Trace
@@ -28,7 +28,7 @@ TIMEOUT_MS = 1000
 class Machines:
     """Two machines with nodes of clusters of their own on one network; the first asks the second."""
 
-    def __init__(self, seed: int, weather: Weather) -> None:
+    def __init__(self, seed: int, weather: NetworkConditions) -> None:
         self.scheduler = Scheduler(Random(f"{seed} time"), START_MS)
         self.network = Network(self.scheduler, Random(f"{seed} network"), weather)
         self.trace = Trace(lambda: self.scheduler.now_ms)
@@ -77,7 +77,7 @@ class Machines:
             node.peers.send(address_of(2), "PLAINTEXT", METADATA, request, answered, now_ms + TIMEOUT_MS)
 
         node.timer.schedule(node.timer.clock_ms, send)
-        self.machines[1].hand_in(DeadlineReached())
+        self.machines[1].handle(DeadlineReached())
 
     def answer(self) -> str:
         """Send a request -> its answer, or the name of its failure."""
@@ -91,7 +91,7 @@ def address_of(machine_id: int) -> PeerAddress:
     return PeerAddress(f"machine{machine_id}", 9092)
 
 
-CALM = Weather(4, 400, 0.02, 0.1, 0.0)
+CALM = NetworkConditions(4, 400, 0.02, 0.1, 0.0)
 
 
 def test_a_partition_loses_requests_until_it_is_healed() -> None:
@@ -128,7 +128,7 @@ def test_several_requests_are_under_way_at_once() -> None:
 
 def stormy_run(seed: int) -> tuple[str, Counter[str]]:
     """Cuts, partitions and deaths for a while -> the digest of the trace, and how often each answer came."""
-    machines, rng = Machines(seed, Weather(4, 400, 0.1, 0.3, 0.5)), Random(f"{seed} storm")
+    machines, rng = Machines(seed, NetworkConditions(4, 400, 0.1, 0.3, 0.5)), Random(f"{seed} storm")
     for _ in range(120):
         die = rng.random()
         machines.ask()

@@ -79,10 +79,10 @@ def read_header_and_recompress(data: bytearray) -> bytes:
     """The batch without its last record, everything else in order."""
     from kcli.format.record_batch import NewRecordBatch
     from kcli.format.records import Record, encode_records
-    from kcli.simulator.records import records_of
+    from kcli.simulator.records import placed_records
 
     batch = read_header(data)
-    records = [record._replace(value=record.value[:-1]) for record in records_of(data, batch)]
+    records = [record._replace(value=record.value[:-1]) for _, record in placed_records(data, batch)]
     encoded = encode_records(
         Record(at, record.timestamp - batch.base_timestamp, record.key, record.value, record.headers)
         for at, record in enumerate(records)
@@ -198,7 +198,7 @@ def test_a_seed_is_a_trace_to_the_byte() -> None:
         assert found.stdout.split() == here
 
 
-def test_dice_of_one_part_are_not_those_of_another() -> None:
+def test_each_part_has_its_own_random_numbers() -> None:
     """More steps go on with the same beginning."""
     short, long = simulate(9, SmallNode, 300), Simulation(9, SmallNode, ["/data"], steps=600)
     long.checker.verify = lambda **_: None  # type: ignore[method-assign]

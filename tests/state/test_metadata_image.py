@@ -214,18 +214,18 @@ def test_a_broker_registers_changes_and_leaves() -> None:
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        (new("FenceBroker", id=2, epoch=5), "broker 2 is changed but was not registered"),
-        (new("UnfenceBroker", id=1, epoch=4), "in epoch 4 but is in 5"),
+        (new("FenceBroker", id=2, epoch=5), "change of broker 2, which is not registered"),
+        (new("UnfenceBroker", id=1, epoch=4), "in epoch 4, but its epoch is 5"),
         (new("BrokerRegistrationChange", broker_id=1, broker_epoch=5, fenced=7), "fenced 7"),
-        (new("Partition", topic_id=DIRECTORY_LOST), "which no topic has"),
-        (new("PartitionChange", topic_id=ID, partition_id=9), "partition t-9 is changed but was not made"),
+        (new("Partition", topic_id=DIRECTORY_LOST), f"topic id {DIRECTORY_LOST}, which does not exist"),
+        (new("PartitionChange", topic_id=ID, partition_id=9), "change of partition t-9, which does not exist"),
         (new("PartitionChange", topic_id=ID, partition_id=0, directories=[ID]), "2 replicas but 1 directories"),
         (new("Partition", topic_id=ID, partition_id=0, directories=[ID]), "0 replicas but 1 directories"),
-        (new("RemoveTopic", topic_id=DIRECTORY_LOST), "which no topic has"),
-        (new("ClearElr", topic_name="none"), "which does not exist"),
-        (new("RemoveAccessControlEntry", id=ID), "was not made"),
-        (new("EndTransaction"), "did not begin"),
-        (new("AbortTransaction"), "did not begin"),
+        (new("RemoveTopic", topic_id=DIRECTORY_LOST), f"topic id {DIRECTORY_LOST}, which does not exist"),
+        (new("ClearElr", topic_name="none"), "topic none, which does not exist"),
+        (new("RemoveAccessControlEntry", id=ID), f"removal of ACL {ID}, which does not exist"),
+        (new("EndTransaction"), "EndTransactionRecord: no metadata transaction is open"),
+        (new("AbortTransaction"), "AbortTransactionRecord: no metadata transaction is open"),
     ],
 )
 def test_records_that_do_not_fit_are_refused_and_change_nothing(record: Message, text: str) -> None:
@@ -333,7 +333,7 @@ def test_a_metadata_transaction_counts_as_a_whole_at_its_end() -> None:
     topic = new("Topic", name="t", topic_id=ID)
     image = image_of(new("BeginTransaction", name="make t"), topic)
     assert (image.topics, image.pending_name, image.pending_records) == ({}, "make t", [topic])
-    with pytest.raises(StateError, match="while another one is open"):
+    with pytest.raises(StateError, match="another metadata transaction is open"):
         image.apply(new("BeginTransaction"))
     image.apply(new("EndTransaction"))
     assert (list(image.topics), image.pending_records, image.pending_name) == ([ID], None, None)

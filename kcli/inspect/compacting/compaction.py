@@ -1,18 +1,18 @@
-"""A run of `kcli compact` over log directories: what is taken, the locks, the work, and the log directories' own files.
+"""One run of `kcli compact` over log directories: selection, locks, work, and the files of the log directories themselves.
 
     in place                                                  into another directory
     --------------------------------------------------------  ----------------------------------------------------------
-    `.lock` is taken and held                                 taken where it is there: the source gets no file
+    `.lock` is taken and held                                 taken only if it exists: no file is created in the source
     a broker's directory must have been stopped cleanly       the same
-    what a crash left in a partition is finished first        the source is read only
-    each partition comes true at once (placing)               its files are copied, new ones take the place of old ones
-    cleaner-offset-checkpoint says how far each is cleaned,   the log directory's own files and the metadata log are
-      and kcli-uncleanable-partitions no more why it was not  copied, the checkpoints of what is there, and of a whole
-                                                              log directory all other partitions; the mark of a clean
-                                                              stop last
+    what a crash left in a partition is finished first        the source is only read
+    the files of each partition are replaced (placing)        its files are copied, with the new ones instead of the old
+    cleaner-offset-checkpoint gets the cleaned offsets, and   the log directory's own files, the metadata log and the
+      the partitions are removed from                         checkpoint entries of the copied partitions are copied, and
+      kcli-uncleanable-partitions                             of a whole log directory all other partitions; the mark of a
+                                                              clean stop is copied last
 
-New files lie beside what they will replace until the plan was told. Where they would not all fit on the disk at once, each
-partition comes true before the next one is put in place (`holds_all` is False).
+New files are stored next to the old ones until the plan is printed. If they do not all fit on the disk at once, each
+partition is put in place before the next one is cleaned (`holds_all` is False).
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _COPIED_KINDS = (FileKind.META_PROPERTIES, FileKind.BOOTSTRAP_CHECKPOINT, FileKi
 
 
 class RefusedError(Exception):
-    """The run cannot be; nothing was touched. The message is one sentence."""
+    """The run is refused; no file was changed. The message is one sentence."""
 
 
 class RunOptions(NamedTuple):
-    """How a run goes. `overrides` are settings of topics by Kafka's keys; `target` is the other directory, None in place.
+    """The options of a run. `overrides` are topic settings by Kafka's keys; `target` is the other directory, None in place.
 
-    `is_one_node` tells that `defaults_of` is based on the configuration of one node. A dry run keeps what it needs in
-    `scratch`. `defaults_of` tells what a node's configuration says for all topics.
+    `defaults_of` returns a node's configuration for all topics; `is_one_node`: it comes from the configuration file of one
+    node. A dry run keeps temporary files in the directory `scratch`.
     """
 
     compact: CompactOptions
@@ -80,7 +80,7 @@ class RunOptions(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A partition that is as it should be, at `path`, and the bytes of its logs there."""
+    """A partition that was put in place at `path`, and the bytes of its segments there."""
 
     outcome: PartitionOutcome
     path: str
@@ -88,20 +88,21 @@ class Placed(NamedTuple):
 
 
 class Compaction:
-    """One run over what was asked for, for a `with`: it holds the locks. Raises RefusedError and OSError."""
+    """One run over the partitions in `asked`; a `with` statement holds the locks. Raises RefusedError and OSError."""
 
     def __init__(self, disk: LogDisk, asked: list[Asked], options: RunOptions) -> None:
         self.disk = disk
         self.options = options
         self.left_out: list[LeftOut] = []
         self.unreadable = [bad for one in asked for bad in one.unreadable]
-        self.mismatches: list[tuple[str, str]] = []  # log directories of which no metadata log was named, but another one's was
+        # Log directories whose metadata log was not named although others were, each with one sentence.
+        self.mismatches: list[tuple[str, str]] = []
         self.jobs: list[PartitionJob] = []
         self._asked = asked
         self._releases: list[Callable[[], None]] = []
         self._cleaned: dict[str, dict[tuple[str, int], int]] = {}
         self.placed = 0
-        self.under_way: str | None = None  # the partition that takes its files, or the directory of the last ones
+        self.under_way: str | None = None  # the partition whose files are being replaced
         if options.target is not None:
             self._check_target(options.target)
         for one in asked:
@@ -112,12 +113,12 @@ class Compaction:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all logs that are worked on."""
+        """The size of all logs of the run in bytes."""
         return sum(job.size_bytes for job in self.jobs)
 
     @property
     def holds_all(self) -> bool:
-        """Whether the whole plan can be told before anything comes true: all new files fit on the disk beside the old ones."""
+        """True if all new files fit on the disk next to the old ones, so that the whole plan is known before any change."""
         if self.options.is_dry_run:
             return True
         places = {self.options.target or one.log_directory for one in self._asked}
@@ -128,13 +129,13 @@ class Compaction:
             place = place.rpartition("/")[0] or "."
         return self.disk.free_bytes(place)
 
-    # ---------------------------------------------------------------------------------------------------- what is taken
+    # -------------------------------------------------------------------------------------------------------- selection
 
     def _check_target(self, target: str) -> None:
         if len(self._asked) > 1:
             raise RefusedError("--to takes the partitions of one log directory at a time")
         if self.disk.exists(target) and (not self.disk.is_directory(target) or self.disk.list_directory(target)):
-            raise RefusedError(f"--to {target}: it is there and not empty; name a directory that is to be made")
+            raise RefusedError(f"--to {target}: the directory exists and is not empty; name a new directory")
 
     def _root(self, directory: str, kind: FileKind) -> str:
         return join_path(directory, kind.value)
@@ -143,7 +144,7 @@ class Compaction:
         return self.disk.exists(self._root(directory, kind))
 
     def _check_usable(self, asked: Asked) -> None:
-        """Raises RefusedError for a directory that a broker uses, or has not left in order."""
+        """Raise RefusedError for a directory that a broker uses, or that was not stopped cleanly."""
         directory = asked.log_directory
         if self.disk.is_locked(self._root(directory, FileKind.LOCK)):
             raise RefusedError(self._locked(directory))
@@ -151,26 +152,26 @@ class Compaction:
             raise RefusedError(self._unclean(directory))
 
     def _unclean(self, directory: str) -> str:
-        """Return what to do about a directory without the mark of a clean stop, with all options that it then takes."""
+        """Return what to do about a directory without the mark of a clean stop, with all options that are needed."""
         options = "--unclean"
         cleans = self.options.compact.recompression is None and not self.options.compact.assume_committed
         if cleans and not self._has(directory, FileKind.REPLICATION_CHECKPOINT):
             options += " and, because no high watermark is known, --assume-committed if every record is committed"
         if self.disk.is_directory(default_folder(directory)):
             return (
-                f"{directory} has no .kafka_cleanshutdown, but was repaired (the quarantine {default_folder(directory)} is "
-                f"there): say {options}; or start the broker and stop it"
+                f"{directory} has no .kafka_cleanshutdown, but was repaired (the quarantine {default_folder(directory)} "
+                f"exists): give {options}; or start the broker and stop it"
             )
         return (
             f"{directory} was not stopped cleanly (it has no .kafka_cleanshutdown): start the broker and stop it; or repair it "
-            f"with `kcli verify --repair --apply {directory}`, and then say {options}"
+            f"with `kcli verify --repair --apply {directory}`, and then give {options}"
         )
 
     def _locked(self, directory: str) -> str:
         return f"{self._root(directory, FileKind.LOCK)} is locked: a broker is running on this directory; stop it, then compact"
 
     def _is_unclean(self, directory: str) -> bool:
-        """Whether a broker's directory lacks the mark of a clean stop; a partition that lies elsewhere was copied there."""
+        """Return True for a broker's log directory without the mark of a clean stop; any other directory holds copies."""
         return self._has(directory, FileKind.META_PROPERTIES) and not self._has(directory, FileKind.CLEAN_SHUTDOWN)
 
     def _read_metadata(self) -> MetadataLogs:
@@ -203,7 +204,7 @@ class Compaction:
                 recompresses=recompresses,
             )
         except ValueError as error:
-            raise RefusedError(f"{directory}: a topic's configuration is none: {error}") from None
+            raise RefusedError(f"{directory}: the configuration of a topic is invalid: {error}") from None
         self.left_out += left_out
         if any(one.reason is LeftOutReason.POLICY_UNKNOWN for one in left_out):
             sentence = self._metadata.mismatch(directory)
@@ -251,7 +252,7 @@ class Compaction:
             raise RefusedError(str(error)) from None
 
     def _store(self, one: Selected) -> str:
-        """Where new files of a partition go."""
+        """Return the directory for the new files of a partition."""
         if self.options.is_dry_run:
             return join_path(self.options.scratch, f"{len(self.jobs)}")
         if self.options.target is not None:
@@ -303,9 +304,9 @@ class Compaction:
         self._releases.clear()
 
     def _discard(self) -> None:
-        """Remove new files that never took their places; what cannot be removed is left for a broker's start.
+        """Remove new files that were not put in place; those that cannot be removed are left for the start of a broker.
 
-        Of a partition that was broken off in the midst, new files may be what tells a start that it stays what it was.
+        A partition that was interrupted while its files were replaced is finished or undone by the rules of a start.
         """
         for job in self.jobs:
             with suppress(OSError, FormatError):
@@ -317,11 +318,11 @@ class Compaction:
                         self.disk.remove(join_path(job.path, name))
 
     def outcomes(self, processes: int, on_bytes: Callable[[int], None] | None) -> Iterator[PartitionOutcome]:
-        """Work on all partitions -> what came of each, in order; nothing is in place yet. Raises WorkerLostError."""
+        """Work on all partitions -> the outcome of each, in order; no file is put in place yet. Raises WorkerLostError."""
         return work_on_all(self.disk, self.jobs, processes, on_bytes)
 
     def place(self, outcome: PartitionOutcome) -> Placed:
-        """Let an outcome come true. Raises OSError."""
+        """Put the new files of a partition in place. Raises OSError."""
         job, target = outcome.job, self.options.target
         path = self.under_way = job.path
         if target is not None:
@@ -337,7 +338,7 @@ class Compaction:
         return Placed(outcome, path, _log_bytes_in(self.disk, path))
 
     def _write_cleaner_checkpoints(self) -> None:
-        """In place: of what lies in a broker's log directory."""
+        """Write the cleaned offsets to the checkpoints of the brokers' log directories."""
         for directory, cleaned in self._cleaned.items():
             if any(self._has(directory, kind) for kind in _ROOT_FILES):
                 self._write_checkpoint(directory, directory, FileKind.CLEANER_CHECKPOINT, cleaned)
@@ -351,7 +352,7 @@ class Compaction:
         changed: Mapping[tuple[str, int], int],
         only: frozenset[tuple[str, int]] | None = None,
     ) -> None:
-        """Write a checkpoint of `source` to `target`, with these offsets; `only` of these partitions."""
+        """Write the checkpoint of `source` to `target` with the `changed` offsets; `only`: the partitions to keep, or all."""
         path = self._root(source, kind)
         offsets: dict[tuple[str, int], int] = {}
         if self.disk.exists(path):
@@ -364,11 +365,11 @@ class Compaction:
         self.disk.write_file(self._root(target, kind), data)
 
     def _write_uncleanable(self, source: str, target: str, only: frozenset[tuple[str, int]] | None = None) -> None:
-        """Write to `target` what a broker gave up in `source` and was not cleaned here; `only` of these partitions."""
+        """Write the uncleanable partitions of `source` that were not cleaned now to `target`; `only` as above."""
         try:
             found = read_uncleanable_partitions(self.disk, source)
         except FormatError:
-            return  # it says nothing to anybody: repair or the next start takes it away
+            return  # the file cannot be read: a repair or the next start removes it
         cleaned, path = self._cleaned.get(source, {}), self._root(target, FileKind.UNCLEANABLE_PARTITIONS)
         kept = {key: one for key, one in found.items() if key not in cleaned and (only is None or key in only)}
         if source == target and kept == found:
@@ -379,7 +380,7 @@ class Compaction:
             self.disk.remove(path)
 
     def finish_target(self) -> None:
-        """Bring the other directory to its end, behind the last partition. Raises OSError."""
+        """Complete the other directory after the last partition. Raises OSError."""
         target = self.options.target
         if target is None or self.options.is_dry_run:
             return
@@ -395,12 +396,12 @@ class Compaction:
         keys = frozenset((one.topic, one.partition) for one in everything.partitions if one.path in here)
         unreadable = dict(read_checkpoints(self.disk, source).problems)
         for kind in _CHECKPOINTS:
-            # A broker does not start with a file that it cannot read; without the file no record counts as committed.
+            # A broker does not start with a checkpoint that it cannot read, so such a file is not copied.
             if self._root(source, kind) not in unreadable:
                 self._write_checkpoint(source, target, kind, self._changed(source, kind), keys)
         self._write_uncleanable(source, target, keys)
-        # The mark of a clean stop last: without it nobody takes a part for the whole. A lock that is opened and closed again
-        # would be given back.
+        # The mark of a clean stop is copied last: an interrupted copy lacks it. `.lock` is not copied: opening and closing it
+        # would release our POSIX lock.
         for file in sorted(everything.files, key=lambda file: file.kind is FileKind.CLEAN_SHUTDOWN):
             if file.kind in _COPIED_KINDS:
                 copy_file(self.disk, file.path, join_path(target, file.name))
@@ -415,6 +416,6 @@ def _index_settings(job: PartitionJob) -> IndexSettings:
 
 
 def _log_bytes_in(disk: LogDisk, path: str) -> int:
-    """The bytes of the logs that lie in a partition's directory now."""
+    """Return the size of all segments in a partition directory."""
     names = [name for name in disk.list_directory(path) if name.endswith("." + FileKind.LOG.value)]
     return sum(disk.size(join_path(path, name)) for name in names)

@@ -1,20 +1,19 @@
-"""A batch under another codec: what re-compression makes of each, one after the other.
+"""Converts batches to another codec, one after the other.
 
-    batch                                     what becomes of it
+    batch                                     result
     ----------------------------------------  --------------------------------------------------------------------------
-    of the codec asked for, with no level     its bytes
-    markers, and batches without records      its bytes
-    data, format 2                            its records, the same bytes, under the new codec: length, CRC and the
-                                              codec in the attributes change, all else of the header stays
-    a compressed set of format 0 or 1         a batch of format 2 with its messages (kcli.format.legacy_upgrade)
-    messages of format 0 or 1 that stand      batches of format 2, neighbours together: alone they do not compress
-      one by one
+    has the codec, and no level is given      unchanged
+    markers, and batches without records      unchanged
+    data, format 2                            the same bytes of records with the new codec: length, CRC and the codec in
+                                              the attributes change, the rest of the header stays
+    a compressed set of format 0 or 1         a batch of format 2 with the same messages (kcli.format.legacy_upgrade)
+    single messages of format 0 or 1          batches of format 2 with several messages: a single one hardly compresses
 
-Neighbours go into one batch of up to GATHERED_BYTES. They are of one format and of one timestamp type, of LogAppendTime with
-one timestamp; their offsets rise; and no batch reaches over an offset where a log may be cut or begin: the start of a
-leader's epoch, the log start, the high watermark.
+Adjacent single messages go into one batch of up to GATHERED_BYTES if they have the same format and timestamp type (with
+LogAppendTime also the same timestamp) and their offsets ascend. Such a batch never spans an offset where a log may be cut or
+begin: the start of a leader epoch, the log start offset, the high watermark.
 
-Every CRC counts, those inside compressed sets too: what is rewritten gets a new one, which must not make damage sound.
+Every CRC is checked, also inside compressed sets: a rewritten batch gets a new CRC, which would hide damage.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, RecordBatch, with
 from kcli.inspect.compacting.jobs import Recompression
 from kcli.log.reading.log_reader import LogBatch
 
-# As large as a producer makes a batch (batch.size).
+# The default of the producer's batch.size.
 GATHERED_BYTES = 16384
 
 
 class Converted(NamedTuple):
-    """A batch to be written; the bytes may be those of the reader's buffer."""
+    """A batch to write; `data` may be a view of the reader's buffer."""
 
     data: Buffer
     base_offset: int
@@ -46,23 +45,26 @@ class Converted(NamedTuple):
 
 
 class Converter:
-    """Converts the batches of a log front to back, and counts them and their records as a PartitionPlan tells them."""
+    """Converts the batches of a log in their order, and counts what a PartitionPlan contains.
+
+    `cuts` are the offsets that a batch of gathered messages must not span.
+    """
 
     def __init__(self, target: Recompression, cuts: Iterable[int]) -> None:
         self.batches = self.converted_batches = self.records = 0
         self._target = target
         self._cuts = sorted(cuts)
         self._gathered: UpgradedBatch | None = None
-        self._kind: tuple[int, int | None] = (0, None)  # of the messages gathered: format, time of LogAppendTime
+        self._kind: tuple[int, int | None] = (0, None)  # of the gathered messages: format, timestamp if LogAppendTime
 
     def is_asked(self, header: RecordBatch | LegacyBatch) -> bool:
-        """Whether a batch is to get another codec."""
+        """Return True if a batch is to get another codec."""
         if isinstance(header, RecordBatch) and (header.is_control or not header.record_count):
             return False
         return header.codec != self._target.codec or self._target.level is not None
 
     def convert(self, batch: LogBatch) -> Iterator[Converted]:
-        """What is to be written now that a sound batch was met. Raises FormatError for one whose records are not."""
+        """Yield the batches to write for a batch with a valid CRC. Raises FormatError if its records are damaged."""
         header = batch.header
         if isinstance(header, LegacyBatch):
             yield from self._convert_legacy(batch, header)
@@ -76,7 +78,7 @@ class Converter:
         yield Converted(data, header.base_offset, header.last_offset, header.max_timestamp)
 
     def take_gathered(self) -> Iterator[Converted]:
-        """What waits for neighbours, at a segment's end: none may come."""
+        """Yield the batch of gathered messages, if there are any; to be called at the end of a segment."""
         gathered, self._gathered = self._gathered, None
         if gathered is not None:
             yield self._finished(gathered)
@@ -114,7 +116,7 @@ class Converter:
         yield self._finished(upgraded)
 
     def _gather(self, header: LegacyBatch, record: LegacyRecord) -> Iterator[Converted]:
-        """Put a message that stands alone to its neighbours, if it may."""
+        """Add a single message to the gathered ones, or start a new batch if it does not fit."""
         kind = header.magic, header.timestamp if header.is_log_append_time else None
         if self._gathered is None or kind != self._kind or not self._may_follow(self._gathered, record):
             yield from self.take_gathered()
@@ -137,7 +139,7 @@ class Converter:
 
 
 def _sound_records(header: LegacyBatch, data: Buffer) -> Iterator[LegacyRecord]:
-    """The messages of a batch. Raises FormatError, for a message inside it with a wrong CRC as well."""
+    """Yield the messages of a batch. Raises FormatError, also for a message inside the batch with a wrong CRC."""
     for record in iter_records(header, data):
         if not record.is_valid:
             raise CorruptRecordError(f"the message of offset {record.offset} inside it has a wrong CRC")

@@ -1,4 +1,4 @@
-"""What is to be done to a partition, and what came of it."""
+"""The job of compacting one partition, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kcli.log.log_config import LogConfig
 
 
 class Recompression(NamedTuple):
-    """The codec that data batches are to have, and its level, None for Kafka's default."""
+    """The codec for the data batches, and its level; None is Kafka's default level."""
 
     codec: int
     level: int | None
 
 
 class CompactOptions(NamedTuple):
-    """How partitions are compacted; times in ms. With `recompression` they are re-compressed instead, and nothing else.
+    """How partitions are compacted; times in ms. With `recompression` they are only re-compressed.
 
-    `memory_bytes` is what keys may take, 0 for as much as the node's configuration says, filled up to `load_factor`. Active
-    segments are rolled, and so cleaned, `with_active`, or whose first records are older than the topic's max.compaction.lag.ms.
-    `from_start` cleans anew what was cleaned before. `random_bytes(n)` gives n bytes that nobody can guess. With
-    `assume_committed` the caller vouches that every record up to the log end is committed, whatever the high watermark is.
+    `memory_bytes` is the memory for keys, 0 for the node's configuration; it is filled up to `load_factor`. An active segment
+    is rolled, and then cleaned, if `with_active` is set or its first records are older than the topic's max.compaction.lag.ms.
+    `from_start` cleans again what was cleaned before. `random_bytes(n)` returns n bytes that cannot be predicted.
+    `assume_committed`: the user states that every record up to the log end is committed, whatever the high watermark is.
     """
 
     now_ms: int
@@ -40,10 +40,10 @@ class CompactOptions(NamedTuple):
 
 
 class PartitionJob(NamedTuple):
-    """A partition to work on; offsets are those of its log directory's checkpoints, None where they have none of it.
+    """A partition to work on; the offsets are from the checkpoints of its log directory.
 
-    `watermark_fault` is a clause that says why `high_watermark` is None. New files go to `store_directory`. In a dry run it is
-    a scratch directory, and only what is needed is kept there.
+    `watermark_fault` is a clause that says why `high_watermark` is None. New files are kept in `store_directory`; in a dry run
+    this is a scratch directory for the files that later rounds read.
     """
 
     partition: PartitionDirectory
@@ -60,16 +60,16 @@ class PartitionJob(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The partition's directory."""
+        """The directory of the partition."""
         return self.partition.path
 
 
 class PartitionPlan(NamedTuple):
-    """What goes from a partition and what is left, of the segments that are rewritten; sizes in bytes.
+    """Counts of the segments that are rewritten, before and after (`..._left`); sizes in bytes.
 
-    `keys` are those of the part that was cleaned for the first time; where that took several rounds, a key counts once in each.
-    `batches` are those that get another codec, `converted_batches` how many of these were of format 0 or 1 and become format 2;
-    `legacy_batches` are those of format 0 and 1 in the whole log that have the codec already, and stay.
+    `keys` counts the keys of the part that is cleaned for the first time; a key counts once in each round. `batches` get
+    another codec; `converted_batches` of them are converted from format 0 or 1 to format 2. `legacy_batches` of format 0 and
+    1 in the whole log have the codec already, and are kept.
     """
 
     records: int = 0
@@ -91,12 +91,12 @@ class PartitionPlan(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the partition stays as it is."""
+        """True if the partition does not change."""
         return not self.rounds and not self.batches
 
 
 class Reason(StrEnum):
-    """Why nothing of a partition is changed, as --output json names it."""
+    """Why a partition does not change; the values are those of --output json."""
 
     EMPTY = "empty"
     CLEANED_BEFORE = "cleaned-before"
@@ -109,7 +109,10 @@ class Reason(StrEnum):
 
 
 class Obstacle(NamedTuple):
-    """One reason: a clause about the partition, the option that removes the obstacle ("" for none) and what to do."""
+    """One reason why a partition does not change, as a clause.
+
+    `option` is the option that removes the obstacle, "" if there is none; `remedy` says what to do.
+    """
 
     reason: Reason
     clause: str
@@ -118,11 +121,10 @@ class Obstacle(NamedTuple):
 
 
 class PartitionOutcome(NamedTuple):
-    """A partition's plan and the files that make it true; `problem` is one sentence where it is left alone.
+    """The plan of a partition, and the files that carry it out; `problem` is one sentence if the partition is not changed.
 
-    `cleaned_offset` is up to where it is cleaned then, None where that is not known better than before. `obstacles` say why
-    nothing is changed, and are empty where something is. `assumes_committed` is True where records were cleaned that the
-    high watermark does not prove to be committed.
+    The partition is cleaned up to `cleaned_offset`, None if that does not change. `obstacles` is empty if the partition
+    changes. `assumes_committed`: records were cleaned that are not below a known high watermark.
     """
 
     job: PartitionJob
@@ -135,5 +137,5 @@ class PartitionOutcome(NamedTuple):
 
     @property
     def lacks_high_watermark(self) -> bool:
-        """Whether records were left alone because no high watermark of the partition is known."""
+        """True if records are not cleaned because no high watermark of the partition is known."""
         return any(one.reason is Reason.NO_HIGH_WATERMARK for one in self.obstacles)

@@ -1,21 +1,21 @@
-"""Why nothing of a log is cleaned: what must change before its first dirty segment can be.
+"""Finds why a log cannot be cleaned: the obstacles to cleaning its first dirty segment.
 
-    reason                the first segment with records that no round has cleaned                       option
+    reason                the first segment with records that were not cleaned                           option
     --------------------  ---------------------------------------------------------------------------  -------------------
     empty                 does not exist: the log has no bytes
     cleaned-before        does not exist: a round has reached the end                                    --from-start
-    active-segment        is the active one, which takes the next append                                 --active
+    active-segment        is the active segment                                                          --active
     no-high-watermark     ends above the log start, and no high watermark of the partition is known      --assume-committed
     high-watermark        ends above the high watermark: a follower may have to cut its records          --assume-committed
     open-transaction      ends above the first record of a transaction that is still open
     min-compaction-lag    has a record younger than min.compaction.lag.ms                                --min-compaction-
                                                                                                            lag-ms 0
 
-The cleaner takes whole segments, so the first dirty segment decides: while it cannot be cleaned, nothing behind it can be
-(kcli.log.cleaner.cleanable). All of its obstacles are reported, since each of them alone stops the round.
+The cleaner takes whole segments in order, so while the first dirty segment cannot be cleaned, no later one can be
+(kcli.log.cleaner.cleanable). All obstacles of this segment are reported, since each of them alone stops the round.
 
-Without a checkpointed high watermark Kafka starts a partition with its log start offset as the high watermark and cleans
-nothing, until the leader or the followers' fetches raise it. No broker runs here that could raise it.
+Without a checkpointed high watermark, Kafka starts a partition with the log start offset as its high watermark, and cleans
+nothing until the leader or the fetches of the followers raise it. Here no broker runs that could raise it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from kcli.log.time_lookup import largest_timestamp
 from kcli.log.unified_log import UnifiedLog
 
 ASSUME_COMMITTED = "--assume-committed"
-# Re-compression has nothing to do for one reason only.
+# The only reason for which re-compression does not change a partition.
 HAS_CODEC = Obstacle(
-    Reason.HAS_CODEC, "all data batches have this codec already", remedy="with a level, as in zstd:6, they are written anew"
+    Reason.HAS_CODEC, "all data batches have this codec already", remedy="with a level, as in zstd:6, they are written again"
 )
 
 
 def sentence(obstacles: Sequence[Obstacle]) -> str:
-    """Return one sentence that says why nothing is cleaned and what would change that."""
+    """Return one sentence that says why nothing is cleaned, and what to do."""
     if len(obstacles) == 1:
         (only,) = obstacles
         return f"{only.clause}; {only.remedy}" if only.remedy else only.clause
-    # Of the reasons that come together, an open transaction is the only one that no option removes.
+    # Of the reasons that can occur together, only an open transaction has no option.
     options = [one.option for one in obstacles if one.option]
     steps = [f"give {' and '.join(options)}"] if options else []
     if len(options) < len(obstacles):
@@ -48,7 +48,7 @@ def sentence(obstacles: Sequence[Obstacle]) -> str:
 
 
 def find_obstacles(log: UnifiedLog, job: PartitionJob, checkpoint: int | None) -> tuple[Obstacle, ...]:
-    """Return why no round can be run over a log whose last round has reached `checkpoint`. Raises OSError, FormatError."""
+    """Return why no round can run over a log that is cleaned up to `checkpoint`. Raises OSError, FormatError."""
     local, end_offset = log.local_log(), log.log_end_offset
     segments = local.segments
     first_dirty = first_dirty_offset(log, checkpoint)
@@ -76,7 +76,7 @@ _CLEANED_BEFORE = Obstacle(
     Reason.CLEANED_BEFORE,
     "all records were cleaned before",
     "--from-start",
-    "--from-start cleans them again, which removes tombstones whose time is over",
+    "--from-start cleans them again, which removes tombstones whose retention time is over",
 )
 _ACTIVE_SEGMENT = Obstacle(
     Reason.ACTIVE_SEGMENT,
@@ -92,15 +92,15 @@ def _not_committed(log: UnifiedLog, job: PartitionJob) -> Obstacle:
             Reason.NO_HIGH_WATERMARK,
             f"no high watermark is known ({job.watermark_fault}), so no record counts as committed",
             ASSUME_COMMITTED,
-            f"start the broker and stop it cleanly, which writes the high watermarks anew, or say {ASSUME_COMMITTED} if every "
-            "record is committed, as in topics with one replica",
+            f"start the broker and stop it cleanly, which writes the high watermarks again, or give {ASSUME_COMMITTED} if "
+            "every record is committed, as in topics with one replica",
         )
     return Obstacle(
         Reason.HIGH_WATERMARK,
         f"the high watermark is {job.high_watermark} and the log end {log.log_end_offset}, and records between them may not be "
         "committed",
         ASSUME_COMMITTED,
-        f"{ASSUME_COMMITTED} cleans them if you know that they are",
+        f"if you know that they are committed, {ASSUME_COMMITTED} cleans them",
     )
 
 
@@ -108,7 +108,7 @@ def _open_transaction(first_offset: int) -> Obstacle:
     return Obstacle(
         Reason.OPEN_TRANSACTION,
         f"a transaction is open from offset {first_offset} on",
-        remedy="start a broker, whose transaction coordinator ends it",
+        remedy="start the broker: the transaction coordinator ends the transaction",
     )
 
 

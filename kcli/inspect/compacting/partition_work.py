@@ -1,16 +1,17 @@
-"""One partition: opened on a staged disk, cleaned in rounds or re-compressed there, and what came of it.
+"""Opens one partition on a staged disk, and cleans it in rounds or re-compresses it there.
 
     step                                         by
     -------------------------------------------  -----------------------------------------------------------------------
-    open the log, as a broker's start would      kcli.log.log_opener
-    let the high watermark be the checkpoint's,  records above it may be cut by a follower, so none is cleaned, and none
-      or the log start offset without one          makes another one obsolete; Kafka starts a partition the same way
-    roll the active segment, where asked         kcli.log.unified_log
-    rounds until all is clean that may be        kcli.log.cleaner, as in a broker; any dirty byte is reason enough
-    close, flush what was made
+    open the log as a broker's start would       kcli.log.log_opener
+    set the high watermark to the checkpoint's,  a follower may cut the records above it, so they are not cleaned and do
+      or to the log start offset without one       not replace other records; Kafka starts a partition in the same way
+    roll the active segment, if asked            kcli.log.unified_log
+    rounds until all that may be cleaned is      kcli.log.cleaner, as in a broker, but without a lowest dirty ratio
+    close, flush the new files
 
-More keys than fit the memory take more rounds, each of which begins where the one before has ended. Where tombstones are not
-to be retained at all, one more goes over the whole log: the first has set their delete horizon, the second finds it past.
+If the keys do not fit the memory, there are more rounds, each of which starts where the last one ended. If tombstones are
+not retained (delete.retention.ms is 0), one more round runs over the whole log: the first round sets their delete horizon,
+and the next one finds that it has passed.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ OPEN_FILES = 8
 
 
 class NotSoundError(Exception):
-    """A partition that cannot be worked on as it is; the message is one sentence."""
+    """A partition that cannot be compacted in its present state; the message is one sentence."""
 
 
 class WorkedOn(NamedTuple):
-    """A plan, up to where the log is cleaned then (None: as before), and why nothing is; see PartitionOutcome."""
+    """A plan, and the fields of PartitionOutcome with the same names."""
 
     plan: PartitionPlan
     cleaned_offset: int | None
@@ -50,9 +51,9 @@ class WorkedOn(NamedTuple):
 
 
 def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -> PartitionOutcome:
-    """Do it all on a staged disk -> what came of it; nothing of the partition has changed then.
+    """Do all work on a staged disk -> the outcome; the partition itself is not changed.
 
-    `on_bytes` is told of progress: all in all `job.size_bytes`. What went wrong stands in the outcome's `problem`.
+    `on_bytes` gets the progress, in all `job.size_bytes`. An error is in the `problem` of the outcome.
     """
     progress = _Progress(job.size_bytes, on_bytes)
     staged: StagedDisk | None = None
@@ -93,42 +94,45 @@ def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -
 
 
 def _sentence(job: PartitionJob, error: Exception) -> str:
-    """Why a partition is left as it was."""
+    """Return why a partition was not changed."""
     if isinstance(error, OSError):
-        return f"{error.filename or job.path}: {error.strerror or error}; it is left as it was"
+        return f"{error.filename or job.path}: {error.strerror or error}; the partition was not changed"
     if not isinstance(error, FormatError):
         return str(error)
     where = error.path if isinstance(error, LogRefusedError) else job.path
     message = error.message if error.message.startswith(job.path) else f"{where}: {error.message}"
-    return f"{message}; it is left as it was: `kcli verify --repair {job.partition.log_directory}` shows what a repair can do"
+    return (
+        f"{message}; the partition was not changed: `kcli verify --repair {job.partition.log_directory}` shows what a repair "
+        "can do"
+    )
 
 
 class _Progress:
-    """Tells of work in bytes of the log: what is moved is read twice, and partly written."""
+    """Reports progress in bytes of the log; two bytes that are read or written count as one, since a log is read twice."""
 
     def __init__(self, size_bytes: int, on_bytes: Callable[[int], None]) -> None:
         self._left = size_bytes
         self._on_bytes = on_bytes
-        self._odd = 0
+        self._unreported = 0
 
     def moved(self, size_bytes: int) -> None:
-        """So many more bytes were read or written."""
-        self._odd += size_bytes
-        done = min(self._odd // 2, self._left)
+        """Count bytes that were read or written."""
+        self._unreported += size_bytes
+        done = min(self._unreported // 2, self._left)
         if done:
-            self._odd -= 2 * done
+            self._unreported -= 2 * done
             self._left -= done
             self._on_bytes(done)
 
     def finish(self) -> None:
-        """The rest is done."""
+        """Report the rest as done."""
         if self._left:
             self._on_bytes(self._left)
             self._left = 0
 
 
 class PartitionCleaning:
-    """The rounds over one partition's log; `disk` is the staged one."""
+    """The rounds over the log of one partition; `disk` is the staged disk."""
 
     def __init__(self, disk: LogDisk, job: PartitionJob, on_moved: Callable[[int], None]) -> None:
         self.disk = StagedDisk(disk, job.path, Store(disk, job.store_directory, self._keeps))
@@ -140,7 +144,7 @@ class PartitionCleaning:
         self._is_last = False
 
     def _keeps(self) -> bool:
-        """Whether what the round at hand writes will be read: it is a plan's alone, unless another round comes behind it."""
+        """Return True if the files that the current round writes are needed: in a dry run only if another round follows."""
         if not self._job.is_dry_run or self._offsets is None:
             return True
         is_complete = self._offsets.latest_offset + 1 >= self._end_offset
@@ -151,7 +155,7 @@ class PartitionCleaning:
         return self._job.config.delete_retention_ms == 0
 
     def run(self) -> WorkedOn:
-        """Clean all that may be cleaned. Raises NotSoundError, FormatError, OSError."""
+        """Clean all records that may be cleaned. Raises NotSoundError, FormatError, OSError."""
         log = self._open()
         try:
             return self._run(log)
@@ -182,7 +186,7 @@ class PartitionCleaning:
         return WorkedOn(plan, cleaned_offset, assumes_committed=cleaned_offset > proven)
 
     def _open(self) -> UnifiedLog:
-        """Open the log as a start of a broker does. Raises NotSoundError where that would change records."""
+        """Open the log as a broker does at start. Raises NotSoundError if that would change records."""
         job, partition = self._job, self._job.partition
         log = open_log(
             self.disk,
@@ -198,12 +202,13 @@ class PartitionCleaning:
         )
         if self.disk.made(".log"):
             raise NotSoundError(
-                f"{job.path}: its log needs a recovery, which would cut records; it is left as it was: start the broker "
-                f"and stop it, or repair it with `kcli verify --repair --apply {job.path}`"
+                f"{job.path}: its log needs a recovery, which would cut records; the partition was not changed: start the "
+                f"broker and stop it, or repair it with `kcli verify --repair --apply {job.path}`"
             )
         high_watermark, end_offset = job.high_watermark, log.log_end_offset
         if high_watermark is not None and high_watermark > end_offset and not job.options.is_unclean:
-            # After a clean stop the two agree: a wrong one proves nothing. After a crash Kafka lowers it to the log end.
+            # After a clean stop the high watermark is not above the log end, so the checkpoint is wrong and cannot be used.
+            # After a crash Kafka lowers it to the log end.
             fault = f"the checkpointed one is {high_watermark}, and the log ends at {end_offset}"
             self._job = job = job._replace(high_watermark=None, watermark_fault=fault)
         committed = end_offset if job.options.assume_committed else job.high_watermark
@@ -211,7 +216,7 @@ class PartitionCleaning:
         return log
 
     def _must_roll(self, log: UnifiedLog) -> bool:
-        """Whether the active segment is to be cleaned as well."""
+        """Return True if the active segment is to be cleaned too."""
         options, active = self._job.options, log.local_log().segments[-1]
         if not active.size_bytes:
             return False
@@ -228,7 +233,7 @@ class PartitionCleaning:
         return first is not None and 0 <= first.max_timestamp < oldest_ms
 
     def _rounds(self, log: UnifiedLog, checkpoint: int | None) -> list[CleanedLog]:
-        """Rounds from where the cleaner was on until all is clean that may be. Raises NotSoundError, FormatError, OSError."""
+        """Clean from `checkpoint` in as many rounds as it takes. Raises NotSoundError, FormatError, OSError."""
         rounds: list[CleanedLog] = []
         now_ms = self._job.options.now_ms
         while (cleanable := log_to_clean(log, checkpoint, now_ms)).cleanable_bytes > 0:
@@ -237,11 +242,11 @@ class PartitionCleaning:
             rounds.append(self._clean(log, cleanable))
             checkpoint = rounds[-1].end_offset
             if checkpoint <= cleanable.first_dirty_offset:
-                raise NotSoundError(f"{self._job.path}: the memory for keys has no room for one; it is left as it was")
+                raise NotSoundError(f"{self._job.path}: the memory for keys is too small for one key; give a larger --memory")
         return rounds
 
     def _clean(self, log: UnifiedLog, cleanable: LogToClean) -> CleanedLog:
-        """One round; what it replaced is gone then."""
+        """Run one round, and remove the files that it replaced on the staged disk."""
         options = self._job.options
         self._offsets = OffsetMap(options.memory_bytes, options.random_bytes(SECRET_BYTES), options.load_factor)
         self._end_offset = cleanable.first_uncleanable_offset
@@ -250,7 +255,8 @@ class PartitionCleaning:
         moved = 0
         while True:
             try:
-                # What it wants flushed before it goes on is so before anything is put in place.
+                # The round yields what is to be flushed before it continues; `flush_made` does that for all before any file
+                # is put in place.
                 next(steps)
             except StopIteration as end:
                 done: CleanedLog = end.value
@@ -265,7 +271,7 @@ class PartitionCleaning:
 
 
 def _plan_of(rounds: list[CleanedLog]) -> PartitionPlan:
-    """What all rounds took, and what the last one left: each goes over the log from its start."""
+    """Return what all rounds removed, and what the last one left: each round rewrites the log from its start."""
     last = rounds[-1].counts
     records = sum(one.counts.records_read + one.counts.records_discarded - one.counts.records_kept for one in rounds)
     tombstones = sum(one.counts.tombstones_dropped for one in rounds)

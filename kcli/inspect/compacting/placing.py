@@ -1,22 +1,22 @@
-"""Making true what was staged: in the partition's own directory, or in another one.
+"""Puts staged changes in place, in the directory of the partition or in another one.
 
-In place, each step is on the device before the next one begins:
+In place, each step is flushed to the device before the next one begins:
 
-    step                                                      a crash then leaves
+    step                                                      after a crash in this step
     --------------------------------------------------------  ----------------------------------------------------------
-    files other than new segments (snapshots, leader epochs,  the log as it was
-      indexes of segments that stay) take their names
-    new segments become `*.swap`, the last first              the log as it was: starts remove `*.cleaned`, and each
+    files other than new segments (snapshots, leader epochs,  the log is as before
+      indexes of segments that stay) get their names
+    new segments are renamed to `*.swap`, the last one first  the log is as before: a start removes `*.cleaned`, and each
                                                                 `*.swap` from the lowest `*.cleaned` on
-    files of old segments that get no new bytes go            what it should become: starts remove all that lies in the
-                                                                range of the `*.swap` and then give those their names
-    the `*.swap` lose their suffix, the first first           the same
-    snapshots of segments that are gone go                    the same
+    files of old segments without a replacement are removed   the log is completely compacted: a start removes all files in
+                                                                the range of the `*.swap`, and then renames those
+    `*.swap` lose their suffix, the first one first           the same
+    snapshots of removed segments are removed                 the same
 
-So all rounds over a partition come true at once. It rests on the rules of leftovers, which are Kafka's: the new
-segments must cover all that lies between the first and the last of them.
+So all rounds over a partition take effect at once. This relies on the rules of leftovers, which are Kafka's: the
+new segments must cover all offsets between the first and the last of them.
 
-Into another directory: new files get their names, all others are copied with their times, then all is flushed.
+Into another directory: new files get their names, all others are copied with their times, then all are flushed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOG = SEGMENT_SUFFIXES[0]
 
 
 def finish_before(disk: LogDisk, directory: str, indexes: IndexSettings) -> None:
-    """Do what every start of a broker does first: what an earlier crash left goes, or comes true. Raises as that does."""
+    """Finish or undo what an earlier crash interrupted, as a broker does at start. Raises FormatError, OSError."""
     names = disk.list_directory(directory)
     if any(name.endswith((FileState.CLEANED.value, FileState.SWAP.value, FileState.DELETED.value)) for name in names):
         finish_leftovers(LiveDisk(disk), directory, indexes)
@@ -42,7 +42,7 @@ def finish_before(disk: LogDisk, directory: str, indexes: IndexSettings) -> None
 
 
 def put_in_place(disk: LogDisk, directory: str, files: Outcome) -> None:
-    """Let the outcome come true in the partition's own directory. Raises OSError."""
+    """Carry out the outcome in the directory of the partition. Raises OSError."""
     assert not files.moved, "leftovers are finished before anything is staged"
     bases = {_base(name) for name in files.made if name.endswith(_LOG)}
     for name, data in files.written.items():
@@ -77,19 +77,19 @@ def _base(name: str) -> int:
 
 
 def _rank(name: str) -> int:
-    """The `.log` comes first."""
+    """Return the order of a segment's files: the `.log` comes first."""
     return next(rank for rank, suffix in enumerate(SEGMENT_SUFFIXES) if name.endswith(suffix))
 
 
 def _check_range(disk: LogDisk, directory: str, bases: set[int], old: list[str]) -> None:
-    """A crash behind this would remove what lies between the new segments: nothing may."""
+    """Check that there are only old segments between the new ones: after a crash a start would remove all of them."""
     for name in disk.list_directory(directory):
         if name.endswith(_LOG) and bases and min(bases) <= _base(name) <= max(bases):
-            assert _base(name) in bases or name in old, f"{directory}: {name} lies between the new segments"
+            assert _base(name) in bases or name in old, f"{directory}: {name} is between the new segments"
 
 
 def copy_into(disk: LogDisk, source: str, target: str, files: Outcome | None) -> None:
-    """Make `target` the directory of a partition as it should become, its new files in it already. Raises OSError."""
+    """Complete `target`, which has the new files of a partition already, with copies of all other files. Raises OSError."""
     disk.make_directory(target)
     files = files or Outcome({}, {}, (), {})
     for name, path in files.made.items():
@@ -108,7 +108,7 @@ def copy_into(disk: LogDisk, source: str, target: str, files: Outcome | None) ->
 
 
 def copy_file(disk: LogDisk, source: str, target: str) -> None:
-    """Copy a file and its time; it is on the device then. Raises OSError."""
+    """Copy a file and its modification time, and flush the copy. Raises OSError."""
     file = disk.open_file(source)
     try:
         position = 0

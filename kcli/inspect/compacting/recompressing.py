@@ -1,9 +1,9 @@
-"""Re-compression: the data batches of a partition get another codec (conversion); what their records say stays.
+"""Re-compression: the data batches of a partition get another codec (conversion); the records stay as they are.
 
-All segments are rewritten from the first to the last that has a batch to be converted, the active one too: a crash while they
-are put in place is mended by removing what lies between (leftovers), so nothing may lie between. Where a segment
-would grow beyond segment.bytes, another begins. Every CRC is checked on the way; a batch that is not sound leaves the
-partition alone.
+All segments from the first to the last one with a batch to convert are rewritten, the active segment too: after a crash
+while they are put in place, a start removes all files between the new segments (leftovers), so there must not be
+any. A segment that would grow beyond segment.bytes is split. Every CRC is checked; a partition with a damaged batch is not
+changed.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from kcli.log.loading.leftovers import finish_leftovers
 from kcli.log.reading.header_walk import HeaderWalk
 from kcli.log.reading.log_reader import Damage, SegmentReader
 
-# The levels that Kafka allows, by codec; the others have none.
+# The lowest and highest level that Kafka allows, by codec; the other codecs have no levels.
 LEVELS = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131072, 22)}
 
 
 def parse_recompression(text: str) -> Recompression:
-    """The codec and level of CODEC[:LEVEL]. Raises ValueError with one sentence."""
+    """Parse CODEC[:LEVEL]. Raises ValueError with one sentence."""
     name, colon, level = text.partition(":")
     if name not in CODECS.values():
-        raise ValueError(f"{name!r} is no codec; there are {', '.join(CODECS.values())}")
+        raise ValueError(f"{name!r} is not a codec; the codecs are {', '.join(CODECS.values())}")
     if not colon:
         return Recompression(codec_id(name), None)
     if name not in LEVELS:
         raise ValueError(f"{name} has no levels: leave {colon}{level} out")
-    least, most = LEVELS[name]
-    if not level.removeprefix("-").isdecimal() or not least <= int(level) <= most:
-        raise ValueError(f"{name} has the levels {least} to {most}, not {level!r}")
+    lowest, highest = LEVELS[name]
+    if not level.removeprefix("-").isdecimal() or not lowest <= int(level) <= highest:
+        raise ValueError(f"{name} has the levels {lowest} to {highest}, not {level!r}")
     return Recompression(codec_id(name), int(level))
 
 
 def recompress(disk: StagedDisk, job: PartitionJob, target: Recompression, on_moved: Callable[[int], None]) -> PartitionPlan:
-    """Rewrite a partition's batches on a staged disk -> what changed. Raises FormatError and OSError."""
+    """Rewrite the batches of a partition on a staged disk -> the plan. Raises FormatError and OSError."""
     config = job.config
     finish_leftovers(LiveDisk(disk), job.path, IndexSettings(config.index_interval_bytes, config.segment_index_bytes))
     work = _Recompressing(disk, job, target, on_moved)
@@ -77,7 +77,7 @@ def recompress(disk: StagedDisk, job: PartitionJob, target: Recompression, on_mo
 
 
 class _Recompressing:
-    """The segments of a partition, one after the other, and what was met."""
+    """Rewrites the segments of a partition one after the other, and counts."""
 
     def __init__(self, disk: StagedDisk, job: PartitionJob, target: Recompression, on_moved: Callable[[int], None]) -> None:
         self._disk = disk
@@ -90,7 +90,7 @@ class _Recompressing:
         self.size_bytes = self.size_bytes_left = self.segments_more = 0
 
     def has_work(self, segment: Segment) -> bool:
-        """Whether a batch of the segment is to get another codec, by the headers alone."""
+        """Return True if a batch of the segment is to get another codec; only headers are read."""
         file = self._disk.open_file(segment.log)
         try:
             found = False
@@ -104,7 +104,7 @@ class _Recompressing:
             file.close()
 
     def rewrite(self, segment: Segment) -> None:
-        """Write a segment anew, and put it in its place on the staged disk."""
+        """Rewrite a segment, and replace it on the staged disk. Raises CorruptRecordError, OSError."""
         mtime_ms = self._disk.mtime_ms(segment.log)
         self._waiting = self._aborted_in(segment)
         self._news = [self._begin(segment.base_offset)]
@@ -127,11 +127,11 @@ class _Recompressing:
         self.segments_more += len(self._news) - 1
 
     def _append(self, batch: Converted) -> None:
-        """Add a batch to the new segment, or to another one behind it."""
+        """Append a batch to the last new segment, or to another new one if it does not fit."""
         if not self._fits(self._news[-1], len(batch.data), batch.last_offset):
             self._news.append(self._begin(batch.base_offset))
         self._news[-1].append(batch.data, batch.last_offset, batch.max_timestamp)
-        # A transaction's entry lies in the segment of its marker.
+        # The entry of a transaction belongs to the segment of its marker.
         while self._waiting and self._waiting[0].last_offset <= batch.last_offset:
             self._news[-1].add_aborted([self._waiting.pop(0)])
         self.size_bytes_left += len(batch.data)
@@ -160,7 +160,10 @@ class _Recompressing:
 
 
 def _cuts(disk: StagedDisk, job: PartitionJob) -> set[int]:
-    """The offsets where a log may be cut or begin; an epoch file that cannot be read is a start's business."""
+    """Return the offsets where a log may be cut or begin.
+
+    A leader epoch file that cannot be read is ignored: the next start of a broker handles it.
+    """
     cuts = {job.log_start_offset, job.log_start_offset if job.high_watermark is None else job.high_watermark}
     path = join_path(job.path, FileKind.LEADER_EPOCH_CHECKPOINT.value)
     if disk.exists(path):

@@ -1,22 +1,22 @@
-"""Which partitions are compacted, of what was named, and by which settings.
+"""Selects the partitions to compact from the named paths, and finds the settings of their topics.
 
-    named                          taken are
+    named                          selected
     -----------------------------  -------------------------------------------------------------------------------------
-    a log directory                the partitions of compacted topics; others are told and left alone
+    a log directory                the partitions of compacted topics; the others are reported and not changed
     with --topic GLOB              the partitions of those topics
-    a partition's directory, or    it; refused where its topic is not compacted, unless that is waived
-      a pattern of such
+    partition directories          those partitions; refused if the topic is not compacted, unless --any-policy is given
 
     a topic's settings come from                       when
     -------------------------------------------------  -----------------------------------------------------------------
-    the metadata log in the same log directory, or     it knows the topic, under the topic id of
+    the metadata log in the same log directory, or     it has the topic, with the topic id of
       in another one of the same node that was named     partition.metadata (metadata_logs)
-    its name                                           __consumer_offsets and __transaction_state are compacted,
-                                                       whatever is known
-    its node's configuration (node_defaults)           for all that the topic does not set, but a cleanup.policy
-                                                       only where it is known that the topic has none
+    its name                                           __consumer_offsets and __transaction_state are always
+                                                       compacted
+    its node's configuration (node_defaults)           the topic does not set them; a cleanup.policy only if the
+                                                       metadata log shows that the topic has none
 
-Options go above all of these. `__cluster_metadata` has snapshots instead of cleaning. Re-compression takes any other topic.
+Options override all of these. `__cluster_metadata` is never compacted: it has snapshots. Re-compression takes every other
+topic.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _POLICY = "cleanup.policy"
 
 
 class Asked(NamedTuple):
-    """The partitions of one log directory that were asked for; `named` are those by their own paths or by topic.
+    """The partitions of one log directory that were asked for.
 
-    `is_whole` tells that the log directory itself was named.
+    `named` are the paths of those that were named by path or by topic; `is_whole`: the log directory itself was named;
+    `unreadable` has a path and the reason for each partition directory that cannot be read.
     """
 
     log_directory: str
@@ -52,14 +53,14 @@ class Asked(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """A partition to work on and its topic's settings."""
+    """A partition to work on, and the settings of its topic."""
 
     partition: PartitionDirectory
     config: LogConfig
 
 
 class LeftOutReason(StrEnum):
-    """Why a partition is not worked on, as --output json names it."""
+    """Why a partition is left out; the values are those of --output json."""
 
     NOT_COMPACTED = "not-compacted"
     POLICY_UNKNOWN = "policy-unknown"
@@ -70,7 +71,7 @@ class LeftOutReason(StrEnum):
 
 
 class LeftOut(NamedTuple):
-    """A partition that is not worked on, and why; `is_refused` where it was named, or is of another topic of its name."""
+    """A partition that is left out, and why; `is_refused` if it was named, or belongs to another topic of the same name."""
 
     path: str
     topic: str
@@ -80,10 +81,13 @@ class LeftOut(NamedTuple):
 
 
 def asked_for(targets: Iterable[Target], topics: tuple[str, ...]) -> tuple[list[Asked], list[tuple[str, str]]]:
-    """Return what was named, by log directory, and a path and a sentence for each file and each topic that names nothing."""
+    """Return the named partitions by log directory, and the problems.
+
+    A problem is a path and a sentence: for a file, and for a topic pattern that matches nothing.
+    """
     found: dict[str, Asked] = {}
     problems: list[tuple[str, str]] = []
-    names: set[str] = set()  # of all topics that have a partition here
+    names: set[str] = set()  # all topics of the log directories
     for target in targets:
         if target.log_directory is not None:
             path = target.log_directory.path.rstrip("/") or "/"
@@ -131,7 +135,7 @@ def select(
     any_policy: bool,
     recompresses: bool,
 ) -> tuple[list[Selected], list[LeftOut]]:
-    """Return the partitions to work on, and the others. Raises ValueError for a setting that is not of its type, OSError."""
+    """Return the partitions to work on, and those that are left out. Raises ValueError for an invalid setting, and OSError."""
     selected: list[Selected] = []
     left_out: list[LeftOut] = []
     for partition in asked.partitions:
@@ -153,14 +157,14 @@ def select(
 
 
 def _unusable(partition: PartitionDirectory) -> tuple[LeftOutReason, str] | None:
-    """Return why a partition cannot be worked on whatever its topic is, or None."""
+    """Return why a partition cannot be worked on, independent of its topic, or None."""
     if partition.is_metadata_log:
-        return LeftOutReason.METADATA_LOG, f"{METADATA_TOPIC} is kept small by its snapshots, and never compacted"
+        return LeftOutReason.METADATA_LOG, f"{METADATA_TOPIC} is never compacted: its snapshots keep it small"
     if partition.state is not DirectoryState.CURRENT or not partition.is_named:
         state = partition.state.value.lstrip("-")
         return (
             LeftOutReason.NOT_IN_USE,
-            f"the partition is not in use ({state})" if state else "its name is not that of a partition's directory",
+            f"the partition is not in use ({state})" if state else "its name is not the name of a partition directory",
         )
     if not partition.segments:
         return LeftOutReason.NO_SEGMENTS, "it has no segments"
@@ -170,7 +174,7 @@ def _unusable(partition: PartitionDirectory) -> tuple[LeftOutReason, str] | None
 def _config(
     topic: str, cluster: ClusterTopics | None, defaults: Mapping[str, str], overrides: Mapping[str, str]
 ) -> tuple[LogConfig, bool]:
-    """Return a topic's settings, and whether its cleanup.policy is known."""
+    """Return the settings of a topic, and whether its cleanup.policy is known."""
     own = None if cluster is None else cluster.configs.get(topic, {} if topic in cluster.ids else None)
     is_known = own is not None or _POLICY in overrides
     config = LogConfig.of({**defaults, **(own or {}), **overrides})

@@ -1,29 +1,31 @@
-"""A disk on which a partition can be changed without a change: what is written lies aside until it is put in place.
+"""A disk that keeps all changes of a partition apart from its files until they are put in place.
 
-Whatever a broker does to a log (open it, roll it, clean it in rounds) is done on this disk. The partition's directory looks as
-if all of it had happened; its own files are as they were, and no file of it is written, renamed or removed. What came out is
-`outcome()`: kcli.inspect.compacting.placing makes it true, in place or in another directory; a dry run forgets it.
+A partition is opened, rolled and cleaned in rounds on this disk. Readers see the directory as if all of that had happened;
+no file in the directory itself is written, renamed or removed. `outcome()` returns the result:
+kcli.inspect.compacting.placing carries it out, in place or in another directory; a dry run discards it.
 
-It is a kcli.log.disk.port.LogDisk for the paths of one directory; others it reads and does not change.
+It is a kcli.log.disk.port.LogDisk for the paths of one directory. Paths elsewhere are read, and not changed.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.inspect.compacting.staged_files import StagedFile, Store
 from kcli.log.disk.planned_file import Extent, PlannedFile
 from kcli.log.disk.port import DiskFile, LogDisk, LogFile, join_path, parent_path
+from kcli.log.overlay_disk import OverlayDisk, missing_file
 
 
 class Outcome(NamedTuple):
-    """What became of a directory's files, by name: `made` are at these paths now, `written` are these bytes, `gone` goes.
+    """The changes of a directory's files, all by file name.
 
-    `moved` are files of the directory itself that have another name, by the new one.
+    `made`: new files, and the paths where they are now. `written`: new or changed files, and their bytes. `gone`: files to
+    remove. `moved`: the new names of files of the directory, and their present paths.
     """
 
     made: dict[str, str]
@@ -32,25 +34,25 @@ class Outcome(NamedTuple):
     moved: dict[str, str]
 
 
-class StagedDisk:
-    """See the head of this module; `store` says where new files go. Methods raise OSError as the disk does."""
+class StagedDisk(OverlayDisk[LogDisk]):
+    """See the head of this module; `store` decides where new files are kept. Methods raise OSError as the disk does."""
 
     def __init__(self, disk: LogDisk, directory: str, store: Store) -> None:
-        self._disk = disk
+        super().__init__(disk)
         self._directory = directory
         self._store = store
-        self._files: dict[str, StagedFile | None] = {}  # as they are seen; None: removed
-        self._real: set[str] = set()  # what was made here, by its true name
+        self._files: dict[str, StagedFile | None] = {}  # by the path that readers see; None: removed
+        self._real: set[str] = set()  # the true paths of the files that were created here
 
     # ------------------------------------------------------------------------------------------------------- the outcome
 
     def outcome(self) -> Outcome:
-        """What is different now."""
+        """Return what differs from the files of the directory."""
         made, written, gone, moved = {}, {}, [], {}
         for path, staged in sorted(self._files.items()):
             name = path.removeprefix(join_path(self._directory, ""))
             if staged is None:
-                if self._disk.exists(path) and path not in self._real:
+                if self.disk.exists(path) and path not in self._real:
                     gone.append(name)
             elif not staged.is_ours:
                 assert staged.path is not None
@@ -63,33 +65,33 @@ class StagedDisk:
         return Outcome(made, written, tuple(gone), moved)
 
     def _is_same(self, path: str, data: bytearray) -> bool:
-        """Whether the directory has a file of that name and these bytes."""
-        if not self._disk.exists(path) or self._disk.size(path) != len(data):
+        """Return True if the file exists in the directory with these bytes."""
+        if not self.disk.exists(path) or self.disk.size(path) != len(data):
             return False
-        return self._disk.read_file(path, len(data)) == data
+        return self.disk.read_file(path, len(data)) == data
 
     def made(self, suffix: str) -> list[str]:
-        """The paths of files that end so, and were made or changed here."""
+        """Return the paths that end with `suffix` of files that were created or changed here."""
         return sorted(path for path, one in self._files.items() if one is not None and one.is_ours and path.endswith(suffix))
 
     def discard(self) -> None:
-        """Remove what was made here; what cannot be removed is left for a broker's start."""
+        """Remove the files that were created here; those that cannot be removed are left for the start of a broker."""
         for path in sorted(self._real):
             with suppress(OSError):
-                self._disk.remove(path)
+                self.disk.remove(path)
         self._real.clear()
 
     # ------------------------------------------------------------------------------------------------------------ places
 
     def _look(self, path: str) -> StagedFile:
-        """The file that is seen at a path. Raises FileNotFoundError."""
+        """Return the file that readers see at `path`. Raises FileNotFoundError."""
         if path in self._files:
             staged = self._files[path]
         else:
-            there = path not in self._real and self._disk.exists(path)
-            staged = StagedFile(path, is_ours=False) if there else None
+            exists = path not in self._real and self.disk.exists(path)
+            staged = StagedFile(path, is_ours=False) if exists else None
         if staged is None:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            raise missing_file(path)
         return staged
 
     def _new(self, path: str) -> StagedFile:
@@ -100,14 +102,14 @@ class StagedDisk:
         return staged
 
     def _own(self, path: str) -> StagedFile:
-        """The file at a path as one that may be changed: a file of the directory is copied first."""
+        """Return the file at `path` as one that may be changed; a file of the directory is copied first."""
         staged = self._look(path)
         if staged.is_ours:
             return staged
         source = staged.path
         assert source is not None
         copy = self._new(path)
-        file = self._disk.open_file(source)
+        file = self.disk.open_file(source)
         try:
             position = 0
             while data := file.read_at(position, limits.READ_CHUNK_BYTES):
@@ -121,38 +123,38 @@ class StagedDisk:
         if staged.data is not None:
             staged.data += data
         elif staged.path is not None:
-            self._disk.append(staged.path, data)
+            self.disk.append(staged.path, data)
         else:
             staged.size_bytes += len(data)
 
     def _drop(self, path: str) -> None:
-        """What is seen at a path goes."""
+        """Remove the file that readers see at `path`."""
         staged = self._files.get(path)
         if staged is not None and staged.is_ours and staged.path is not None:
-            if self._disk.exists(staged.path):
-                self._disk.remove(staged.path)
+            if self.disk.exists(staged.path):
+                self.disk.remove(staged.path)
             self._real.discard(staged.path)
         self._files[path] = None
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
     def open_file(self, path: str) -> DiskFile:
-        """Open for reading."""
+        """Open a file for reading."""
         staged = self._look(path)
         if staged.path is not None:
-            return self._disk.open_file(staged.path)
+            return self.disk.open_file(staged.path)
         data = bytes(staged.data or b"")
-        return PlannedFile(self._disk, path, (Extent(data, 0, len(data)),) if data else ())
+        return PlannedFile(self.disk, path, (Extent(data, 0, len(data)),) if data else ())
 
     def open_log_file(self, path: str, *, create: bool) -> LogFile:
-        """Open a segment for appending and reading; one of the directory itself is not given out."""
+        """Open a segment for appending and reading. Raises OSError for a segment of the directory itself."""
         if create and not self.exists(path):
             return self._store.open(path, self._new(path), create=True)
         return self._store.open(path, self._look(path), create=False)
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
-        names = self._disk.list_directory(path)
+        """Return the names in a directory, sorted."""
+        names = self.disk.list_directory(path)
         if path.rstrip("/") != self._directory.rstrip("/"):
             return names
         hidden = self._real | self._files.keys()
@@ -161,59 +163,43 @@ class StagedDisk:
         seen |= {at.removeprefix(inside) for at, staged in self._files.items() if staged is not None}
         return sorted(seen)
 
-    def is_directory(self, path: str) -> bool:
-        """True for a directory, False for anything else or nothing."""
-        return self._disk.is_directory(path)
-
     def exists(self, path: str) -> bool:
-        """True where something is seen under that name."""
+        """Return True if readers see something at `path`."""
         if path in self._files:
             return self._files[path] is not None
-        return path not in self._real and self._disk.exists(path)
+        return path not in self._real and self.disk.exists(path)
 
     def is_regular(self, path: str) -> bool:
-        """True for a plain file."""
+        """Return True for a regular file."""
         if path in self._files:
             return self._files[path] is not None
-        return path not in self._real and self._disk.is_regular(path)
+        return path not in self._real and self.disk.is_regular(path)
 
     def size(self, path: str) -> int:
-        """The size of a file in bytes."""
+        """Return the size of a file in bytes."""
         staged = self._look(path)
         if staged.path is not None:
-            return self._disk.size(staged.path)
+            return self.disk.size(staged.path)
         return len(staged.data) if staged.data is not None else staged.size_bytes
 
     def file_id(self, path: str) -> int:
-        """The number of the real file; 0 for one that is staged."""
+        """Return the number of the real file; 0 for a file that is kept in memory."""
         staged = self._look(path)
-        return 0 if staged.path is None else self._disk.file_id(staged.path)
+        return 0 if staged.path is None else self.disk.file_id(staged.path)
 
     def mtime_ms(self, path: str) -> int:
-        """When the file was last modified, in ms since 1970."""
+        """Return when the file was last modified, in ms since 1970."""
         staged = self._look(path)
-        return staged.mtime_ms if staged.path is None else self._disk.mtime_ms(staged.path)
+        return staged.mtime_ms if staged.path is None else self.disk.mtime_ms(staged.path)
 
     def read_file(self, path: str, limit: int) -> bytes:
-        """A small file whole. Raises OSError(EFBIG) when it has more than `limit` bytes."""
+        """Return the bytes of a small file. Raises OSError(EFBIG) if it has more than `limit` bytes."""
         staged = self._look(path)
-        return bytes(staged.data or b"") if staged.path is None else self._disk.read_file(staged.path, limit)
-
-    def free_bytes(self, path: str) -> int:
-        """How many bytes may still be written where `path` lies."""
-        return self._disk.free_bytes(path)
-
-    def device(self, path: str) -> int:
-        """A number that only paths on one file system have in common."""
-        return self._disk.device(path)
+        return bytes(staged.data or b"") if staged.path is None else self.disk.read_file(staged.path, limit)
 
     def total_bytes(self, path: str) -> int:
-        """How many bytes the file system holds, free or not, where `path` lies."""
-        return self._disk.total_bytes(path)
-
-    def is_locked(self, path: str) -> bool:
-        """True where another process holds a POSIX record lock on the file."""
-        return self._disk.is_locked(path)
+        """Return the size of the file system of `path` in bytes."""
+        return self.disk.total_bytes(path)
 
     # ---------------------------------------------------------------------------------------------------------- changing
 
@@ -223,14 +209,14 @@ class StagedDisk:
         if staged.path is None:
             staged.mtime_ms = mtime_ms
         else:
-            self._disk.set_mtime_ms(staged.path, mtime_ms)
+            self.disk.set_mtime_ms(staged.path, mtime_ms)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a file whole."""
+        """Write a whole file."""
         self._add(self._new(path), data)
 
     def append(self, path: str, data: bytes | memoryview) -> None:
-        """Append to a file, created where it is missing."""
+        """Append to a file; a missing file is created."""
         self._add(self._own(path) if self.exists(path) else self._new(path), data)
 
     def write_at(self, path: str, position: int, data: bytes) -> None:
@@ -239,7 +225,7 @@ class StagedDisk:
         if staged.data is not None:
             staged.data[position : position + len(data)] = data
         elif staged.path is not None:
-            self._disk.write_at(staged.path, position, data)
+            self.disk.write_at(staged.path, position, data)
 
     def truncate(self, path: str, size: int) -> None:
         """Cut or extend a file to `size` bytes."""
@@ -249,7 +235,7 @@ class StagedDisk:
         if staged.data is not None:
             staged.data[size:] = bytes(max(0, size - len(staged.data)))
         elif staged.path is not None:
-            self._disk.truncate(staged.path, size)
+            self.disk.truncate(staged.path, size)
         else:
             staged.size_bytes = size
 
@@ -258,7 +244,7 @@ class StagedDisk:
         staged = self._look(source)
         self._drop(target)
         self._files[source] = None
-        # A file that gets its own name back is as it was.
+        # A file of the directory that gets its own name back is not a change.
         if not staged.is_ours and staged.path == target:
             del self._files[target]
         else:
@@ -270,36 +256,25 @@ class StagedDisk:
         self._drop(path)
 
     def make_directory(self, path: str) -> None:
-        """Nothing where it is there. Raises OSError where it is not."""
-        if not self._disk.is_directory(path):
+        """Do nothing if the directory exists. Raises FileNotFoundError if it does not."""
+        if not self.disk.is_directory(path):
             raise FileNotFoundError(errno.ENOENT, "No such directory", path)
 
     def flush(self, path: str) -> None:
-        """Wait until what was made here under that name is on the device."""
+        """Wait until the bytes of a file that was created here are on the device."""
         staged = self._files.get(path)
         if staged is not None and staged.is_ours and staged.path is not None:
-            self._disk.flush(staged.path)
+            self.disk.flush(staged.path)
 
     def flush_directory(self, path: str) -> None:
-        """Nothing: `flush_made` sees to the names."""
+        """Do nothing: `flush_made` flushes the directories."""
 
     def flush_made(self) -> None:
-        """Wait until all that was made here, bytes and names, is on the device."""
+        """Wait until the bytes and names of all files that were created here are on the device."""
         for path in sorted(self._real):
-            self._disk.flush(path)
+            self.disk.flush(path)
         for directory in _directories(self._real):
-            self._disk.flush_directory(directory)
-
-    def remove_directory(self, path: str) -> None:
-        """Never used on it."""
-        self._refuse(path)
-
-    def lock(self, path: str) -> Callable[[], None] | None:
-        """Never used on it."""
-        self._refuse(path)
-
-    def _refuse(self, path: str) -> NoReturn:
-        raise NotImplementedError(f"{path}: a staged disk changes files, nothing else")
+            self.disk.flush_directory(directory)
 
 
 def _directories(paths: Iterable[str]) -> list[str]:

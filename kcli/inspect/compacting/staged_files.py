@@ -1,12 +1,12 @@
-"""Where the files of a staged partition are kept: on the disk beside what they will replace, in memory, or nowhere.
+"""Where the files of a staged partition are kept: on the disk next to the files that they will replace, or in memory.
 
-file                                     a real run                         a dry run
----------------------------------------  ---------------------------------  ------------------------------------------
-a segment's (.log and its indexes)       `<offset>.<number>.<kind>          what a round of the cleaner writes and
-                                         .cleaned` in the directory that      nobody will read again: its size alone
-                                         it is for: a crash leaves names    else as in a real run, in a scratch
-                                         that a broker's start removes        directory
-any other (snapshots, leader epochs)     in memory                          in memory
+file                                     a real run                          a dry run
+---------------------------------------  ----------------------------------  ------------------------------------------
+a segment's (.log and its indexes)       `<offset>.<number>.<kind>.cleaned`  if no later round reads the file: its size
+                                         in the target directory; the start  alone; otherwise as in a real run, in a
+                                         of a broker removes these names     scratch directory
+                                         after a crash
+any other (snapshots, leader epochs)     in memory                           in memory
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 
 def _refuse(path: str) -> NoReturn:
-    raise OSError(errno.EROFS, "it is the source's, and is read only", path)
+    raise OSError(errno.EROFS, "the file belongs to the source and is read-only", path)
 
 
 class StagedFile:
-    """A file as it is seen: `path` is where its bytes lie, None for bytes in memory (`data`) or of no more than a size.
+    """A file as readers see it: `path` is where its bytes are, None if they are in memory (`data`) or only the size is kept.
 
-    `is_ours` tells that it was made here, and that the file at `path` may be changed.
+    `is_ours`: the file was created here, so the file at `path` may be changed.
     """
 
     __slots__ = ("data", "is_ours", "mtime_ms", "path", "size_bytes")
@@ -37,54 +37,55 @@ class StagedFile:
         self.path = path
         self.is_ours = is_ours
         self.data = data
-        self.size_bytes = 0  # of what is neither on the disk nor in memory
+        self.size_bytes = 0  # of a file of which only the size is kept
         self.mtime_ms = 0
 
 
 class SizeOnly:
-    """An open file of which nothing but its size is kept; see kcli.log.disk.port.LogFile."""
+    """An open file of which only the size is kept; see kcli.log.disk.port.LogFile."""
 
     def __init__(self, name: str, staged: StagedFile) -> None:
         self.name = name
         self._staged = staged
 
     def size(self) -> int:
-        """The bytes that were appended."""
+        """Return the size in bytes."""
         return self._staged.size_bytes
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Count the parts -> their bytes."""
+        """Add the sizes of the parts -> their bytes."""
         total = sum(map(len, parts))
         self._staged.size_bytes += total
         return total
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Raises OSError: nothing is kept."""
+        """Raise OSError: the bytes are not kept."""
         _refuse(self.name)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Raises OSError, likewise."""
+        """Raise OSError: the bytes are not kept."""
         _refuse(self.name)
 
     def truncate(self, size: int) -> None:
-        """Cut or extend it."""
+        """Set the size."""
         self._staged.size_bytes = size
 
     def flush(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def fileno(self) -> int:
-        """No descriptor: -1."""
+        """Return -1: there is no descriptor."""
         return -1
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Store:
-    """Makes the places of new files. `directory` is where segments' files go; `keeps` tells whether their bytes are needed.
+    """Creates the places of new files; the files of segments are kept in `directory`.
 
-    It is asked for each file that a round of the cleaner begins; a real run keeps all.
+    `keeps` is called for each file that a round of the cleaner starts, and returns False if only its size is needed. A real
+    run keeps all files.
     """
 
     def __init__(self, disk: LogDisk, directory: str, keeps: Callable[[], bool] = lambda: True) -> None:
@@ -94,7 +95,7 @@ class Store:
         self._made = 0
 
     def make(self, path: str) -> StagedFile:
-        """The place of a new file that is seen at `path`."""
+        """Return the place of a new file that readers see at `path`."""
         name = base_name(path)
         stem = name.removesuffix(FileState.CLEANED.value)
         if not stem.endswith(SEGMENT_SUFFIXES):
@@ -106,12 +107,12 @@ class Store:
         self._made += 1
         offset, _, kind = stem.partition(".")
         real = join_path(self.directory, f"{offset}.{self._made}.{kind}{FileState.CLEANED.value}")
-        if self._disk.exists(real):  # of a run that was killed
+        if self._disk.exists(real):  # left by a run that was killed
             self._disk.remove(real)
         return StagedFile(real, is_ours=True)
 
     def open(self, name: str, staged: StagedFile, *, create: bool) -> LogFile:
-        """Open a file for appending and reading. Raises OSError for one of the source."""
+        """Open a file for appending and reading. Raises OSError for a file of the source."""
         if not staged.is_ours:
             _refuse(name)
         if staged.path is None:

@@ -1,7 +1,7 @@
-"""Works on partitions on all cores, a partition a worker process: a round goes front to back and cannot be divided.
+"""Compacts partitions on all cores, one partition in a worker process at a time: a round cannot be divided.
 
-Little work, and one core's, is done in this process. Largest first, so that no core idles at the end; what came out is handed
-on in the order of the input.
+A small amount of work is done in this process, as is all work if one core is used. The largest partitions come first, so
+that no core is idle at the end. The outcomes are yielded in the order of the input.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from kcli.log.disk.port import LogDisk
 def work_on_all(
     disk: LogDisk, jobs: list[PartitionJob], processes: int, on_bytes: Callable[[int], None] | None
 ) -> Iterator[PartitionOutcome]:
-    """Work on partitions on up to `processes` cores -> what came of each, in order. Raises WorkerLostError.
+    """Work on partitions on up to `processes` cores -> the outcome of each, in order. Raises WorkerLostError.
 
-    `on_bytes`, if any, is told of the progress from this process.
+    `on_bytes` is called in this process with the number of bytes that are done since the last call.
     """
     if processes < 2 or len(jobs) < 2 or sum(job.size_bytes for job in jobs) < SMALL_BYTES:
-        tell = on_bytes or _nothing
         for job in jobs:
-            yield work_on(disk, job, tell)
+            yield work_on(disk, job, on_bytes or _ignore)
         return
     with ProcessPool(min(processes, len(jobs)), on_bytes) as pool:
         order = sorted(range(len(jobs)), key=lambda number: -jobs[number].size_bytes)
@@ -37,5 +36,5 @@ def _task(disk: LogDisk, job: PartitionJob) -> PartitionOutcome:
     return work_on(disk, job, count_bytes)
 
 
-def _nothing(count: int) -> None:
-    """What is told of the progress where nobody asks."""
+def _ignore(count: int) -> None:
+    """Ignore the progress."""

@@ -1,12 +1,12 @@
-"""What a compaction would take away or has taken, as lines: for people, and as JSON for programs.
+"""The report of a compaction: as text, and as JSON.
 
-text      a table of partitions: what goes, of how much                      once, or a partition at a time (little room)
-          <partitions>: why nothing changes; the option that would help      a line for each reason, behind the table
+text      a table of partitions: what is removed, of how much                once, or per partition if the disk is nearly full
+          <partitions>: why they do not change; the option that would help   a line for each reason, after the table
           <counts>; what was done                                            the last line
 
-JSON      one object a line; docs/compact.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning or
-  goes, not when one is added. Types: schema (the first line), skipped, plan, problem, result, summary (the last line). A
-  path that is not UTF-8 is in pathBase64, in base64, instead of path.
+JSON      one object per line; docs/compact.md documents the schema. SCHEMA_VERSION grows when a field changes its meaning or
+  is removed, not when one is added. Types: schema (the first line), skipped, plan, problem, result, summary (the last line).
+  A path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from kcli.inspect.renderers.text_table import table_lines
 SCHEMA_NAME = "kcli.compact"
 SCHEMA_VERSION = 1
 
-CLEAN_COLUMNS = ("partition", "records go", "of", "tombstones", "of", "keys", "bytes go", "of", "segments", "rounds")
+CLEAN_COLUMNS = ("partition", "records removed", "of", "tombstones", "of", "keys", "bytes removed", "of", "segments", "rounds")
 RECOMPRESS_COLUMNS = ("partition", "batches", "records", "bytes", "become", "segments", "from format 0, 1")
-# The order of the lines that say why nothing changes: what an option would change comes first.
+# The order of the lines with reasons: those that an option would change come first.
 _REASONS = (
     *(Reason.NO_HIGH_WATERMARK, Reason.HIGH_WATERMARK, Reason.ACTIVE_SEGMENT, Reason.MIN_COMPACTION_LAG),
     *(Reason.OPEN_TRANSACTION, Reason.CLEANED_BEFORE, Reason.HAS_CODEC, Reason.EMPTY),
 )
-_NAMES_IN_A_LINE = 3
+_NAMES_PER_LINE = 3
 
 
 class RunSummary(NamedTuple):
-    """What a whole run came to; `is_done` unless it was a dry run."""
+    """The totals of a run; `is_done` is False for a dry run."""
 
     is_done: bool
     recompresses: bool
@@ -46,23 +46,23 @@ class RunSummary(NamedTuple):
     problems: int
 
     def total(self, field: str) -> int:
-        """The sum of a field of all plans."""
+        """Return the sum of a field over all plans."""
         return sum(getattr(plan, field) for plan in self.plans)
 
 
 class TextReport:
-    """The report for people."""
+    """The report as text."""
 
     def begin(self) -> Iterator[str]:
-        """What stands first."""
+        """Yield nothing: the text has no head."""
         yield from ()
 
     def left_out(self, left: LeftOut) -> Iterator[str]:
-        """Nothing: what is left out is reported on stderr, behind the plan."""
+        """Yield nothing: partitions that are left out are reported on stderr, after the plan."""
         yield from ()
 
     def plans(self, outcomes: Sequence[PartitionOutcome]) -> Iterator[str]:
-        """The plan of some partitions: a row for each that changes, then the reasons why the others do not."""
+        """Yield a row for each partition that changes, then the reasons why the others do not change."""
         planned = [outcome for outcome in outcomes if outcome.problem is None]
         rows = [outcome for outcome in planned if not outcome.plan.is_nothing]
         if rows and rows[0].job.options.recompression is not None:
@@ -75,15 +75,15 @@ class TextReport:
         yield from _reason_lines([one for one in planned if one.plan.is_nothing])
 
     def problem(self, path: str, message: str) -> Iterator[str]:
-        """Nothing: problems are told on stderr."""
+        """Yield nothing: problems are reported on stderr."""
         yield from ()
 
     def placed(self, placed: Placed) -> Iterator[str]:
-        """Nothing for each: the last line tells of all."""
+        """Yield nothing: the last line has the totals."""
         yield from ()
 
     def end(self, summary: RunSummary) -> Iterator[str]:
-        """The closing line."""
+        """Yield the last line."""
         worked = [plan for plan in summary.plans if not plan.is_nothing]
         partitions = format_count(len(worked), "partition")
         if not worked:
@@ -97,11 +97,11 @@ class TextReport:
         else:
             gone = summary.total("records") - summary.total("records_left")
             what = f"{gone:,} of {format_count(summary.total('records'), 'record')} of {partitions}"
-        done = ("re-compressed" if summary.recompresses else "gone") if summary.is_done else "would be"
-        if not summary.is_done:
-            done = "would be re-compressed" if summary.recompresses else "would go"
-        ending = "" if summary.is_done else "; nothing was touched"
-        yield f"{what} {done}, {sizes}{ending}"
+        done = "re-compressed" if summary.recompresses else "removed"
+        if summary.is_done:
+            yield f"{what} {done}, {sizes}"
+        else:
+            yield f"{what} would be {done}, {sizes}; no file was changed"
 
 
 def _name(outcome: PartitionOutcome) -> str:
@@ -109,14 +109,14 @@ def _name(outcome: PartitionOutcome) -> str:
 
 
 def _names(outcomes: Sequence[PartitionOutcome]) -> str:
-    """The paths of partitions, of many the first ones and how many more there are."""
-    shown = ", ".join(_name(one) for one in outcomes[:_NAMES_IN_A_LINE])
-    more = len(outcomes) - _NAMES_IN_A_LINE
+    """Return the paths of partitions; if there are many, the first ones and the number of the others."""
+    shown = ", ".join(_name(one) for one in outcomes[:_NAMES_PER_LINE])
+    more = len(outcomes) - _NAMES_PER_LINE
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _reason_lines(unchanged: Sequence[PartitionOutcome]) -> Iterator[str]:
-    """A line for each reason why partitions do not change, with their names."""
+    """Yield a line for each reason why partitions do not change, with their names."""
     by_reason: dict[tuple[int, str], list[PartitionOutcome]] = {}
     for one in unchanged:
         rank = min(_REASONS.index(obstacle.reason) for obstacle in one.obstacles)
@@ -159,29 +159,29 @@ def _recompress_row(outcome: PartitionOutcome) -> tuple[str, ...]:
 
 
 class JsonReport:
-    """The report for programs."""
+    """The report as JSON."""
 
     def begin(self) -> Iterator[str]:
-        """What stands first."""
+        """Yield the first line."""
         yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
 
     def left_out(self, left: LeftOut) -> Iterator[str]:
-        """A partition that is not worked on, and why."""
+        """Yield a line for a partition that is left out, with the reason."""
         fields = {"topic": left.topic, "refused": left.is_refused, "reason": left.reason.value, "message": left.message}
         yield f'{{"type":"skipped",{path_member(left.path)},{dump(fields)[1:]}'
 
     def plans(self, outcomes: Sequence[PartitionOutcome]) -> Iterator[str]:
-        """The plan of each partition, those without anything to do as well."""
+        """Yield the plan of each partition, also of those that do not change."""
         for outcome in outcomes:
             if outcome.problem is None:
                 yield f'{{"type":"plan",{path_member(outcome.job.path)},{dump(_fields(outcome))[1:]}'
 
     def problem(self, path: str, message: str) -> Iterator[str]:
-        """Something that could not be done."""
+        """Yield a line for a problem with a path."""
         yield f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}'
 
     def placed(self, placed: Placed) -> Iterator[str]:
-        """A partition that is as planned now."""
+        """Yield a line for a partition that was put in place."""
         partition = placed.outcome.job.partition
         fields = {
             "topic": partition.topic,
@@ -192,7 +192,7 @@ class JsonReport:
         yield f'{{"type":"result",{path_member(placed.path)},{dump(fields)[1:]}'
 
     def end(self, summary: RunSummary) -> Iterator[str]:
-        """The closing line."""
+        """Yield the last line."""
         yield dump(
             {
                 "type": "summary",

@@ -19,12 +19,13 @@ copied. `explain` says why a file is about to change; the last reason given for 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.log.disk.planned_file import Content, Extent, PlannedFile, content_size, join_extents, slice_content
 from kcli.log.disk.port import Disk, join_path, parent_path, zeros_follow
+from kcli.log.overlay_disk import OverlayDisk, missing_file
 
 REMOVE = "remove"
 RENAME = "rename"
@@ -64,7 +65,7 @@ def _dropped(content: Content, source: str, real_size: int) -> list[tuple[int, i
     return dropped
 
 
-class PlannedDisk:
+class PlannedDisk(OverlayDisk[Disk]):
     """See the head of this module. A kcli.log.disk.port.Disk: reading shows the plan's outcome, changing changes the plan only.
 
     The real files must not change meanwhile.
@@ -73,7 +74,7 @@ class PlannedDisk:
     is_planned = True
 
     def __init__(self, disk: Disk) -> None:
-        self.disk = disk
+        super().__init__(disk)
         self._seen: dict[str, set[str]] = {}  # of each directory looked at: what else than files lies in it
         self._sizes: dict[str, int] = {}  # the real files in them
         self._files: dict[str, Content] = {}  # the files as planned
@@ -103,7 +104,7 @@ class PlannedDisk:
         try:
             return self._files[path]
         except KeyError:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path) from None
+            raise missing_file(path) from None
 
     def open_file(self, path: str) -> PlannedFile:
         """Open for reading. Raises FileNotFoundError."""
@@ -115,10 +116,6 @@ class PlannedDisk:
         self._look(join_path(path, "."))
         names = {file[len(inside) :] for file in self._files if file.startswith(inside) and "/" not in file[len(inside) :]}
         return sorted(names | self._seen[parent_path(join_path(path, "."))])
-
-    def is_directory(self, path: str) -> bool:
-        """True for a directory, False for anything else or nothing."""
-        return self.disk.is_directory(path)
 
     def exists(self, path: str) -> bool:
         """True where something has that name."""
@@ -154,18 +151,6 @@ class PlannedDisk:
             return file.read_at(0, size)
         finally:
             file.close()
-
-    def free_bytes(self, path: str) -> int:
-        """How many bytes may still be written where `path` lies."""
-        return self.disk.free_bytes(path)
-
-    def device(self, path: str) -> int:
-        """A number that only paths on one file system have in common."""
-        return self.disk.device(path)
-
-    def is_locked(self, path: str) -> bool:
-        """True where another process holds a POSIX record lock on the file."""
-        return self.disk.is_locked(path)
 
     # ----------------------------------------------------------------------------------------------------- changing
 
@@ -238,26 +223,6 @@ class PlannedDisk:
 
     def flush_directory(self, path: str) -> None:
         """Nothing, likewise."""
-
-    def _refuse(self, *_: object) -> None:
-        raise NotImplementedError("a planned disk changes files, nothing else")
-
-    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
-        """Never used in a plan: files keep their times where they keep their records."""
-        self._refuse()
-
-    def make_directory(self, path: str) -> None:
-        """Never used in a plan."""
-        self._refuse()
-
-    def remove_directory(self, path: str) -> None:
-        """Never used in a plan."""
-        self._refuse()
-
-    def lock(self, path: str) -> Callable[[], None] | None:
-        """Never used in a plan: whoever carries it out takes the lock."""
-        self._refuse()
-        return None
 
     # ------------------------------------------------------------------------------------------------------ outcome
 

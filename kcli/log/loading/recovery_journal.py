@@ -154,7 +154,8 @@ class RecoveryJournal(LoadJournal):
         is_zero = is_zeros(self._opened, path, position, size)
         kept = "" if is_zero else (yield from self._keep_part(path, position, size, why))
         removal = (yield from self._removal(behind, "they are behind that cut", next_offset)) if behind else None
-        text = f"{self._name}: recovery cuts {path} at byte {position}, {_bytes(size - position)}: {why}"
+        cut_bytes = f"{_bytes(size - position)}, all zeros" if is_zero else _bytes(size - position)
+        text = f"{self._name}: recovery cuts {path} at byte {position}, {cut_bytes}: {why}"
         if is_zero and held.end_offset <= next_offset:
             self._report(Line(f"{text}; no offset is lost", path=path, position=position, **self._fields))
         else:

@@ -35,7 +35,7 @@ class Channel(PeersUnderTest):
         self.client = Connection(1, "PLAINTEXT", "10.0.0.1")
 
     def forward(self) -> None:
-        context = RequestContext(cast(Any, None), self.client, API_KEYS[CREATE_TOPICS], 7, 5, "c", self.now_ms)
+        context = RequestContext(cast(Any, None), cast(Any, None), self.client, API_KEYS[CREATE_TOPICS], 7, 5, "c", self.now_ms)
         self.channel.forward(context, memoryview(b"the request"))
 
     def take(self) -> list[SendRequest]:
