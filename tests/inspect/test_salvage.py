@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcli.format.record_batch import HEADER_BYTES, read_header
-from kcli.inspect.repairing.header_mending import rising
+from kcli.inspect.repairing.header_repair import rising
 from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, mend_epochs_across
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.disk import OsDisk

@@ -4,7 +4,7 @@
     -------------------------------------------------------------------  -------------------------------------------------
     its CRC is right, its records open, its offsets rise between those   stays
       of its neighbours and are within the segment
-    a field of its header is wrong and follows from the rest             is fixed and stays (header_mending)
+    a field of its header is wrong and follows from the rest             is fixed and stays (header_repair)
     it contradicts others in its offsets                                 stays if the largest choice of batches that agree
                                                                            contains it (salvage_batches)
     it looks like a sound batch inside of a damaged one: it may be the   a remark; with take_inner it stays, and the repair
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format.end_transaction_marker import UnreadableMarkerError
 from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
-from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset, rising
+from kcli.inspect.repairing.header_repair import Mend, leader_epoch_mend, mend_headers, mend_last_offset, rising
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.batch_search import SearchBudget, find_batch, stated_next_offset
 from kcli.log.batch_walk import first_offset, read_marker

@@ -32,8 +32,8 @@ from kcli.inspect.verification.facts import COMPACTED_TOPICS, EpochRun, Partitio
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.index_ends import segment_index_ends
-from kcli.inspect.verification.keyless import first_keyless_offset
 from kcli.inspect.verification.known_holes import lost_finding, lost_of, still_missing
+from kcli.inspect.verification.missing_offsets import first_keyless_offset
 from kcli.inspect.verification.names import check_names
 from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
 from kcli.inspect.verification.readings import ReadAhead, log_start_offset, segment_options

@@ -31,8 +31,8 @@ from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
+from kcli.inspect.verification.producer_steps import StepGatherer, last_sequence
 from kcli.inspect.verification.producers import ProducerStep
-from kcli.inspect.verification.runs import StepGatherer, last_sequence
 from kcli.log.batch_search import stated_next_offset
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
