@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main
-from kcli.inspect.verification.finding_kinds import KINDS
+from kcli.inspect.verification.findings import KINDS
 from tests.inspect.verified import batch, entry, partition, root_files
 
 

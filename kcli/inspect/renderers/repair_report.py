@@ -23,8 +23,8 @@ from kcli.inspect.renderers.terminal_text import escape, shorten
 from kcli.inspect.repairing.holes import Hole
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootPlan
 from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark
-from kcli.inspect.verification.finding_kinds import HOLES, KINDS
-from kcli.inspect.verification.findings import Finding
+from kcli.inspect.verification.finding_kinds import HOLES
+from kcli.inspect.verification.findings import KINDS, Finding
 from kcli.log.log_directory import base_name
 from kcli.log.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, Change
 
