@@ -45,7 +45,7 @@ from kcli.inspect.verification.evidence import start_by_epochs
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList, serious
-from kcli.inspect.verification.known_holes import lost_finding
+from kcli.inspect.verification.missing_offsets import lost_finding
 from kcli.inspect.verification.partitions import PartitionVerifier, verify_partition
 from kcli.log.disk import Disk
 from kcli.log.indexes import IndexSettings
@@ -214,7 +214,7 @@ class _Planner:
             missing = [(first, min(last, reached)) for first, last in missing if first < reached]
         for first_offset, end_offset in without(missing, kept):
             self.holes.add(first_offset, end_offset, why)
-        known = verifier.known_holes(known_ranges(self.holes.in_order()))
+        known = verifier.missing_since_repair(known_ranges(self.holes.in_order()))
         found = [*after.findings, *(lost_finding(self.directory, offsets) for offsets in known)]
         return PartitionPlan(
             self.directory,

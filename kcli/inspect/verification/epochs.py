@@ -116,7 +116,7 @@ def _compare(
     """What the file tells for the first and the last batch of each run must be the run's epoch."""
     cache = LeaderEpochCache(entries)
     for log, run in known:
-        for offset in (run.first_offset, run.last_offset):
+        for offset in (run.first_offset, run.last_base_offset):
             if offset < log_start_offset:
                 continue
             told = cache.epoch_for_offset(offset)

@@ -29,32 +29,8 @@ from kcli.format.index_entries import AbortedTxn
 from kcli.format.producer_snapshot import ProducerEntry
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, increment_sequence
 from kcli.inspect.verification.findings import FindingList
+from kcli.inspect.verification.producer_steps import ProducerStep
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
-
-
-class ProducerStep(NamedTuple):
-    """Batches of one producer, each next in its sequence; or one control batch, with its marker.
-
-    `first_offset`, `first_sequence`, `first_position` are of the first batch, `batch_offset`, `last_offset`, `last_sequence`
-    and `max_timestamp` (ms) of the last. `records` are counted; `gap_offset` is the highest offset at or below the first
-    batch's end before which something is missing in its segment, or -1; `is_after_damage`: some of it for damage.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    is_transactional: bool
-    first_position: int
-    first_offset: int
-    first_sequence: int
-    batch_offset: int
-    last_offset: int
-    last_sequence: int
-    max_timestamp: int
-    records: int
-    gap_offset: int
-    is_after_damage: bool = False
-    marker: EndTransactionMarker | None = None
-    is_control: bool = False
 
 
 class OpenTransactionCount(NamedTuple):

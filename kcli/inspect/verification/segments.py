@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
 from kcli.format.batch_passes import (
@@ -29,10 +29,9 @@ from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACT
 from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
-from kcli.inspect.verification.findings import FindingList
+from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
-from kcli.inspect.verification.producer_steps import StepGatherer, last_sequence
-from kcli.inspect.verification.producers import ProducerStep
+from kcli.inspect.verification.producer_steps import ProducerStep, StepGatherer, last_sequence
 from kcli.log.batch_search import stated_next_offset
 from kcli.log.disk import Disk
 from kcli.log.log_directory import Segment
@@ -42,6 +41,8 @@ from kcli.log.segment_walk import SegmentWalk, Stretch
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
+# How many steps are kept of a segment that is read ahead: 20 MB. One with more is read again by its partition's process.
+MOST_STEPS = 100_000
 _DAMAGE_CODES = {ZEROS: "log-zero-tail", BAD_MAGIC: "batch-magic"}
 
 
@@ -317,7 +318,7 @@ class SegmentVerifier:
 
     def _end_epoch(self) -> None:
         if self._epoch is not None:
-            self.facts.epochs.append(self._epoch._replace(last_offset=self._last_of_epoch))
+            self.facts.epochs.append(self._epoch._replace(last_base_offset=self._last_of_epoch))
             self._epoch = None
 
     def _check_producer_fields(self, row: int) -> None:
@@ -396,3 +397,29 @@ class SegmentVerifier:
         while self._stops and self._stops[0] < reached:
             self._stops.pop(0)
         self._state[STOP_OFFSET] = self._stops[0] if self._stops else INT64_MAX
+
+
+class SegmentReading(NamedTuple):
+    """What was read of a segment apart from its partition; `steps` is None where there were too many to keep."""
+
+    facts: SegmentFacts
+    steps: list[ProducerStep] | None
+    findings: list[Finding]
+
+
+ReadAhead = Callable[[Segment], SegmentReading | None]
+
+
+def read_segment(disk: Disk, segment: Segment, options: SegmentOptions, on_bytes: Callable[[int], None]) -> SegmentReading:
+    """Verify a segment apart from its partition. Raises OSError."""
+    findings = FindingList(is_live=options.is_live)
+    steps: list[ProducerStep] = []
+
+    def keep(step: ProducerStep) -> None:
+        if len(steps) <= MOST_STEPS:
+            steps.append(step)
+
+    facts = SegmentVerifier(disk, segment, options, findings, keep, on_bytes).run()
+    if len(steps) > MOST_STEPS:
+        return SegmentReading(facts, None, [])
+    return SegmentReading(facts, steps, findings.finish())

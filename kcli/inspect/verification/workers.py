@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
-from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
+from kcli.inspect.verification.facts import PartitionOptions, PartitionResult, segment_options
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.inspect.verification.readings import ReadAhead, SegmentReading, read_segment, segment_options
+from kcli.inspect.verification.segments import ReadAhead, SegmentReading, read_segment
 from kcli.log.disk import Disk
 from kcli.log.log_directory import PartitionDirectory, Segment
 
