@@ -16,7 +16,7 @@
                                  batch (kcli.inspect.repairing.log_end)
     4  leader epochs             rebuilt where the batches contradict them     believed
     5  recovery of all segments  kcli.log.log_loader, from offset 0 on, as after a crash: indexes, snapshots, epochs
-    6  files that were sound     stay as they are (kcli.inspect.repairing.derived_files)   are rebuilt
+    6  files that were sound     stay as they are (kcli.inspect.repairing.partition_files)   are rebuilt
     7  partition.metadata        restored from the metadata log where it is missing or cannot be read
 
 Where Kafka itself would refuse to load the log, what stands in its way is taken away (a file, or the bytes of a batch; with
@@ -34,7 +34,7 @@ from kcli.format.file_names import METADATA_TOPIC, OFFSET_DIGITS, FileKind, File
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
 from kcli.inspect.quantities import format_offsets
-from kcli.inspect.repairing.derived_files import keep_sound_files
+from kcli.inspect.repairing.partition_files import keep_sound_files
 from kcli.inspect.repairing.holes import Hole, Holes, batch_ranges, known_ranges, lost_like_kafka, readable_ranges, without
 from kcli.inspect.repairing.leader_epochs import begin_epochs_at, rebuild_epochs
 from kcli.inspect.repairing.log_end import LogEnd, find_log_end, known_ends
