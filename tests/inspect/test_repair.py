@@ -77,7 +77,7 @@ def damage(logs: Path, name: str, kind: str) -> None:
 
 
 def test_the_mark_of_a_clean_shutdown_comes_back_where_no_record_was_lost(logs: Path) -> None:
-    """Rebuilt indexes and mended headers lose nothing: the broker may start without recovery."""
+    """Rebuilt indexes and corrected headers lose nothing: the broker may start without recovery."""
     damage(logs, "transactions-0", "index_garbage_last")
     damage(logs, "transactions-0", "flip_magic")
     plans, root = repair(logs, "transactions-0", "orders-0")

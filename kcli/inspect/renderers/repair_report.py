@@ -20,9 +20,9 @@ from kcli.inspect.json_text import dump, path_member, quote
 from kcli.inspect.quantities import format_bytes, format_count, format_offsets
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape, shorten
-from kcli.inspect.repairing.holes import Hole
+from kcli.inspect.repairing.holes import Hole, Remark
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootPlan
-from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark
+from kcli.inspect.repairing.repair_plan import PartitionPlan
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import KINDS, Finding
 from kcli.log.log_directory import base_name
