@@ -1,14 +1,14 @@
-"""Judges the names in a partition's directory: what does not belong there, and what a crash left.
+"""Checks the names in a partition's directory: leftovers of a crash, and files that do not belong there.
 
-name                                  finding               why a sound directory may have it
-------------------------------------  --------------------  -----------------------------------------------------
-*.deleted                             leftover-deleted      removed a minute after it was marked, or at start
-*.cleaned                             leftover-cleaned
-*.swap                                leftover-swap
-*.tmp, *.part                         leftover-temporary
-an index without its .log             index-orphan
-5.log, backup.log                     name-irregular
-anything else                         file-unknown          not Kafka's, and Kafka leaves it alone
+name                        finding
+--------------------------  ----------------------------------------------------------------------
+*.deleted                   leftover-deleted: a broker removes it after file.delete.delay.ms, or at start
+*.cleaned                   leftover-cleaned
+*.swap                      leftover-swap
+*.tmp, *.part               leftover-temporary
+an index without its .log   index-orphan
+5.log, backup.log           name-irregular
+any other                   file-unknown: Kafka ignores it
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LEFTOVERS = {
 
 
 def check_names(partition: PartitionDirectory, findings: FindingList, *, is_live: bool) -> None:
-    """Judge every file of a partition that is no part of a segment. A running broker's own leftovers are none."""
+    """Check every file of a partition that does not belong to a segment; a running broker has leftovers of its own."""
     segments = {name for name in partition.directories if _is_segment(name)}
     for file in partition.others:
         if file.kind in _INDEXES and segment_file_name(file.base_offset, FileKind.LOG) in segments:
-            continue  # the directory in its segment's place is the finding
+            continue  # the directory that has the name of its .log is the finding
         if file.state is not FileState.CURRENT and file.kind is not FileKind.UNKNOWN:
             if not is_live:
                 findings.add(_LEFTOVERS[file.state], file.path, file.parsed.sentence())

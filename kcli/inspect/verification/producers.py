@@ -1,22 +1,22 @@
-"""Follows the producers of a partition over its batches: sequences, epochs, transactions, and the .txnindex files.
+"""Checks the producers of a partition: sequences, epochs, transactions, and the .txnindex files.
 
-What a batch does to its producer's state is told in kcli.log.producer_state_manager; here it is only asked whether a broker
-could have written it so, and the state is no more than a snapshot's entry: a log may have many producers. Of the batches of
-one producer that follow each other in its sequence only the first and the last matter: they come as one `ProducerStep`.
+kcli.log.producer_state_manager decides how a batch changes its producer's state. This module only checks whether a broker could
+have written the batches, and its state is that of a snapshot's entry, because a log may have many producers. Successive batches
+of a producer come as one ProducerStep.
 
-    step                                     is odd where
+    step                                     is a finding if
     ---------------------------------------  ---------------------------------------------------------------------------
     records, epoch as before                 its sequence is not the next one: lower is a repetition; higher is a gap,
-                                               unless offsets are missing since (then the log was cleaned, or is damaged);
-                                               0 may always follow: a producer that the broker had forgotten
+                                               unless offsets are missing since (the log was cleaned, or is damaged);
+                                               0 may always follow, because the broker may have forgotten the producer
     records, a new epoch                     its sequence is not 0, unless offsets are missing since
-    records outside of an open transaction   always: no broker loads such a log
+    records outside of an open transaction   always: a broker does not load such a log
     any                                      its epoch, or a marker's coordinator epoch, is lower than before
     an abort marker                          its transaction is not in the .txnindex of the marker's segment, unless no
                                                record of it is left
 
-`gap_offset` says how far anything may be missing: what was before it counts only as a bound. Producers that wrote nothing
-within their expiry (a day by default) may be unknown to a snapshot; the records' own times do not tell.
+Before `gap_offset` something may be missing: the state is only a lower bound there. A snapshot may lack producers that wrote
+nothing for their expiration time (one day by default); the timestamps of the records do not show that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 
 
 class OpenTransactionCount(NamedTuple):
-    """A transaction that has no end in the log."""
+    """A transaction without an end in the log, and the number of its records."""
 
     producer_id: int
     producer_epoch: int
@@ -43,7 +43,7 @@ class OpenTransactionCount(NamedTuple):
 
 
 class TransactionCounts:
-    """How the transactions of a partition ended, and how many records aborted ones hold."""
+    """How many transactions of a partition ended in which way, and the records of the aborted ones."""
 
     def __init__(self) -> None:
         self.committed = 0
@@ -52,10 +52,10 @@ class TransactionCounts:
 
 
 class ProducerTracker:
-    """The producers of one partition, moved on by steps in the order of the log.
+    """The producers of one partition, changed by steps in the order of the log.
 
-    `path` is the segment that steps come from now, `index` its transaction index. Until `knows_all` is True, what was before
-    the first step of a producer is unknown.
+    `path` is the present segment, `index` its transaction index. If `knows_all` is False, producers may have written before
+    their first step.
     """
 
     def __init__(self, findings: FindingList, *, knows_all: bool) -> None:
@@ -67,11 +67,11 @@ class ProducerTracker:
         self.index: TransactionIndexCheck | None = None
         self.gap_offset = -1
         self.is_damaged = False
-        self._open: dict[int, int] = {}  # producer -> where its open transaction begins
-        self._records: dict[int, int] = {}  # producer -> how many records its open transaction has
+        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
+        self._records: dict[int, int] = {}  # producer id -> number of records of its open transaction
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
-        """Begin with what a snapshot tells."""
+        """Begin with the entries of a snapshot."""
         for entry in entries:
             self.producers[entry.producer_id] = entry
             if entry.open_txn_first_offset is not None:
@@ -79,7 +79,7 @@ class ProducerTracker:
                 self._records[entry.producer_id] = 0
 
     def apply(self, step: ProducerStep) -> None:
-        """Check a step and move the state on."""
+        """Check a step and change the state of its producer."""
         self.note_gap(step)
         state = self.producers.get(step.producer_id)
         if state is None:
@@ -103,7 +103,7 @@ class ProducerTracker:
         self.is_damaged = self.is_damaged or step.is_after_damage
 
     def open_transactions(self) -> list[OpenTransactionCount]:
-        """The transactions that have not ended, by their first offsets."""
+        """Return the transactions that have not ended, by their first offsets."""
         found = [
             OpenTransactionCount(producer_id, self.producers[producer_id].producer_epoch, first, self._records[producer_id])
             for producer_id, first in self._open.items()
@@ -111,7 +111,7 @@ class ProducerTracker:
         return sorted(found, key=lambda txn: txn.first_offset)
 
     def records_of_open_transaction(self, producer_id: int) -> int:
-        """How many records the producer's open transaction has in the log."""
+        """Return the number of records in the producer's open transaction."""
         return self._records.get(producer_id, 0)
 
     def _add(self, code: str, step: ProducerStep, message: str) -> None:
@@ -142,7 +142,7 @@ class ProducerTracker:
             self._add("producer-sequence-gap", step, where)
 
     def _append(self, step: ProducerStep, state: ProducerEntry) -> ProducerEntry:
-        """The producer's state behind a step of records."""
+        """Return the producer's state after a step of records."""
         first = state.current_txn_first_offset
         if step.is_transactional:
             if first < 0:
@@ -168,7 +168,7 @@ class ProducerTracker:
         )
 
     def _end_transaction(self, step: ProducerStep, state: ProducerEntry, marker: EndTransactionMarker) -> ProducerEntry:
-        """The producer's state behind a marker, which ends its open transaction if it has one."""
+        """Return the producer's state after a marker, which ends its open transaction if it has one."""
         if marker.coordinator_epoch < state.coordinator_epoch:
             self._add(
                 "coordinator-epoch-back",
