@@ -32,9 +32,9 @@ from kcli.inspect.repairing.repair import (
     repair_targets,
 )
 from kcli.inspect.repairing.repair_plan import RepairError
-from kcli.inspect.verification.directories import with_sibling_topics
+from kcli.inspect.verification.directories import Root, read_root, with_sibling_topics
 from kcli.inspect.verification.finding_kinds import HOLES
-from kcli.inspect.verification.findings import Finding
+from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.log.disk import OsDisk
 from kcli.log.log_directory import LogDirectory, PartitionDirectory, log_bytes, resolve_paths
 from kcli.log.quarantine import Quarantine, default_folder
@@ -86,33 +86,34 @@ class _RepairRun:
         releases: list[Callable[[], None]] = []
         try:
             try:
-                opened = [self._open(directory, is_whole=is_whole) for directory, _, is_whole in found]
+                quarantines = [Quarantine(self.disk, self._quarantine_folder(path), path) for path, _, _ in found]
+                roots = [
+                    read_root(self.disk, path, FindingList(), quarantine=quarantine.folder)
+                    for quarantine, (path, _, _) in zip(quarantines, found, strict=True)
+                ]
+                roots = with_sibling_topics(roots)
+                sessions = [self._open(root, is_whole=is_whole) for root, (_, _, is_whole) in zip(roots, found, strict=True)]
                 self._check_named_once([directory for directory, _, _ in found])
-                sessions = [session for session, _ in opened]
                 self._lock(sessions, releases)
-                for session, root in zip(sessions, with_sibling_topics([session.root for session in sessions]), strict=True):
-                    session.root = root
             except CannotRun as error:
                 self.problems += 1
                 self.print(self.report.cannot_run(str(error), self._summary([])))
                 raise
-            for (session, quarantine), (_, partitions, _) in zip(opened, found, strict=True):
+            for session, quarantine, (_, partitions, _) in zip(sessions, quarantines, found, strict=True):
                 self._repair(session, partitions, quarantine)
         finally:
             for release in releases:
                 release()
 
-    def _open(self, log_directory: str, *, is_whole: bool) -> tuple[LogDirectoryRepair, Quarantine]:
-        quarantine = Quarantine(self.disk, self._quarantine_folder(log_directory), log_directory)
-        session = LogDirectoryRepair(
+    def _open(self, root: Root, *, is_whole: bool) -> LogDirectoryRepair:
+        return LogDirectoryRepair(
             self.disk,
-            log_directory,
+            root.path,
             like_kafka=self.args.like_kafka,
             is_whole=is_whole,
             take_inner=self.args.take_inner,
-            quarantine=quarantine.folder,
+            root=root,
         )
-        return session, quarantine
 
     def _lock(self, sessions: list[LogDirectoryRepair], releases: list[Callable[[], None]]) -> None:
         """Check that no log directory is locked, then lock them for --apply. Raises CannotRun.

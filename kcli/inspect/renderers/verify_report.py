@@ -19,13 +19,14 @@ from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape, shorten
 from kcli.inspect.verification.facts import PartitionResult
-from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, SEVERITIES, WARNING
+from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
 from kcli.inspect.verification.findings import KINDS, Finding
 from kcli.inspect.verification.verifier import VerifyReport
 from kcli.log.log_directory import PathProblem
 
 SCHEMA_NAME = "kcli.verify"
 SCHEMA_VERSION = 1
+_WORDS = {ERROR: "error", WARNING: "warning", INFO: "note"}
 
 
 def text_lines(report: VerifyReport, *, colour: bool = False) -> Iterator[str]:
@@ -65,7 +66,7 @@ def _text_summary(report: VerifyReport) -> Iterator[str]:
     if others and not partitions:
         parts.append(format_count(others, "file"))
     yield ", ".join(parts) if parts else "nothing to verify"
-    counts = [format_count(report.count_of(severity), word) for severity, word in _words() if report.count_of(severity)]
+    counts = [format_count(report.count_of(severity), word) for severity, word in _WORDS.items() if report.count_of(severity)]
     verdict = "sound" if report.is_sound else "sound, but offsets are missing" if report.is_undamaged else "not sound"
     yield f"{verdict}: {', '.join(counts)}" if counts else verdict
     if not report.is_undamaged:
@@ -83,10 +84,6 @@ def _damaged(report: VerifyReport) -> Iterator[str]:
     for path in dict.fromkeys([*(directory.path for directory in report.directories), *alone]):
         if path not in live and any(f"{file}/".startswith(f"{path.rstrip('/')}/") for file in files):
             yield path
-
-
-def _words() -> Iterator[tuple[str, str]]:
-    yield from zip(SEVERITIES, ("error", "warning", "note"), strict=True)
 
 
 def json_lines(report: VerifyReport, problems: Sequence[PathProblem] = ()) -> Iterator[str]:

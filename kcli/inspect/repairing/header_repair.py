@@ -51,25 +51,6 @@ class HeaderFix(NamedTuple):
     why: str
 
 
-def fix_headers(
-    file: DiskFile,
-    kept: Batches,
-    offsets: tuple[int, int],
-    size_bytes: int,
-    content_fault: Callable[[LogBatch], str | None],
-    edges: Sequence[int] = (),
-) -> list[HeaderFix]:
-    """Try to correct the headers in each range of bytes between the batches `kept` of a segment.
-
-    The segment has the offsets [first, end) of `offsets`. `edges` are the bytes at which unsound entries begin: a range that
-    contains several is also tried in the parts between them. Corrected batches are added to `kept`. `content_fault` returns
-    what is wrong with a batch's records. Raises OSError.
-    """
-    fixer = _HeaderFixer(file, kept, offsets, size_bytes, content_fault, edges)
-    fixer.fix()
-    return fixer.fixes
-
-
 def fix_last_offset(kept: Batches, first_offset: int, known_ends: Sequence[int]) -> list[HeaderFix]:
     """Correct the base offset of the last batch if one bit of it is wrong and it is after all known ends of the log.
 
@@ -97,8 +78,12 @@ def leader_epoch_fix(position: int, epoch: int) -> HeaderFix:
     return HeaderFix(position + BATCH_PARTITION_LEADER_EPOCH_AT, epoch.to_bytes(4, "big"), why)
 
 
-class _HeaderFixer:
-    """Corrects the headers of one segment and adds the batches to those that stay."""
+class HeaderFixer:
+    """Corrects headers in the byte ranges between the batches `kept` of a segment, and adds these batches to `kept`.
+
+    The segment has the offsets [first, end) of `offsets`. `edges` are the bytes at which unsound entries begin: a range that
+    contains several is also tried in the parts between them. `content_fault` returns what is wrong with a batch's records.
+    """
 
     def __init__(
         self,
@@ -107,7 +92,7 @@ class _HeaderFixer:
         offsets: tuple[int, int],
         size_bytes: int,
         content_fault: Callable[[LogBatch], str | None],
-        edges: Sequence[int],
+        edges: Sequence[int] = (),
     ) -> None:
         self.file = file
         self.edges = sorted(edges)
@@ -121,8 +106,8 @@ class _HeaderFixer:
             self.kept.base_offset[index] != self.kept.last_offset[index - 1] + 1 for index in range(1, len(self.kept))
         )
 
-    def fix(self) -> None:
-        """Try each range between the batches, whole and in its parts."""
+    def fix(self) -> list[HeaderFix]:
+        """Try each range between the batches, whole and in its parts -> what was fixed. Raises OSError."""
         index = 0
         while index <= len(self.kept):
             start = self.kept.end[index - 1] if index else 0
@@ -133,6 +118,7 @@ class _HeaderFixer:
                 self._fix_parts(index, start, end)
             index += 1 + len(self.kept) - before
         self._fix_leader_epochs()
+        return self.fixes
 
     def _fix_parts(self, index: int, start: int, end: int) -> None:
         """Try the parts of a range between the unsound entries that begin in it."""

@@ -32,6 +32,7 @@ from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, RecordBatch
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.repairing.holes import Remark
+from kcli.inspect.verification.names import INDEX_KINDS
 from kcli.log.batch_search import least_offset, stated_next_offset
 from kcli.log.batch_walk import first_offset
 from kcli.log.header_walk import HeaderWalk
@@ -41,7 +42,6 @@ from kcli.log.planned_disk import PlannedDisk
 
 # Why a temporary file is removed.
 LEFTOVER = "it was being written when the broker stopped"
-_INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
 
 class RemovedOffsets(NamedTuple):
@@ -81,12 +81,9 @@ class _Found(NamedTuple):
         return None if not self.batches else self.start_offset if self.planned_base is None else self.planned_base
 
 
-def place_segments(planned: PlannedDisk, directory: str) -> Placement:
-    """Give every segment of a partition's directory the name that fits its batches, in the plan. Raises OSError."""
-    return _Placer(planned, directory).place()
+class SegmentPlacer:
+    """Gives every segment of a partition's directory the name that fits its batches, in the plan."""
 
-
-class _Placer:
     def __init__(self, planned: PlannedDisk, directory: str) -> None:
         self._planned = planned
         self._directory = directory
@@ -95,7 +92,7 @@ class _Placer:
         self._gone_names: set[int] = set()
 
     def place(self) -> Placement:
-        """Do all steps. If the names are right, only one header of each segment is read."""
+        """Do all steps. If the names are right, only one header of each segment is read. Raises OSError."""
         self._remove_empty_in_between()
         paths = self._log_paths()
         bases = sorted(base for base in paths.values() if base is not None)
@@ -143,7 +140,7 @@ class _Placer:
         names = {
             file.base_offset
             for file in parsed
-            if file.kind in _INDEX_KINDS and file.state is FileState.CURRENT and file.base_offset is not None
+            if file.kind in INDEX_KINDS and file.state is FileState.CURRENT and file.base_offset is not None
         }
         return names.difference(bases)
 
@@ -279,7 +276,7 @@ class _Placer:
 
     def _remove_indexes(self, base_offset: int) -> None:
         self._gone_names.add(base_offset)
-        for kind in _INDEX_KINDS:
+        for kind in INDEX_KINDS:
             path = self._path(base_offset, kind)
             if self._planned.exists(path):
                 self._planned.explain(path, "the segment of this name was a copy, or has another name now")

@@ -34,7 +34,14 @@ from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import CorruptCheckpointError, FormatError
 from kcli.inspect.repairing.holes import Remark, known_ranges
 from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError, RepairSettings, plan_partition
-from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root, read_topics
+from kcli.inspect.verification.directories import (
+    Root,
+    check_across,
+    check_log_directory,
+    check_topic_id,
+    read_root,
+    read_topics,
+)
 from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.log.clean_stops import checkpoint_digests
 from kcli.log.disk import Disk
@@ -93,7 +100,7 @@ class LogDirectoryRepair:
     """The repair of one log directory, or of some partitions in it (`is_whole` False).
 
     `indexes` are the settings of rebuilt indexes; None: those of each topic in the metadata log. `take_inner` is that of
-    kcli.inspect.repairing.salvage. `quarantine` is the folder of the quarantine, None for the default.
+    kcli.inspect.repairing.salvage. `root` is what the directory's own files contain, None to read them.
     """
 
     def __init__(
@@ -105,7 +112,7 @@ class LogDirectoryRepair:
         indexes: IndexSettings | None = None,
         is_whole: bool = True,
         take_inner: bool = False,
-        quarantine: str | None = None,
+        root: Root | None = None,
     ) -> None:
         self.disk = disk
         self.directory = log_directory
@@ -113,7 +120,7 @@ class LogDirectoryRepair:
         self.indexes = indexes
         self.is_whole = is_whole
         self.take_inner = take_inner
-        self.root = read_root(disk, log_directory, FindingList(), quarantine=quarantine)
+        self.root = root or read_root(disk, log_directory, FindingList())
         self._topics_afterwards = self.root.topics
         self._is_kraft = self.root.topics is not None or self._has_kraft_properties()
         self._ends: dict[tuple[str, int], int] = {}

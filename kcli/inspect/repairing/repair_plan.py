@@ -44,7 +44,7 @@ from kcli.inspect.repairing.holes import (
     without,
 )
 from kcli.inspect.repairing.log_end import LogEnd, find_log_end, known_ends
-from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, RemovedOffsets, place_segments
+from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, RemovedOffsets, SegmentPlacer
 from kcli.inspect.repairing.partition_files import begin_epochs_at, keep_sound_files, rebuild_epochs, restore_topic_id
 from kcli.inspect.repairing.salvage import Cut, LogSalvager, SegmentSalvage, fix_epochs_across
 from kcli.inspect.verification.evidence import start_by_epochs
@@ -52,6 +52,7 @@ from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.inspect.verification.missing_offsets import lost_finding
+from kcli.inspect.verification.names import SEGMENT_KINDS
 from kcli.inspect.verification.partitions import PartitionVerifier, verify_partition
 from kcli.log.disk import Disk
 from kcli.log.indexes import IndexSettings
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
 # How many causes of a refused load are removed one by one before the log is cut at the next one.
 MOST_SINGLE_CUTS = 64
 MOST_REFUSALS = 4096
-_SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 _NO_BATCH = "no batch of the log has them"
 _METADATA_CUT = (
     "the log of the cluster's metadata is cut at the first bad batch: with a hole the metadata would be wrong. Another "
@@ -147,7 +147,7 @@ class _Planner:
             return self._unchanged(before)
         log_start_offset = self.settings.log_start_offset
         if not self.like_kafka:
-            placement = place_segments(self.planned, self.directory)
+            placement = SegmentPlacer(self.planned, self.directory).place()
             self.remarks += placement.remarks
             self._remove_irregular_files()
             self._decide_swaps()
@@ -373,7 +373,7 @@ class _Planner:
         for name in self._names():
             file = parse_file_name(name)
             path = join_path(self.directory, name)
-            if file.kind in (*_SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT) and not file.is_regular:
+            if file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT) and not file.is_regular:
                 self._remove(path, "a broker does not write such a name, and may not start with it")
             elif file.kind is not FileKind.UNKNOWN and file.state in (FileState.TEMPORARY, FileState.PARTIAL):
                 self._remove(path, LEFTOVER)
@@ -388,7 +388,7 @@ class _Planner:
             deleted = [base for base in self._bases(FileState.DELETED) if base >= base_offset and base not in bases]
             if not any(base >= base_offset for base in bases) and not deleted:
                 continue
-            for kind in _SEGMENT_KINDS:
+            for kind in SEGMENT_KINDS:
                 swap = self._path(base_offset, kind, FileState.SWAP)
                 if self.planned.exists(swap):
                     self._remove(swap, "the cleaned segment is damaged, and the segments that it was made from exist")
@@ -483,7 +483,7 @@ class _Planner:
         self.planned.cut_out(path, [(cut.start, cut.end) for cut in cuts])
 
     def _remove_segment(self, base_offset: int, why: str) -> None:
-        for kind in _SEGMENT_KINDS:
+        for kind in SEGMENT_KINDS:
             if self.planned.exists(self._path(base_offset, kind)):
                 self._remove(self._path(base_offset, kind), why)
 

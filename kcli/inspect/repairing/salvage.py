@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format.end_transaction_marker import UnreadableMarkerError
 from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
-from kcli.inspect.repairing.header_repair import HeaderFix, fix_headers, fix_last_offset, leader_epoch_fix, rising
+from kcli.inspect.repairing.header_repair import HeaderFix, HeaderFixer, fix_last_offset, leader_epoch_fix, rising
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.batch_search import SearchBudget, find_batch, stated_next_offset
 from kcli.log.batch_walk import first_offset, read_marker
@@ -190,7 +190,7 @@ class LogSalvager:
         """Correct headers of batches next to those kept -> all that stay, and the fixes."""
         # The last offset first: a corrected batch gets its offset from the batches before it.
         fixes = fix_last_offset(kept, bounds[0], known_ends)
-        fixes += fix_headers(reader.file, kept, bounds, reader.end_position(), self._content_fault, edges)
+        fixes += HeaderFixer(reader.file, kept, bounds, reader.end_position(), self._content_fault, edges).fix()
         fixes += fix_last_offset(kept, bounds[0], known_ends)
         return kept, fixes
 

@@ -37,11 +37,10 @@ _LAST_LEGACY_CODEC = 3
 
 
 class BatchFacts(NamedTuple):
-    """How many records a batch contains, and whether all of it could be read."""
+    """How many records of a batch could be read, and the offset of the first one."""
 
     record_count: int
     first_offset: int
-    is_readable: bool
 
 
 class BatchInspector:
@@ -63,7 +62,7 @@ class BatchInspector:
         header = batch.header
         if not isinstance(header, RecordBatch):
             return self._inspect_legacy(batch, header)
-        nothing = BatchFacts(0, header.base_offset, False)
+        nothing = BatchFacts(0, header.base_offset)
         if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
             self.add(
                 "batch-header",
@@ -108,14 +107,14 @@ class BatchInspector:
             done += window.count
             if window.error is not None:
                 self._add_unreadable(batch, window.error)
-                return BatchFacts(done, first, False)
+                return BatchFacts(done, first)
         if largest is not None and largest != header.max_timestamp and not header.is_log_append_time:
             self.add(
                 "batch-max-timestamp",
                 batch,
                 f"the batch states {header.max_timestamp} ms for its largest timestamp; that of its records is {largest} ms",
             )
-        return BatchFacts(done, first, True)
+        return BatchFacts(done, first)
 
     def _add_record_offset(self, batch: LogBatch, header: RecordBatch, window: RecordWindow, row: int, previous: int) -> None:
         offset = window.columns.offset[row]
@@ -141,10 +140,10 @@ class BatchInspector:
     def _inspect_legacy(self, batch: LogBatch, header: LegacyBatch) -> BatchFacts:
         if header.base_offset < 0:
             self.add("batch-header", batch, f"the message states offset {header.base_offset}; it cannot be negative")
-            return BatchFacts(0, 0, False)
+            return BatchFacts(0, 0)
         if header.codec > _LAST_LEGACY_CODEC:
             self.add("batch-codec", batch, f"the message set has codec {header.codec}; 0 to {_LAST_LEGACY_CODEC} are known")
-            return BatchFacts(0, header.base_offset, False)
+            return BatchFacts(0, header.base_offset)
         if is_large(batch, header):
             return self._inspect_large_set(batch, header)
         done, first, previous = 0, header.base_offset, -1
@@ -166,8 +165,8 @@ class BatchInspector:
                 done += 1
             if window.error is not None:
                 self._add_unreadable(batch, window.error)
-                return BatchFacts(done, first, False)
-        return BatchFacts(done, first, True)
+                return BatchFacts(done, first)
+        return BatchFacts(done, first)
 
     def _inspect_large_set(self, batch: LogBatch, header: LegacyBatch) -> BatchFacts:
         """Check a message or message set that is too large for memory."""
@@ -187,12 +186,12 @@ class BatchInspector:
                 previous = message.offset
         except FormatError as error:
             self._add_unreadable(batch, error)
-            return BatchFacts(messages.count, header.base_offset, False)
+            return BatchFacts(messages.count, header.base_offset)
         # In format 1 the offsets inside are relative; the wrapper has the absolute offset of the last message.
         shift = header.offset - previous if header.magic == 1 and header.codec and header.offset else 0
         if shift < 0 or (header.magic == 0 and previous > header.offset):
             self.add("record-offset", batch, f"the set's last message has offset {previous}, the set itself {header.offset}")
-        return BatchFacts(messages.count, first + max(shift, 0), True)
+        return BatchFacts(messages.count, first + max(shift, 0))
 
     def marker(self, batch: LogBatch) -> EndTransactionMarker | None:
         """Return the marker in a producer's control batch, None if there is none or it cannot be read (a finding)."""

@@ -60,10 +60,9 @@ from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import check_producer_snapshot, iter_producer_entries
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.index_ends import find_index_ends, index_name
+from kcli.inspect.verification.names import INDEX_KINDS
 from kcli.log.disk import Disk
 from kcli.log.log_directory import FoundFile, PartitionDirectory, read_partition
-
-_INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
 
 class Claim(NamedTuple):
@@ -203,7 +202,7 @@ def missing_log(disk: Disk, partition: PartitionDirectory, options: PartitionOpt
 
 def _orphans(partition: PartitionDirectory) -> list[FoundFile]:
     """Return the index files whose `.log` is missing."""
-    return [file for file in partition.others if file.is_current and file.kind in _INDEX_KINDS]
+    return [file for file in partition.others if file.is_current and file.kind in INDEX_KINDS]
 
 
 def _producers_end(disk: Disk, path: str) -> int | None:

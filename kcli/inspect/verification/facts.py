@@ -97,7 +97,6 @@ class SegmentFacts:
         self.path = path
         self.size_bytes = 0
         self.first_offset = -1
-        self.first_position = 0
         self.end_offset = base_offset
         self.batches = 0
         self.data_records = 0

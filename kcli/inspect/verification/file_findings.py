@@ -379,7 +379,7 @@ KINDS = (
     FindingKind(
         "clean-shutdown-untrue",
         WARNING,
-        ".kafka_cleanshutdown vouches that this replica has all its records, and records are missing.",
+        "Records are missing, and with .kafka_cleanshutdown a broker reports that its replicas have all records.",
         "It does not recover the log, and reports to the controller that no record is missing.",
         "It removes the file, and keeps it in the quarantine.",
     ),

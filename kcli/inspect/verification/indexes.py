@@ -113,6 +113,18 @@ class IndexFile:
     def _is_zero(self, slot: int) -> bool:
         raise NotImplementedError
 
+    def _count_ascending(self, used: int, column: array[int], what: str, *, strictly: bool) -> int:
+        """Return how many of `used` entries ascend in a column; the first that does not is a finding."""
+        wrong = _first_not_ascending(column, used, strictly=strictly)
+        if wrong is None:
+            return used
+        before = f"{'not above' if strictly else 'below'} {column[wrong - 1]} in the entry before" if wrong else "below 0"
+        message = (
+            f"entry {wrong} has the {what} {column[wrong]}, {before}; it and the {used - wrong - 1} entries after it were not "
+        )
+        self.add("order", message + "checked", wrong)
+        return wrong
+
 
 class OffsetIndexCheck(IndexFile):
     """One `.index`. `match` is called with rows in the order of the file, then `finish`."""
@@ -128,7 +140,9 @@ class OffsetIndexCheck(IndexFile):
         if not self._load(disk, self._take):
             return
         self._is_empty = self.total == 0
-        self.slots = self._ascending(self._count_entries(self._offsets, zeros_allowed))
+        used = self._count_entries(self._offsets, zeros_allowed)
+        used = self._count_ascending(used, self._offsets, "offset", strictly=True)
+        self.slots = self._count_ascending(used, self._positions, "position", strictly=True)
         del self._offsets[self.slots :], self._positions[self.slots :]
 
     def _take(self, data: bytes) -> None:
@@ -138,18 +152,6 @@ class OffsetIndexCheck(IndexFile):
 
     def _is_zero(self, slot: int) -> bool:
         return self._positions[slot] == 0
-
-    def _ascending(self, used: int) -> int:
-        """Return how many entries ascend; the first that does not is a finding."""
-        for column, what in ((self._offsets, "offset"), (self._positions, "position")):
-            wrong = _first_not_ascending(column, used, strictly=True)
-            if wrong is not None:
-                where = f"entry {wrong} has the {what} {column[wrong]}, not above {column[wrong - 1]} before it"
-                if wrong == 0:
-                    where = f"entry 0 has the {what} {column[0]}, below 0"
-                self.add("order", f"{where}; it and the {used - wrong - 1} entries after it were not checked", wrong)
-                used = wrong
-        return used
 
     def match(self, rows: BatchColumns, count: int) -> None:
         """Compare the entries that belong to rows [0, count) with them."""
@@ -255,8 +257,12 @@ class TimeIndexCheck(IndexFile):
         self._readable = False
         if not self._load(disk, self._take):
             return
-        self._readable = True
-        self.slots = self._ascending(self._count_entries(self._offsets, zeros_allowed))
+        used = self._count_entries(self._offsets, zeros_allowed)
+        self.slots = used
+        if used and self._timestamps[0] >= 0:  # a first record without a timestamp has -1
+            self.slots = self._count_ascending(used, self._timestamps, "timestamp", strictly=True)
+        self.slots = self._count_ascending(self.slots, self._offsets, "offset", strictly=False)
+        self._readable = self.slots == used
         del self._timestamps[self.slots :], self._offsets[self.slots :]
 
     def _take(self, data: bytes) -> None:
@@ -266,27 +272,6 @@ class TimeIndexCheck(IndexFile):
 
     def _is_zero(self, slot: int) -> bool:
         return self._timestamps[slot] == 0
-
-    def _ascending(self, used: int) -> int:
-        wrong = _first_not_ascending(self._timestamps, used, strictly=True)
-        if wrong is not None and wrong > 0:
-            self._add_order(wrong, used, "timestamp", self._timestamps)
-            used = wrong
-        wrong = _first_not_ascending(self._offsets, used, strictly=False)
-        if wrong is not None:
-            self._add_order(wrong, used, "offset", self._offsets)
-            used = wrong
-        return used
-
-    def _add_order(self, wrong: int, used: int, what: str, column: array[int]) -> None:
-        before = f"below {column[wrong - 1]} in the entry before" if wrong else "below 0"
-        self.add(
-            "order",
-            f"entry {wrong} has the {what} {column[wrong]}, {before}; it and the {used - wrong - 1} entries after it were not "
-            "checked",
-            wrong,
-        )
-        self._readable = False
 
     def match(self, rows: BatchColumns, count: int) -> None:
         """Compare the entries that belong to rows [0, count) with them."""

@@ -17,8 +17,8 @@ from kcli.format.file_names import FileKind, FileState, parse_file_name, segment
 from kcli.inspect.verification.findings import FindingList
 from kcli.log.log_directory import DIRECTORY_NOT_FILE, FoundFile, PartitionDirectory, is_file_name
 
-_INDEXES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
-_SEGMENT_FILES = (FileKind.LOG, FileKind.PRODUCER_SNAPSHOT, *_INDEXES)
+INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+SEGMENT_KINDS = (FileKind.LOG, *INDEX_KINDS)
 _OF_PARTITION = (FileKind.LEADER_EPOCH_CHECKPOINT, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE)
 _LEFTOVERS = {
     FileState.DELETED: "leftover-deleted",
@@ -33,12 +33,12 @@ def check_names(partition: PartitionDirectory, findings: FindingList, *, is_live
     """Check every file of a partition that does not belong to a segment; a running broker has leftovers of its own."""
     segments = {name for name in partition.directories if _is_segment(name)}
     for file in partition.others:
-        if file.kind in _INDEXES and segment_file_name(file.base_offset, FileKind.LOG) in segments:
+        if file.kind in INDEX_KINDS and segment_file_name(file.base_offset, FileKind.LOG) in segments:
             continue  # the directory that has the name of its .log is the finding
         if file.state is not FileState.CURRENT and file.kind is not FileKind.UNKNOWN:
             if not is_live:
                 findings.add(_LEFTOVERS[file.state], file.path, file.parsed.sentence())
-        elif file.kind in _SEGMENT_FILES:
+        elif file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
             _check_segment_file(file, findings, is_live=is_live)
         elif file.kind is FileKind.METADATA_SNAPSHOT:
             findings.add("file-unknown", file.path, "the name of a KRaft snapshot has 20 digits, a dash and 10 digits")
@@ -60,7 +60,7 @@ def _is_segment(name: str) -> bool:
 
 
 def _check_segment_file(file: FoundFile, findings: FindingList, *, is_live: bool) -> None:
-    if file.is_current and file.kind in _INDEXES:
+    if file.is_current and file.kind in INDEX_KINDS:
         if not is_live:
             log = segment_file_name(file.base_offset, FileKind.LOG)
             findings.add("index-orphan", file.path, f"{log} does not exist", offset=file.base_offset)

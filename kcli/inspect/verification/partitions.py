@@ -99,10 +99,14 @@ class PartitionVerifier:
     def _verify_segment(self, segment: Segment) -> None:
         is_last = segment is self.partition.segments[-1]
         self._check_missing_indexes(segment, is_last)
-        index = TransactionIndexCheck(self.disk, segment.transaction_index, segment.log, segment.base_offset, self.findings)
-        index.tail_may_be_missing = is_last and self.options.is_live
-        index.log_start_offset = self.log_start_offset
-        self.tracker.path, self.tracker.index = segment.log, index
+        index = TransactionIndexCheck(
+            self.disk,
+            segment,
+            self.findings,
+            log_start_offset=self.log_start_offset,
+            tail_may_be_missing=is_last and self.options.is_live,
+        )
+        self.tracker.begin_segment(segment.log, index)
         try:
             facts = self._read_segment(segment)
         except OSError as error:

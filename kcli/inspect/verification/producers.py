@@ -54,8 +54,7 @@ class TransactionCounts:
 class ProducerTracker:
     """The producers of one partition, changed by steps in the order of the log.
 
-    `path` is the present segment, `index` its transaction index. If `knows_all` is False, producers may have written before
-    their first step.
+    If `knows_all` is False, producers may have written before their first step.
     """
 
     def __init__(self, findings: FindingList, *, knows_all: bool) -> None:
@@ -63,10 +62,10 @@ class ProducerTracker:
         self.knows_all = knows_all
         self.producers: dict[int, ProducerEntry] = {}
         self.counts = TransactionCounts()
-        self.path = ""
-        self.index: TransactionIndexCheck | None = None
         self.gap_offset = -1
         self.is_damaged = False
+        self._path = ""
+        self._index: TransactionIndexCheck | None = None
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
         self._records: dict[int, int] = {}  # producer id -> number of records of its open transaction
 
@@ -77,6 +76,10 @@ class ProducerTracker:
             if entry.open_txn_first_offset is not None:
                 self._open[entry.producer_id] = entry.open_txn_first_offset
                 self._records[entry.producer_id] = 0
+
+    def begin_segment(self, path: str, index: TransactionIndexCheck) -> None:
+        """Set the path and the transaction index of the segment that the next steps come from."""
+        self._path, self._index = path, index
 
     def apply(self, step: ProducerStep) -> None:
         """Check a step and change the state of its producer."""
@@ -115,7 +118,7 @@ class ProducerTracker:
         return self._records.get(producer_id, 0)
 
     def _add(self, code: str, step: ProducerStep, message: str) -> None:
-        self.findings.add(code, self.path, message, position=step.first_position, offset=step.first_offset)
+        self.findings.add(code, self._path, message, position=step.first_position, offset=step.first_offset)
 
     def _check_sequence(self, step: ProducerStep, state: ProducerEntry) -> None:
         if step.first_sequence in (0, NO_SEQUENCE) or state.producer_epoch == NO_PRODUCER_EPOCH:
@@ -194,14 +197,14 @@ class ProducerTracker:
         if first is not None:
             self.counts.aborted += 1
             self.counts.aborted_records += records
-        if self.index is None:
+        if self._index is None:
             return
         if first is None:
-            self.index.allow(step.first_offset, step.producer_id, is_known=self.knows_all and self.gap_offset < 0)
+            self._index.allow(step.first_offset, step.producer_id, is_known=self.knows_all and self.gap_offset < 0)
             return
         stable = min(self._open.values(), default=step.first_offset + 1)
         expected = AbortedTxn(0, step.producer_id, first, step.first_offset, stable)
-        self.index.expect(
+        self._index.expect(
             expected,
             step.first_position,
             records,

@@ -245,7 +245,7 @@ class SegmentVerifier:
         position = rows.position[row]
         if expected < 0:
             if facts.first_offset < 0:
-                facts.first_offset, facts.first_position = base, position
+                facts.first_offset = base
                 facts.starts_damaged = self._after_damage
         elif base < expected:
             message = f"the batch begins at offset {base}; the one before it ends at offset {expected - 1}"

@@ -20,30 +20,34 @@ from kcli.format.index_entries import AbortedTxn
 from kcli.format.structs import ABORTED_TXN
 from kcli.inspect.verification.findings import MOST_OF_A_KIND, FindingList
 from kcli.log.disk import Disk
+from kcli.log.log_directory import Segment
 
 # A larger file is not read: it would have a million transactions that were aborted in one segment.
 MOST_BYTES = 32 * 1024 * 1024
 
 
 class TransactionIndexCheck:
-    """The `.txnindex` of one segment; `path` is None if the segment has none, `log_path` is its log.
+    """The `.txnindex` of one segment.
 
     `expect` or `allow` is called for each abort marker in the order of the log, then `finish`. Entries are decoded one by one.
+    `tail_may_be_missing`: a running broker writes to the segment.
     """
 
-    def __init__(self, disk: Disk, path: str | None, log_path: str, base_offset: int, findings: FindingList) -> None:
-        self.path = path
-        self.log_path = log_path
-        self.base_offset = base_offset
+    def __init__(
+        self, disk: Disk, segment: Segment, findings: FindingList, *, log_start_offset: int, tail_may_be_missing: bool
+    ) -> None:
+        self.path = segment.transaction_index
+        self.log_path = segment.log
+        self.base_offset = segment.base_offset
         self.findings = findings
-        self.tail_may_be_missing = False  # a running broker writes to the segment
-        self.log_start_offset = 0
+        self.log_start_offset = log_start_offset
+        self.tail_may_be_missing = tail_may_be_missing
         self._entries: Iterator[tuple[int, AbortedTxn]] = iter(())  # slot, entry
         self._next: tuple[int, AbortedTxn] | None = None
         self._passed: list[tuple[int, AbortedTxn]] = []  # entries without a marker
         self._is_readable = True
-        if path is not None:
-            self._read(disk, path)
+        if self.path is not None:
+            self._read(disk, self.path)
 
     def _add(self, code: str, message: str, slot: int | None = None, offset: int | None = None) -> None:
         position = None if slot is None else slot * ABORTED_TXN.size

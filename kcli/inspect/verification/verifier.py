@@ -28,6 +28,7 @@ from kcli.inspect.verification.directories import (
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
 from kcli.inspect.verification.findings import Finding, FindingList
+from kcli.inspect.verification.names import SEGMENT_KINDS
 from kcli.inspect.verification.small_files import can_check, check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import read_snapshot
 from kcli.inspect.verification.workers import Job, verify_all
@@ -47,7 +48,6 @@ from kcli.log.log_directory import (
 )
 from kcli.log.quarantine import default_folder
 
-_SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 _MOST_NAMES = 3
 
 
@@ -149,7 +149,7 @@ class Verifier:
         cut += [f"{topic}-{number}" for topic, number in missing]
         if cut:
             names = ", ".join(cut[:_MOST_NAMES]) + (f" and {len(cut) - _MOST_NAMES} more" if len(cut) > _MOST_NAMES else "")
-            message = f"the file vouches that no record is missing; records are missing in {names}"
+            message = f"with this file a broker reports that no record is missing; records are missing in {names}"
             self._findings.add("clean-shutdown-untrue", path, message)
         elif incomplete:
             message = f"offsets are missing inside of {format_count(len(incomplete), 'log')}, lost before the stop or after it"
@@ -183,7 +183,7 @@ class Verifier:
     def _add_file(self, file: FoundFile) -> None:
         self._files.append(file.path)
         kind = file.kind
-        if kind in _SEGMENT_KINDS and file.base_offset >= 0:
+        if kind in SEGMENT_KINDS and file.base_offset >= 0:
             self._add_segment(file)
         elif kind in (FileKind.METADATA_SNAPSHOT, FileKind.BOOTSTRAP_CHECKPOINT):
             check_metadata_snapshot(self._disk, file.path, self._findings)
@@ -191,7 +191,7 @@ class Verifier:
             read_snapshot(self._disk, file.path, self._findings)
         elif can_check(kind):
             check_small_file(self._disk, file.path, kind, self._findings)
-        elif kind in _SEGMENT_KINDS:
+        elif kind in SEGMENT_KINDS:
             self._findings.add("name-irregular", file.path, "there is no offset before the first dot of the name")
         else:
             self._findings.add("file-unknown", file.path, file.parsed.sentence())
@@ -236,6 +236,3 @@ class Verifier:
             for partition in directory.partitions:
                 check_topic_id(self._disk, partition, root, topics, self._findings)
         check_across(self._directories, roots, self._findings)
-
-
-__all__ = ["ERROR", "INFO", "WARNING", "DirectoryResult", "Verifier", "VerifyReport"]

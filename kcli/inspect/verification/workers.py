@@ -12,12 +12,13 @@ The largest partitions are first, so that no core idles at the end. The results 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult, segment_options
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.inspect.verification.segments import ReadAhead, SegmentReading, read_segment
+from kcli.inspect.verification.segments import SegmentReading, read_segment
 from kcli.log.disk import Disk
 from kcli.log.log_directory import PartitionDirectory, Segment
 
@@ -48,7 +49,7 @@ def verify_all(
         return
     processes = min(processes, parts)
     with ProcessPool(processes, on_bytes) as pool:
-        yield from _SharedJobs(disk, jobs, processes, pool).results()
+        yield from _verify_in_workers(disk, jobs, processes, pool)
 
 
 def _partition_task(disk: Disk, job: Job) -> PartitionResult:
@@ -62,34 +63,26 @@ def _segment_task(disk: Disk, job: Job, segment: Segment) -> SegmentReading | No
         return None  # verify_partition reads it again and reports the error
 
 
-class _SharedJobs:
-    """Jobs that were submitted to worker processes."""
+def _verify_in_workers(disk: Disk, jobs: list[Job], processes: int, pool: ProcessPool) -> Iterator[PartitionResult]:
+    """Submit all jobs, then yield the results in the order of the jobs."""
+    whole: dict[int, Future[PartitionResult]] = {}
+    segments: dict[int, dict[str, Future[SegmentReading | None]]] = {}
+    share = sum(job.size_bytes for job in jobs) / processes
+    for number in sorted(range(len(jobs)), key=lambda number: -jobs[number].size_bytes):
+        job = jobs[number]
+        if job.size_bytes >= share and len(job.partition.segments) > 1:
+            segments[number] = {one.log: pool.submit(_segment_task, disk, job, one) for one in job.partition.segments}
+        else:
+            whole[number] = pool.submit(_partition_task, disk, job)
+    for number, job in enumerate(jobs):
+        if number in whole:
+            yield pool.result(whole.pop(number))
+        else:
+            read_ahead = partial(_result_of_segment, pool, segments.pop(number))
+            yield verify_partition(disk, job.partition, job.options, read_ahead=read_ahead)
 
-    def __init__(self, disk: Disk, jobs: list[Job], processes: int, pool: ProcessPool) -> None:
-        self.disk = disk
-        self.jobs = jobs
-        self.pool = pool
-        self._whole: dict[int, Future[PartitionResult]] = {}
-        self._segments: dict[int, dict[str, Future[SegmentReading | None]]] = {}
-        share = sum(job.size_bytes for job in jobs) / processes
-        for number in sorted(range(len(jobs)), key=lambda number: -jobs[number].size_bytes):
-            job = jobs[number]
-            if job.size_bytes >= share and len(job.partition.segments) > 1:
-                self._segments[number] = {
-                    segment.log: pool.submit(_segment_task, disk, job, segment) for segment in job.partition.segments
-                }
-            else:
-                self._whole[number] = pool.submit(_partition_task, disk, job)
 
-    def results(self) -> Iterator[PartitionResult]:
-        """Yield the results in the order of the jobs."""
-        for number, job in enumerate(self.jobs):
-            if number in self._whole:
-                yield self.pool.result(self._whole.pop(number))
-            else:
-                yield verify_partition(self.disk, job.partition, job.options, read_ahead=self._ahead(number))
-
-    def _ahead(self, number: int) -> ReadAhead:
-        """Return the function that returns the reading of each of a partition's segments, once."""
-        futures = self._segments.pop(number)
-        return lambda segment: self.pool.result(futures.pop(segment.log))
+def _result_of_segment(
+    pool: ProcessPool, futures: dict[str, Future[SegmentReading | None]], segment: Segment
+) -> SegmentReading | None:
+    return pool.result(futures.pop(segment.log))
