@@ -113,6 +113,18 @@ class IndexFile:
     def _is_zero(self, slot: int) -> bool:
         raise NotImplementedError
 
+    def match(self, rows: BatchColumns, count: int) -> None:
+        """Compare the entries that belong to rows [0, count) with them; rows come in the order of the segment."""
+        raise NotImplementedError
+
+    def skip(self, start: int, end: int) -> None:
+        """Skip the damaged bytes [start, end) of the segment."""
+        raise NotImplementedError
+
+    def finish(self, end_position: int, batches: int, *, is_closed: bool) -> None:
+        """Report what the end of the segment shows, after `end_position` bytes and `batches` batches."""
+        raise NotImplementedError
+
     def _count_ascending(self, used: int, column: array[int], what: str, *, strictly: bool) -> int:
         """Return how many of `used` entries ascend in a column; the first that does not is a finding."""
         wrong = _first_not_ascending(column, used, strictly=strictly)
@@ -127,7 +139,7 @@ class IndexFile:
 
 
 class OffsetIndexCheck(IndexFile):
-    """One `.index`. `match` is called with rows in the order of the file, then `finish`."""
+    """One `.index`."""
 
     code = "index"
     entry_bytes = OFFSET_INDEX_ENTRY.size
@@ -226,7 +238,7 @@ class OffsetIndexCheck(IndexFile):
         self.add("mismatch", message, slot, self.base_offset + self._offsets[slot])
         self.slot += 1
 
-    def finish(self, end_position: int, batches: int) -> None:
+    def finish(self, end_position: int, batches: int, *, is_closed: bool) -> None:
         """Report entries after the end of the segment, and an index without entries."""
         left = self.slots - self.slot
         if self._is_empty and batches > 1 and end_position > LARGEST_WITHOUT_ENTRIES:
@@ -245,7 +257,7 @@ class OffsetIndexCheck(IndexFile):
 
 
 class TimeIndexCheck(IndexFile):
-    """One `.timeindex`. `match` is called with rows in the order of the file, then `finish`."""
+    """One `.timeindex`."""
 
     code = "timeindex"
     entry_bytes = TIME_INDEX_ENTRY.size
@@ -314,12 +326,12 @@ class TimeIndexCheck(IndexFile):
                 offset,
             )
 
-    def skip(self) -> None:
+    def skip(self, start: int, end: int) -> None:
         """Note damage: entries with offsets in it cannot be checked."""
         self._damaged = True
 
-    def finish(self, *, closed: bool) -> None:
-        """Report entries after the end of the segment, and a `closed` segment whose largest timestamp has no entry."""
+    def finish(self, end_position: int, batches: int, *, is_closed: bool) -> None:
+        """Report entries after the end of the segment, and a closed segment whose largest timestamp has no entry."""
         if self.slot < self.slots and not self._damaged:
             offset = self.base_offset + self._offsets[self.slot]
             left = self.slots - self.slot
@@ -330,7 +342,7 @@ class TimeIndexCheck(IndexFile):
                 offset,
             )
         last = self._timestamps[-1] if self.slots else -1
-        if closed and self._readable and last < self._scratch[1]:
+        if is_closed and self._readable and last < self._scratch[1]:
             self.add("behind", f"its last entry has {last} ms, the latest record {self._scratch[1]} ms")
 
 

@@ -31,7 +31,7 @@ from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
 from kcli.inspect.verification.findings import Finding, FindingList
-from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
+from kcli.inspect.verification.indexes import IndexFile, OffsetIndexCheck, TimeIndexCheck
 from kcli.inspect.verification.producer_steps import ProducerStep, StepGatherer, last_sequence
 from kcli.log.batch_search import stated_next_offset
 from kcli.log.disk import Disk
@@ -73,6 +73,7 @@ class SegmentVerifier:
         self._findings = findings
         self._on_bytes = on_bytes
         self.facts = SegmentFacts(segment.base_offset, segment.log)
+        self._indexes: list[IndexFile] = []
         self._state = array("q", bytes(8 * STATE_SLOTS))
         self._state[NEXT_OFFSET] = -1
         self._gatherer = StepGatherer(on_step)
@@ -86,12 +87,11 @@ class SegmentVerifier:
     def run(self) -> SegmentFacts:
         """Read the segment. Raises OSError."""
         segment, options = self._segment, self._options
-        zeros = options.zeros_allowed
-        self._index = self._times = None
+        common = segment.base_offset, self._findings, options.zeros_allowed
         if segment.offset_index is not None:
-            self._index = OffsetIndexCheck(self._disk, segment.offset_index, segment.base_offset, self._findings, zeros)
+            self._indexes.append(OffsetIndexCheck(self._disk, segment.offset_index, *common))
         if segment.time_index is not None:
-            self._times = TimeIndexCheck(self._disk, segment.time_index, segment.base_offset, self._findings, zeros)
+            self._indexes.append(TimeIndexCheck(self._disk, segment.time_index, *common))
         self._walk = SegmentWalk(self._disk, segment.log)
         self.facts.size_bytes = self._walk.end
         self._inspector = BatchInspector(segment.log, self._findings, self._walk.scanner)
@@ -111,10 +111,8 @@ class SegmentVerifier:
         self.facts.producer_batches = self._gatherer.batches
         if self._below_start:
             self.facts.data_records_below_start = self.facts.data_records
-        if self._index is not None:
-            self._index.finish(self._walk.end, self.facts.batches)
-        if self._times is not None:
-            self._times.finish(closed=options.is_closed and not self.facts.is_damaged)
+        for index in self._indexes:
+            index.finish(self._walk.end, self.facts.batches, is_closed=options.is_closed and not self.facts.is_damaged)
         return self.facts
 
     # ----------------------------------------------------------------------------------------------------- stretches
@@ -147,10 +145,8 @@ class SegmentVerifier:
         self.facts.is_damaged = True
         self._after_damage = True
         self.facts.damaged.append((self._state[NEXT_OFFSET], INT64_MAX))
-        if self._index is not None:
-            self._index.skip(position, end_position)
-        if self._times is not None:
-            self._times.skip()
+        for index in self._indexes:
+            index.skip(position, end_position)
 
     def _report_damage(self, clause: str) -> None:
         """Add findings for the damage since the last sound batch, the last one with a clause on the lost offsets."""
@@ -175,10 +171,8 @@ class SegmentVerifier:
         if rows.base_offset[0] < 0 or rows.last_offset[0] < rows.base_offset[0] or rows.record_count[0] < 0:
             self._after_damage = True  # an impossible header, which is always a stretch of one row
             return
-        if self._index is not None:
-            self._index.match(rows, count)
-        if self._times is not None:
-            self._times.match(rows, count)
+        for index in self._indexes:
+            index.match(rows, count)
         self._add_rows(stretch)
 
     def _check_irregular(self, stretch: Stretch) -> None:
@@ -242,17 +236,16 @@ class SegmentVerifier:
     def _check_offsets(self, row: int, expected: int) -> None:
         rows, facts = self._walk.rows, self.facts
         base, last = rows.base_offset[row], rows.last_offset[row]
-        position = rows.position[row]
         if expected < 0:
             if facts.first_offset < 0:
                 facts.first_offset = base
                 facts.starts_damaged = self._after_damage
         elif base < expected:
             message = f"the batch begins at offset {base}; the one before it ends at offset {expected - 1}"
-            self._findings.add("offset-back", self._segment.log, message, position=position, offset=base)
+            self._add_at_row("offset-back", row, message)
         elif base > expected and not self._after_damage and rows.fault[row] != LEGACY:
             facts.gaps += 1
-            facts.first_gap = facts.first_gap or (expected, base, position)
+            facts.first_gap = facts.first_gap or (expected, base, rows.position[row])
             if len(facts.gap_ranges) < MOST_GAPS:
                 facts.gap_ranges.append((expected, base))
         if base != expected and expected >= 0:
@@ -265,12 +258,11 @@ class SegmentVerifier:
         self._after_damage = False
         if base < self._segment.base_offset:
             message = f"the batch begins at offset {base}, below {self._segment.base_offset} in the segment's name"
-            self._findings.add("offset-before-segment", self._segment.log, message, position=position, offset=base)
+            self._add_at_row("offset-before-segment", row, message)
         elif last - self._segment.base_offset > INT32_MAX:
-            message = (
-                f"the batch ends at offset {last}; no more than {self._segment.base_offset + INT32_MAX} fits the segment's name"
-            )
-            self._findings.add("offset-overflow", self._segment.log, message, position=position, offset=base)
+            largest = self._segment.base_offset + INT32_MAX
+            message = f"the batch ends at offset {last}; the segment's name allows offsets up to {largest}"
+            self._add_at_row("offset-overflow", row, message)
 
     def _note_gap(self, offset: int) -> None:
         """Note that something is missing before the end of the batch at `offset`."""
@@ -311,7 +303,7 @@ class SegmentVerifier:
             self._last_of_epoch = base
         elif before is not None and epoch < before.epoch and rows.fault[row] != LEGACY:
             message = f"the batch is of leader epoch {epoch}; the one before it of {before.epoch}"
-            self._findings.add("leader-epoch-back", self._segment.log, message, position=rows.position[row], offset=base)
+            self._add_at_row("leader-epoch-back", row, message)
         else:
             self._end_epoch()
             self._epoch = EpochRun(epoch, base, base, rows.position[row])
