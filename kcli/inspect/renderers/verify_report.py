@@ -92,9 +92,11 @@ def json_lines(report: VerifyReport, problems: Sequence[PathProblem] = ()) -> It
     for finding in report.findings:
         yield _finding(finding)
     for directory in report.directories:
+        meta = directory.meta
+        cluster_id, node_id = (None, None) if meta is None else (meta.cluster_id, meta.node_id)
         yield (
             f'{{"type":"directory",{path_member(directory.path)},"isLive":{dump(directory.is_live)},'
-            f'"isClean":{dump(directory.is_clean)},"clusterId":{dump(directory.cluster_id)},"nodeId":{dump(directory.node_id)}}}'
+            f'"isClean":{dump(directory.is_clean)},"clusterId":{dump(cluster_id)},"nodeId":{dump(node_id)}}}'
         )
     for partition in report.partitions:
         yield _partition(partition)

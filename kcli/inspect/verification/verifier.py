@@ -51,20 +51,10 @@ from kcli.log.quarantine import default_folder
 _MOST_NAMES = 3
 
 
-class DirectoryResult(NamedTuple):
-    """A log directory that was verified: whether a broker runs on it or stopped cleanly, and the node that it belongs to."""
-
-    path: str
-    is_live: bool
-    is_clean: bool
-    cluster_id: str | None
-    node_id: int | None
-
-
 class VerifyReport(NamedTuple):
     """The result, in the order of the input; `findings` by file, byte and offset."""
 
-    directories: list[DirectoryResult]
+    directories: list[Root]
     partitions: list[PartitionResult]
     files: list[str]
     findings: list[Finding]
@@ -121,16 +111,9 @@ class Verifier:
         results = list(verify_all(self._disk, self._jobs, processes, on_bytes))
         for result in results:
             self._findings.extend(result.findings)
-        directories = []
         for directory in self._directories:
-            root = self._roots[directory.path]
-            self._check_clean_shutdown(root, directory, results)
-            meta = root.meta
-            directories.append(
-                DirectoryResult(
-                    root.path, root.is_live, root.is_clean, meta and meta.cluster_id, None if meta is None else meta.node_id
-                )
-            )
+            self._check_clean_shutdown(self._roots[directory.path], directory, results)
+        directories = [self._roots[directory.path] for directory in self._directories]
         return VerifyReport(directories, results, self._files, self._findings.finish())
 
     def _check_clean_shutdown(self, root: Root, directory: LogDirectory, results: list[PartitionResult]) -> None:
