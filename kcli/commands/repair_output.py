@@ -23,6 +23,7 @@ from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_HOLES, EXIT_OK, CannotRun
 from kcli.commands.progress import ProgressBar, progress_bar
 from kcli.format.file_names import FileKind
 from kcli.inspect.renderers.repair_report import JsonReport, Summary, TextReport
+from kcli.inspect.repairing.planned_partition import RepairError
 from kcli.inspect.repairing.repair import (
     NO_LONGER_CLEAN,
     DirectoryLockedError,
@@ -31,7 +32,6 @@ from kcli.inspect.repairing.repair import (
     left_across,
     repair_targets,
 )
-from kcli.inspect.repairing.repair_plan import RepairError
 from kcli.inspect.verification.directories import Root, read_root, with_sibling_topics
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList

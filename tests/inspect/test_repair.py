@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kcli.inspect.repairing.planned_partition import RepairError
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, LogDirectoryRepair, RootPlan, repair_targets
-from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError
+from kcli.inspect.repairing.repair_plan import PartitionPlan
 from kcli.log.disk import OsDisk
 from kcli.log.log_directory import read_log_directory, read_partition, resolve_paths
 from kcli.log.log_reader import LogBatch, SegmentReader

@@ -33,7 +33,8 @@ from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import CorruptCheckpointError, FormatError
 from kcli.inspect.repairing.holes import Remark, known_ranges
-from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError, RepairSettings, plan_partition
+from kcli.inspect.repairing.planned_partition import RepairError
+from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairSettings, plan_partition
 from kcli.inspect.verification.directories import (
     Root,
     check_across,

@@ -18,9 +18,9 @@
     8  sound files               kept (partition_files)                        rebuilt
     9  partition.metadata        restored from the metadata log if it is missing or cannot be read
 
-If Kafka would refuse to load the log, the cause is removed (a file, or the bytes of a batch; with like_kafka all later bytes
-too) and the step is run again. The log of __cluster_metadata is always repaired with like_kafka from step 1 on: a hole in it
-would produce metadata that never existed, and a node that lost its end fetches it from the other controllers.
+If Kafka would refuse to load the log, the cause is removed (planned_partition; with like_kafka the rest of the log too). The
+log of __cluster_metadata is always repaired with like_kafka from step 1 on: a hole in it would produce metadata that never
+existed, and a node that lost its end fetches it from the other controllers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, OFFSET_DIGITS, FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.primitives import INT64_MAX, FormatError
+from kcli.format.primitives import INT64_MAX
 from kcli.inspect.quantities import format_offsets
 from kcli.inspect.repairing.holes import (
     Hole,
@@ -46,6 +46,7 @@ from kcli.inspect.repairing.holes import (
 from kcli.inspect.repairing.log_end import LogEnd, find_log_end, known_ends
 from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, RemovedOffsets, SegmentPlacer
 from kcli.inspect.repairing.partition_files import begin_epochs_at, keep_sound_files, rebuild_epochs, restore_topic_id
+from kcli.inspect.repairing.planned_partition import PlannedPartition, RepairError
 from kcli.inspect.repairing.salvage import Cut, LogSalvager, SegmentSalvage, fix_epochs_across
 from kcli.inspect.verification.evidence import start_by_epochs
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
@@ -60,15 +61,11 @@ from kcli.log.leftovers import finish_leftovers
 from kcli.log.log_directory import DIRECTORY_NOT_FILE, base_name, is_file_name, join_path, read_partition
 from kcli.log.log_loader import LoadedLog, LoadSettings, load_log
 from kcli.log.log_reader import LogBatch, SegmentReader
-from kcli.log.log_segment import LogRefusedError
-from kcli.log.planned_disk import REMOVE, WRITE, Change, PlannedDisk, is_zeros
+from kcli.log.planned_disk import REMOVE, WRITE, Change, is_zeros
 
 if TYPE_CHECKING:
     from kcli.inspect.description.cluster_topics import OtherReplicas
 
-# How many causes of a refused load are removed one by one before the log is cut at the next one.
-MOST_SINGLE_CUTS = 64
-MOST_REFUSALS = 4096
 _NO_BATCH = "no batch of the log has them"
 _METADATA_CUT = (
     "the log of the cluster's metadata is cut at the first bad batch: with a hole the metadata would be wrong. Another "
@@ -100,8 +97,7 @@ class PartitionPlan(NamedTuple):
     """The changes of a partition's directory, and its log afterwards.
 
     `loses_records` is True if records are missing afterwards, or may be. `holes` are the lost offsets, as far as they are
-    known. `left` are the errors and warnings of a verification afterwards. `drops_log_start`: the checkpointed log start offset
-    is wrong.
+    known. `left` are the errors and warnings of a verification afterwards.
     """
 
     directory: str
@@ -112,11 +108,6 @@ class PartitionPlan(NamedTuple):
     log_end_offset: int
     loses_records: bool
     left: list[Finding]
-    drops_log_start: bool = False
-
-
-class RepairError(Exception):
-    """The partition cannot be repaired; the message names the file."""
 
 
 def plan_partition(disk: Disk, directory: str, settings: RepairSettings = RepairSettings()) -> PartitionPlan:  # noqa: B008
@@ -126,14 +117,12 @@ def plan_partition(disk: Disk, directory: str, settings: RepairSettings = Repair
 
 class _Planner:
     def __init__(self, disk: Disk, directory: str, settings: RepairSettings) -> None:
-        self.planned = PlannedDisk(disk)
         self.directory = directory
         self.settings = settings
-        self.remarks: list[Remark] = []
-        self.holes = Holes(directory)
         self.like_kafka = settings.like_kafka or base_name(directory) == f"{METADATA_TOPIC}-0"
-        self.single_cuts = 0
-        self.removed_indexes: set[str] = set()  # of segments that Kafka refused to load
+        self.partition = PlannedPartition(disk, directory, cuts_rest=self.like_kafka)
+        self.planned = self.partition.disk
+        self.remarks = self.partition.remarks
         self.removed: list[RemovedOffsets] = []  # of sound batches
         self.takes_inner = False
         self.drops_log_start = False
@@ -151,13 +140,13 @@ class _Planner:
             self.remarks += placement.remarks
             self._remove_irregular_files()
             self._decide_swaps()
-            self._run(lambda: finish_leftovers(self.planned, self.directory, self.settings.indexes))
+            self.partition.run(lambda: finish_leftovers(self.planned, self.directory, self.settings.indexes))
             evident_end = self._salvage(placement, before)
             if log_start_offset > evident_end:
                 self.drops_log_start, log_start_offset = True, start_by_epochs(self.planned.disk, self.directory, evident_end)
         load_settings = LoadSettings(False, log_start_offset, 0, self.settings.indexes)
         loaded: list[LoadedLog] = []
-        self._run(lambda: loaded.append(load_log(self.planned, self.directory, load_settings)))
+        self.partition.run(lambda: loaded.append(load_log(self.planned, self.directory, load_settings)))
         if not self.settings.like_kafka:
             keep_sound_files(self.planned, self.directory, loaded[-1].log_start_offset)
             begin_epochs_at(self.planned, self.directory, loaded[-1].log_start_offset)
@@ -169,12 +158,12 @@ class _Planner:
         self._restore_topic_id()
         self._name_candidates(before)
         for first_offset, end_offset in before.missing:
-            self.holes.add(first_offset, end_offset, _NO_BATCH)
+            self.partition.holes.add(first_offset, end_offset, _NO_BATCH)
         return PartitionPlan(
             self.directory,
             self.planned.changes(),
             self.remarks,
-            self.holes.in_order(),
+            self.partition.holes.in_order(),
             before.log_start_offset,
             before.end_offset,
             bool(before.missing),
@@ -192,13 +181,13 @@ class _Planner:
             changes = [change for change in changes if not _is_new_empty_epoch_file(change)]
         start, end = loaded.log_start_offset, loaded.log_end_offset
         cut = any(self._was_cut(base_offset, changes) for base_offset in loaded.cut_segments)
-        if (cut or self.holes) and self.like_kafka and not self.settings.like_kafka:
+        if (cut or self.partition.holes) and self.like_kafka and not self.settings.like_kafka:
             self.remarks += [Remark(self.directory, message) for message in _METADATA_CUT]
         verifier = PartitionVerifier(self.planned, read_partition(self.planned, self.directory), self._options_afterwards(end))
         after = verifier.run()
         missing = [*before.missing, *after.missing]
         if self.like_kafka:
-            self.holes = Holes(self.directory)
+            self.partition.holes = Holes(self.directory)
             why = "the log is cut at its first bad batch" if cut else _NO_BATCH
             lost_end = max([before.end_offset, *(last for _, last in missing)])
             lost = lost_like_kafka(self.planned, self.directory, self.settings.log_start_offset, before, after)
@@ -208,22 +197,21 @@ class _Planner:
             self._add_removed()
             why, kept = _NO_BATCH, batch_ranges(self.planned, self.directory)
             # If a corrected batch had an offset that is too high, offsets seemed to be missing that the log never reached.
-            reached = max([end, *(last for _, last in known_ranges(self.holes.in_order()))])
+            reached = max([end, *(last for _, last in known_ranges(self.partition.holes.in_order()))])
             missing = [(first, min(last, reached)) for first, last in missing if first < reached]
         for first_offset, end_offset in without(missing, kept):
-            self.holes.add(first_offset, end_offset, why)
-        known = verifier.missing_since_repair(known_ranges(self.holes.in_order()))
+            self.partition.holes.add(first_offset, end_offset, why)
+        known = verifier.missing_since_repair(known_ranges(self.partition.holes.in_order()))
         found = [*after.findings, *(lost_finding(self.directory, offsets) for offsets in known)]
         return PartitionPlan(
             self.directory,
             changes,
             self.remarks,
-            self.holes.in_order(),
+            self.partition.holes.in_order(),
             start,
             end,
-            cut or bool(self.holes) or self.takes_inner,
+            cut or bool(self.partition.holes) or self.takes_inner,
             self._left(found),
-            self.drops_log_start,
         )
 
     def _left(self, findings: list[Finding]) -> list[Finding]:
@@ -248,8 +236,8 @@ class _Planner:
 
     def _name_candidates(self, before: PartitionResult) -> None:
         """Add a remark for each file that looks like a copy of a missing segment; a repair does not use it."""
-        bases = set(self._bases())
-        for name in self._names():
+        bases = set(self.partition.bases())
+        for name in self.partition.names():
             stem, dot, _ = name.partition(".log.")
             base_offset = int(stem) if dot and len(stem) == OFFSET_DIGITS and stem.isdecimal() else None
             if base_offset is None or base_offset in bases or parse_file_name(name).kind is not FileKind.UNKNOWN:
@@ -267,7 +255,7 @@ class _Planner:
         for path, first_offset, end_offset in self.removed:
             why = f"the batch of offsets {first_offset} to {end_offset - 1} contradicts the rest of the log"
             for first, end in without([(first_offset, end_offset)], kept):
-                self.holes.add(first, end, why, path)
+                self.partition.holes.add(first, end, why, path)
 
     def _explain_snapshots(self, loaded: LoadedLog) -> None:
         """Give the reason for removed snapshots that follows from the end of the log; the recovery gives intermediate ones."""
@@ -281,121 +269,42 @@ class _Planner:
 
     def _was_cut(self, base_offset: int, changes: list[Change]) -> bool:
         """Return whether the recovery cut more than zeros off a segment."""
-        path = self._path(base_offset, FileKind.LOG)
+        path = self.partition.path(base_offset, FileKind.LOG)
         dropped = [change.dropped for change in changes if change.path == path]
         disk = self.planned.disk
         if not dropped or not disk.exists(path):
             return True
         return any(not is_zeros(disk, path, *part) for parts in dropped for part in parts)
 
-    def _path(self, base_offset: int, kind: FileKind, state: FileState = FileState.CURRENT) -> str:
-        return join_path(self.directory, segment_file_name(base_offset, kind, state))
-
-    def _names(self) -> list[str]:
-        listed = self.planned.list_directory(self.directory)
-        return [name for name in listed if self.planned.is_regular(join_path(self.directory, name))]
-
-    def _bases(self, state: FileState = FileState.CURRENT) -> list[int]:
-        """The base offsets of the segments in a state, ascending."""
-        parsed = (parse_file_name(name) for name in self._names())
-        return sorted(
-            file.base_offset
-            for file in parsed
-            if file.kind is FileKind.LOG and file.state is state and file.is_regular and file.base_offset is not None
-        )
-
-    def _remove(self, path: str, why: str) -> None:
-        self.planned.explain(path, why)
-        self.planned.remove(path)
-
-    # ---------------------------------------------------------------------------------------------- what Kafka refuses
-
-    def _run(self, step: Callable[[], object]) -> None:
-        """Run a step until Kafka would load the log: remove the cause of each LogRefusedError. Raises RepairError."""
-        for _ in range(MOST_REFUSALS):
-            try:
-                step()
-            except LogRefusedError as refusal:
-                self._remove_cause(refusal)
-            except FormatError as error:
-                raise RepairError(f"{self.directory}: a broker does not load the log: {error.message}") from error
-            else:
-                return
-        raise RepairError(f"{self.directory}: a broker does not load this log after any cut; use another replica")
-
-    def _remove_cause(self, refusal: LogRefusedError) -> None:
-        path, name = refusal.path, parse_file_name(base_name(refusal.path))
-        if name.kind is FileKind.LOG and name.base_offset is not None:
-            index = self._path(name.base_offset, FileKind.INDEX, name.state)
-            # Once: the search for the end of the segment writes a new index, which is not the cause.
-            if self.planned.exists(index) and index not in self.removed_indexes:
-                self.removed_indexes.add(index)
-                self._remove(index, "it points at bytes of its segment that are not a batch")
-                return
-        self.remarks.append(Remark(path, f"a broker does not load the log: {refusal.message}"))
-        position, end = refusal.position, refusal.end_position
-        if name.kind is not FileKind.LOG or position is None or end is None or name.base_offset is None:
-            self._remove(path, refusal.message)
-            return
-        size_bytes = self.planned.size(path)
-        if position >= min(end, size_bytes):
-            raise RepairError(f"{path}: {refusal.message}, and nothing can be cut to change that")
-        self.planned.explain(path, refusal.message)
-        if self.like_kafka or self.single_cuts >= MOST_SINGLE_CUTS:
-            end = size_bytes
-        self.single_cuts += 1
-        self.holes.append(self._hole(path, name.base_offset, position, end, refusal.message))
-        self.planned.cut_out(path, [(position, end)])
-        if end == size_bytes and name.state is FileState.CURRENT:
-            self._remove_segments_behind(name.base_offset)
-
-    def _hole(self, path: str, base_offset: int, position: int, end: int, why: str) -> Hole:
-        """Return the offsets of bytes [position, end) of a segment as a hole."""
-        first_offset, end_offset = base_offset, None
-        with SegmentReader(self.planned, path) as reader:
-            for found in reader.batches():
-                if not isinstance(found, LogBatch):
-                    continue
-                if found.position < position:
-                    first_offset = found.header.next_offset
-                elif found.position >= end:
-                    end_offset = found.header.base_offset
-                    break
-        return Hole(path, first_offset, end_offset, why)
-
-    def _remove_segments_behind(self, base_offset: int) -> None:
-        for later in [base for base in self._bases() if base > base_offset]:
-            self._remove_segment(later, "the segment before it was cut, and this one would follow a hole")
-
     # ------------------------------------------------------------------------------------------------ 2, 3: names, swaps
 
     def _remove_irregular_files(self) -> None:
-        for name in self._names():
+        for name in self.partition.names():
             file = parse_file_name(name)
             path = join_path(self.directory, name)
             if file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT) and not file.is_regular:
-                self._remove(path, "a broker does not write such a name, and may not start with it")
+                self.partition.remove(path, "a broker does not write such a name, and may not start with it")
             elif file.kind is not FileKind.UNKNOWN and file.state in (FileState.TEMPORARY, FileState.PARTIAL):
-                self._remove(path, LEFTOVER)
+                self.partition.remove(path, LEFTOVER)
 
     def _decide_swaps(self) -> None:
         """Remove a swap that is damaged if the segments that it was made from still exist."""
-        for base_offset in self._bases(FileState.SWAP):
-            path = self._path(base_offset, FileKind.LOG, FileState.SWAP)
+        for base_offset in self.partition.bases(FileState.SWAP):
+            path = self.partition.path(base_offset, FileKind.LOG, FileState.SWAP)
             if self._is_sound(path):
                 continue
-            bases = set(self._bases())
-            deleted = [base for base in self._bases(FileState.DELETED) if base >= base_offset and base not in bases]
+            bases = set(self.partition.bases())
+            deleted = [base for base in self.partition.bases(FileState.DELETED) if base >= base_offset and base not in bases]
             if not any(base >= base_offset for base in bases) and not deleted:
                 continue
             for kind in SEGMENT_KINDS:
-                swap = self._path(base_offset, kind, FileState.SWAP)
+                swap = self.partition.path(base_offset, kind, FileState.SWAP)
                 if self.planned.exists(swap):
-                    self._remove(swap, "the cleaned segment is damaged, and the segments that it was made from exist")
+                    self.partition.remove(swap, "the cleaned segment is damaged, and the segments that it was made from exist")
             for base in deleted:
-                target = self._path(base, FileKind.LOG)
+                target = self.partition.path(base, FileKind.LOG)
                 self.planned.explain(target, "the cleaned segment that was to take its place is damaged")
-                self.planned.rename(self._path(base, FileKind.LOG, FileState.DELETED), target)
+                self.planned.rename(self.partition.path(base, FileKind.LOG, FileState.DELETED), target)
 
     def _is_sound(self, path: str) -> bool:
         with SegmentReader(self.planned, path) as reader:
@@ -406,18 +315,18 @@ class _Planner:
     def _salvage(self, placement: Placement, before: PartitionResult) -> int:
         """Remove or correct the bad batches of all segments -> the offset at which the log ends afterwards."""
         salvager = LogSalvager(self.planned, take_inner=self.settings.take_inner)
-        bases = self._bases()
+        bases = self.partition.bases()
         found: list[SegmentSalvage] = []
         next_offset = 0
         for base_offset, next_base in zip_longest(bases, bases[1:]):
-            path = self._path(base_offset, FileKind.LOG)
+            path = self.partition.path(base_offset, FileKind.LOG)
             end_offset = INT64_MAX if next_base is None else next_base
             ends = known_ends(self.planned.disk, self.directory, self.settings.options) if next_base is None else []
             found.append(salvager.salvage(path, base_offset, next_offset, end_offset, ends))
             next_offset = max(next_offset, found[-1].next_offset)
         fix_epochs_across(found)
         for base_offset, next_base, salvage in zip_longest(bases, bases[1:], found):
-            path = self._path(base_offset, FileKind.LOG)
+            path = self.partition.path(base_offset, FileKind.LOG)
             for fix in salvage.fixes:
                 self.remarks.append(Remark(path, fix.why))
                 self.planned.explain(path, "header fields are wrong, and their values follow from the rest of the log")
@@ -426,11 +335,13 @@ class _Planner:
             self.takes_inner |= self.settings.take_inner and bool(salvage.inner)
             for inner in salvage.inner if self.settings.take_inner else ():
                 first_offset, last_offset = inner.batches[0].base_offset, inner.batches[-1].last_offset
-                self.holes.add(first_offset, last_offset + 1, "what is kept may be payload of the damaged batch", path)
+                self.partition.holes.add(
+                    first_offset, last_offset + 1, "what is kept may be payload of the damaged batch", path
+                )
             self.removed += [RemovedOffsets(path, first, last + 1) for first, last in salvage.displaced]
             self._cut(path, salvage.cuts, next_base)
             if salvage.cuts and not salvage.kept and next_base is not None:
-                self._remove_segment(base_offset, "no batch of the segment is left")
+                self.partition.remove_segment(base_offset, "no batch of the segment is left")
         self.removed += placement.removed
         rebuild_epochs(self.planned, self.directory, [run for salvage in found for run in salvage.epochs if run.epoch >= 0])
         log_end = find_log_end(
@@ -453,8 +364,8 @@ class _Planner:
                 why = f"it has no sound batch, and nothing else shows that the log reached {base_offset}"
                 if log_end.is_fetched and base_offset <= evidence.end_offset:
                     why = f"it has no sound batch, and the broker fetches what is missing before it{replicas}"
-                self._remove_segment(base_offset, why)
-        path, first_missing = self._path(end_offset, FileKind.LOG), max(batch_end, self.settings.log_start_offset)
+                self.partition.remove_segment(base_offset, why)
+        path, first_missing = self.partition.path(end_offset, FileKind.LOG), max(batch_end, self.settings.log_start_offset)
         if log_end.is_fetched:
             missing = format_offsets(first_missing, evidence.end_offset)
             message = f"the log ends at offset {end_offset}, and the broker fetches {missing} from the leader{replicas}"
@@ -466,8 +377,8 @@ class _Planner:
             self.planned.explain(path, f"{why}{replicas}")
             self.planned.put(path, ())
         if evidence.end_offset > batch_end:
-            self.holes.close(evidence.end_offset)
-            self.holes.add(first_missing, evidence.end_offset, f"{_NO_BATCH}: {evidence.sentence()}")
+            self.partition.holes.close(evidence.end_offset)
+            self.partition.holes.add(first_missing, evidence.end_offset, f"{_NO_BATCH}: {evidence.sentence()}")
         return end_offset
 
     def _cut(self, path: str, cuts: list[Cut], next_base: int | None) -> None:
@@ -478,14 +389,9 @@ class _Planner:
             is_end = end_offset is None and next_base is None
             end_offset = next_base if end_offset is None else end_offset
             if end_offset != first_offset and not (is_end and is_zeros(self.planned, path, start, end)):
-                self.holes.append(Hole(path, first_offset, end_offset, why))
+                self.partition.holes.append(Hole(path, first_offset, end_offset, why))
             self.planned.explain(path, why)
         self.planned.cut_out(path, [(cut.start, cut.end) for cut in cuts])
-
-    def _remove_segment(self, base_offset: int, why: str) -> None:
-        for kind in SEGMENT_KINDS:
-            if self.planned.exists(self._path(base_offset, kind)):
-                self._remove(self._path(base_offset, kind), why)
 
     def _restore_topic_id(self) -> None:
         settings = self.settings
