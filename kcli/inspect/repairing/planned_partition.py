@@ -1,7 +1,7 @@
 """A partition's directory while its repair is planned, and the steps that Kafka would refuse.
 
-If Kafka would refuse to load the log, the cause is removed and the step is run again. A cause is a file, an index that points at
-bytes that are not a batch, or the bytes of a batch.
+If Kafka would refuse to load the log, the cause is removed and the step is run again. A cause is a file, an index that points
+at bytes that are not a batch, or the bytes of a batch.
 """
 
 from __future__ import annotations

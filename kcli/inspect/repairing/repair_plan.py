@@ -19,7 +19,7 @@
     9  partition.metadata        restored from the metadata log if it is missing or cannot be read
 
 If Kafka would refuse to load the log, the cause is removed (planned_partition; with like_kafka the rest of the log too). The
-log of __cluster_metadata is always repaired with like_kafka from step 1 on: a hole in it would produce metadata that never
+log of __cluster_metadata is always repaired with like_kafka in steps 1 to 7: a hole in it would produce metadata that never
 existed, and a node that lost its end fetches it from the other controllers.
 """
 
