@@ -74,7 +74,7 @@ class MissingOffsets:
 
     @property
     def _may_have_changed(self) -> bool:
-        """True where files may have come and gone while the partition was read."""
+        """True if files may have been created or deleted while the partition was read."""
         return self._options.is_live or self._findings.vanished
 
     def check(self) -> Evidence:
