@@ -1,14 +1,15 @@
-"""`kcli verify --repair`: shows what a repair would do, or does it.
+"""Runs `kcli verify --repair`: prints what a repair would do, or applies it.
 
 exit code  of the plan (--dry-run)                     of --apply
 ---------  ------------------------------------------  ------------------------------------------------------------
-0          there is nothing to repair                  all that was found is repaired, and no offset is missing
-1          there is, something is left for you, or a   something is left for you, or a part could not be repaired
-           part could not be read
-2          could not run: a directory is locked by a broker, a quarantine in a wrong place (no directory is touched then);
-           or a path that was named is missing (the others are done all the same)
-3          nothing to repair, but offsets are missing  repaired, but offsets are missing
-           (at most .kafka_cleanshutdown is removed)
+0          there is nothing to repair                  everything is repaired, and no offset is missing
+1          there is something to repair or left for    something is left for you, or a part could not be repaired
+           you, or a part cannot be read
+2          could not run: a broker holds the lock of a directory, or the quarantine is inside a log directory (no directory is
+           changed then); or a named path does not exist (the other paths are done)
+3          there is nothing to repair, but offsets     repaired, but offsets are missing
+           are missing; at most .kafka_cleanshutdown
+           is removed
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import argparse
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kcli.commands.output import (
     EXIT_CANNOT_RUN,
@@ -30,53 +30,27 @@ from kcli.commands.output import (
     use_colour,
 )
 from kcli.commands.progress import ProgressBar, progress_bar
+from kcli.format.file_names import FileKind
+from kcli.inspect.renderers.repair_report import JsonReport, Summary, TextReport
+from kcli.inspect.repairing.planned_partition import RepairError
+from kcli.inspect.repairing.repair import (
+    NO_LONGER_CLEAN,
+    DirectoryLockedError,
+    LogDirectoryRepair,
+    is_whole,
+    left_across,
+    repair_targets,
+)
+from kcli.inspect.verification.directories import Root, read_root, with_sibling_topics
+from kcli.inspect.verification.finding_kinds import HOLES
+from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.log.disk.os_disk import OsDisk
-
-if TYPE_CHECKING:
-    from kcli.inspect.renderers.repair_report import JsonReport, Summary, TextReport
-    from kcli.inspect.repairing.repair import LogDirectoryRepair
-    from kcli.inspect.verification.findings import Finding
-    from kcli.log.files.log_directory import LogDirectory, PartitionDirectory
-    from kcli.log.files.quarantine import Quarantine
+from kcli.log.files.log_directory import LogDirectory, PartitionDirectory, log_bytes, resolve_paths
+from kcli.log.files.quarantine import Quarantine, default_folder
 
 
-def add_repair_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli verify --repair`."""
-    group = parser.add_argument_group("repairing (instead of verifying)")
-    group.add_argument("--repair", action="store_true", help="show what a repair would do; with --apply do it")
-    how = group.add_mutually_exclusive_group()
-    how.add_argument("--dry-run", action="store_true", help="touch nothing (this is the default)")
-    how.add_argument("--apply", "--no-dry-run", dest="apply", action="store_true", help="carry the plan out")
-    group.add_argument(
-        "--like-kafka", action="store_true", help="cut the log at the first bad batch, as a broker does after a crash"
-    )
-    group.add_argument(
-        "--take-inner",
-        action="store_true",
-        help="keep what looks like sound batches inside of damaged ones: they may be the payload of a record",
-    )
-    group.add_argument(
-        "--quarantine", metavar="DIR", help="where to keep what is removed (LOGDIR.quarantine, next to the log directory)"
-    )
-
-
-def check_repair_arguments(args: argparse.Namespace) -> None:
-    """Raises CannotRun for options of a repair without --repair."""
-    if not args.repair and (args.apply or args.like_kafka or args.quarantine or args.dry_run or args.take_inner):
-        raise CannotRun("--apply, --dry-run, --like-kafka, --take-inner and --quarantine belong to a repair: add --repair")
-    if args.like_kafka and args.take_inner:
-        raise CannotRun("--take-inner has no meaning with --like-kafka, which cuts the log at the first bad batch")
-
-
-def run_repair(args: argparse.Namespace, output: str) -> int:
-    """Plan, or carry out, the repair of `args.paths`, told on stdout as `output` ("text" or "json") -> exit code.
-
-    Raises CannotRun.
-    """
-    from kcli.inspect.renderers.repair_report import JsonReport, TextReport
-    from kcli.inspect.repairing.repair import is_whole, repair_targets
-    from kcli.log.files.log_directory import log_bytes, resolve_paths
-
+def run_repair(args: argparse.Namespace) -> int:
+    """Plan or apply the repair of `args.paths` -> exit code. Raises CannotRun."""
     if not args.paths:
         raise CannotRun("name what to repair: kcli verify --repair PATH...")
     disk = OsDisk()
@@ -88,7 +62,7 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
     found = repair_targets(disk, targets)
     if not any(partitions for _, partitions in found):
         raise CannotRun("there is no partition to repair: name a log directory, a partition's directory or a file in one")
-    report = JsonReport() if output == "json" else TextReport(colour=use_colour(), is_applied=args.apply)
+    report = JsonReport() if args.output == "json" else TextReport(colour=use_colour(), is_applied=args.apply)
     run = _RepairRun(disk, args, report)
     run.print(report.begin())
     for target in targets:
@@ -101,7 +75,7 @@ def run_repair(args: argparse.Namespace, output: str) -> int:
 
 
 class _RepairRun:
-    """One run over one or more log directories, and what it came to."""
+    """One run over one or more log directories, and its counts."""
 
     def __init__(self, disk: OsDisk, args: argparse.Namespace, report: TextReport | JsonReport) -> None:
         self.disk = disk
@@ -111,56 +85,50 @@ class _RepairRun:
         self.partitions = self.changes = self.holes = self.problems = 0
         self.left: list[Finding] = []
         self.loses_records = False
-        self.marks = 0  # of the changes those that remove .kafka_cleanshutdown because offsets are missing
+        self.removed_marks = 0  # changes that remove .kafka_cleanshutdown because offsets are missing
 
     def repair(self, found: list[tuple[str, list[PartitionDirectory], bool]]) -> None:
-        """Repair partitions of log directories, each (path, partitions, whether it is repaired as a whole).
+        """Repair partitions of log directories, each (path, partitions, whether the whole directory is repaired).
 
-        Raises CannotRun, before anything is touched, where one of them is locked, named twice, or would have the quarantine.
+        Raises CannotRun before any change if one is locked, named twice, or would contain the quarantine.
         """
-        from kcli.inspect.verification.directories import with_sibling_topics
-
         releases: list[Callable[[], None]] = []
         try:
             try:
-                opened = [self._open(directory, is_whole=is_whole) for directory, _, is_whole in found]
+                quarantines = [Quarantine(self.disk, self._quarantine_folder(path), path) for path, _, _ in found]
+                roots = [
+                    read_root(self.disk, path, FindingList(), quarantine=quarantine.folder)
+                    for quarantine, (path, _, _) in zip(quarantines, found, strict=True)
+                ]
+                roots = with_sibling_topics(roots)
+                sessions = [self._open(root, is_whole=is_whole) for root, (_, _, is_whole) in zip(roots, found, strict=True)]
                 self._check_named_once([directory for directory, _, _ in found])
-                sessions = [session for session, _ in opened]
                 self._lock(sessions, releases)
-                for session, root in zip(sessions, with_sibling_topics([session.root for session in sessions]), strict=True):
-                    session.root = root
             except CannotRun as error:
                 self.problems += 1
                 self.print(self.report.cannot_run(str(error), self._summary([])))
                 raise
-            for (session, quarantine), (_, partitions, _) in zip(opened, found, strict=True):
+            for session, quarantine, (_, partitions, _) in zip(sessions, quarantines, found, strict=True):
                 self._repair(session, partitions, quarantine)
         finally:
             for release in releases:
                 release()
 
-    def _open(self, log_directory: str, *, is_whole: bool) -> tuple[LogDirectoryRepair, Quarantine]:
-        from kcli.inspect.repairing.repair import LogDirectoryRepair
-        from kcli.log.files.quarantine import Quarantine
-
-        quarantine = Quarantine(self.disk, self._quarantine_folder(log_directory), log_directory)
-        session = LogDirectoryRepair(
+    def _open(self, root: Root, *, is_whole: bool) -> LogDirectoryRepair:
+        return LogDirectoryRepair(
             self.disk,
-            log_directory,
+            root.path,
             like_kafka=self.args.like_kafka,
             is_whole=is_whole,
             take_inner=self.args.take_inner,
-            quarantine=quarantine.folder,
+            root=root,
         )
-        return session, quarantine
 
     def _lock(self, sessions: list[LogDirectoryRepair], releases: list[Callable[[], None]]) -> None:
-        """See that no log directory is locked, then lock them for a repair. Raises CannotRun.
+        """Check that no log directory is locked, then lock them for --apply. Raises CannotRun.
 
-        To ask for a lock closes the file, which gives back a lock of one's own, so all are asked for before one is taken.
+        A check closes the lock file, which would release a lock of this process, so all checks are done first.
         """
-        from kcli.inspect.repairing.repair import DirectoryLockedError
-
         try:
             for session in sessions:
                 session.check_unlocked()
@@ -172,7 +140,7 @@ class _RepairRun:
             raise CannotRun(f"{error.filename}: {error.strerror or error}") from None
 
     def _check_named_once(self, directories: list[str]) -> None:
-        """A second lock on the same file would be given in vain: it is given back with the first that is closed."""
+        """Raise CannotRun if a directory is named twice: the first lock that is released would release both."""
         seen: dict[str, str] = {}
         for directory in directories:
             other = seen.setdefault(os.path.realpath(directory), directory)
@@ -180,9 +148,6 @@ class _RepairRun:
                 raise CannotRun(f"{other} and {directory} are the same log directory: name it once")
 
     def _quarantine_folder(self, log_directory: str) -> str:
-        from kcli.format.file_names import FileKind
-        from kcli.log.files.quarantine import default_folder
-
         if not self.args.quarantine:
             return default_folder(os.path.realpath(log_directory))
         folder = Path(os.path.realpath(self.args.quarantine))
@@ -193,12 +158,7 @@ class _RepairRun:
         return str(folder)
 
     def _repair(self, session: LogDirectoryRepair, partitions: list[PartitionDirectory], quarantine: Quarantine) -> None:
-        from kcli.inspect.repairing.repair import NO_LONGER_CLEAN
-        from kcli.inspect.repairing.repair_plan import RepairError
-        from kcli.log.files.log_directory import log_bytes
-
-        # Before anything is cut.
-        sizes = {partition.path: log_bytes(self.disk, partition) for partition in partitions}
+        sizes = {partition.path: log_bytes(self.disk, partition) for partition in partitions}  # before the repair
         for partition in partitions:
             self.partitions += 1
             try:
@@ -223,14 +183,12 @@ class _RepairRun:
             self.problem(error.filename or session.directory, error.strerror or str(error))
             return
         self.changes += len(root.changes)
-        self.marks += root.shutdown == NO_LONGER_CLEAN
+        self.removed_marks += root.shutdown == NO_LONGER_CLEAN
         self.left += root.left
         self.print(self.report.root(root, quarantine.path))
 
     def check_across(self, directories: list[LogDirectory]) -> None:
-        """Check several log directories against each other, as `kcli verify` does; a repair changes nothing of it."""
-        from kcli.inspect.repairing.repair import left_across
-
+        """Check several log directories against each other, as `kcli verify` does; a repair does not change the result."""
         left = left_across(self.disk, directories)
         self.left += left
         self.print(self.report.left(left))
@@ -244,22 +202,18 @@ class _RepairRun:
             print_text(text)
 
     def problem(self, path: str, message: str) -> None:
-        """Tell of what cannot be read or repaired."""
+        """Print and count something that cannot be read or repaired."""
         self.problems += 1
         self.print(self.report.problem(path, message))
 
     def _summary(self, left: list[Finding]) -> Summary:
-        from kcli.inspect.renderers.repair_report import Summary
-
         return Summary(self.args.apply, self.partitions, self.changes, self.holes, self.problems, len(left))
 
     def finish(self, *, all_opened: bool) -> int:
-        """The closing lines -> the exit code."""
-        from kcli.inspect.verification.finding_kinds import HOLES
-
+        """Print the closing lines -> the exit code."""
         left = [finding for finding in self.left if finding.code not in HOLES]
         self.print(self.report.end(self._summary(left)))
-        # To remove the mark alone is no repair of damage: kcli verify calls such a directory sound with missing offsets, too.
-        is_sound = not (self.problems or left or (self.changes > self.marks and not self.args.apply))
+        # A plan that only removes .kafka_cleanshutdown repairs no damage: kcli verify calls such a directory sound, too.
+        is_sound = not (self.problems or left or (self.changes > self.removed_marks and not self.args.apply))
         code = exit_code(is_sound=is_sound, all_opened=all_opened)
         return EXIT_HOLES if code == EXIT_OK and (self.holes or self.left or self.loses_records) else code

@@ -16,7 +16,6 @@ from kcli.commands.output import (
     use_colour,
 )
 from kcli.commands.progress import progress_bar
-from kcli.commands.repair_output import add_repair_arguments, check_repair_arguments, run_repair
 from kcli.log.disk.os_disk import OsDisk
 
 ARGUMENTS = "PATH..."
@@ -30,22 +29,50 @@ docs/findings.md lists all findings, docs/verify.md has examples and the schema 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `kcli verify`."""
+    """Add the options of `kcli verify`."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="log directories, partition directories, files or globs")
     parser.add_argument(
         "--output", choices=["text", "json"], default="text", help="one line a finding, or one JSON object a line"
     )
     parser.add_argument("--processes", type=int, metavar="N", help="how many cores to use (all of them)")
-    add_repair_arguments(parser)
+    group = parser.add_argument_group("repairing (instead of verifying)")
+    group.add_argument("--repair", action="store_true", help="show what a repair would do; with --apply do it")
+    how = group.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="change nothing (this is the default)")
+    how.add_argument("--apply", "--no-dry-run", dest="apply", action="store_true", help="carry the plan out")
+    group.add_argument(
+        "--like-kafka", action="store_true", help="cut the log at the first bad batch, as a broker does after a crash"
+    )
+    group.add_argument(
+        "--take-inner",
+        action="store_true",
+        help="keep what looks like sound batches inside of damaged ones: they may be the payload of a record",
+    )
+    group.add_argument(
+        "--quarantine", metavar="DIR", help="where to keep what is removed (LOGDIR.quarantine, next to the log directory)"
+    )
+
+
+def _check_repair_arguments(args: argparse.Namespace) -> None:
+    if not args.repair and (args.apply or args.like_kafka or args.quarantine or args.dry_run or args.take_inner):
+        raise CannotRun("--apply, --dry-run, --like-kafka, --take-inner and --quarantine belong to a repair: add --repair")
+    if args.like_kafka and args.take_inner:
+        raise CannotRun("--take-inner has no meaning with --like-kafka, which cuts the log at the first bad batch")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verify what was asked for -> exit code. Raises CannotRun where nothing can be verified."""
-    from kcli.log.files.log_directory import resolve_paths
-
-    check_repair_arguments(args)
+    """Verify or repair `args.paths` -> exit code. Raises CannotRun."""
+    _check_repair_arguments(args)
     if args.repair:
-        return run_repair(args, args.output)
+        from kcli.commands.repair_output import run_repair
+
+        return run_repair(args)
+    from kcli.inspect.process_pool import WorkerLostError
+    from kcli.inspect.renderers.verify_report import json_lines, text_lines
+    from kcli.inspect.verification.verifier import Verifier
+    from kcli.log.files.log_directory import resolve_paths
+    from kcli.log.files.quarantine import default_folder
+
     if not args.paths:
         raise CannotRun("name what to verify: kcli verify PATH...")
     if args.processes is not None and args.processes < 1:
@@ -56,11 +83,6 @@ def run(args: argparse.Namespace) -> int:
         print_message(problem.message)
     if not targets:
         return EXIT_CANNOT_RUN
-    from kcli.inspect.process_pool import WorkerLostError
-    from kcli.inspect.renderers.verify_report import json_lines, text_lines
-    from kcli.inspect.verification.verifier import Verifier
-    from kcli.log.files.quarantine import default_folder
-
     verifier = Verifier(disk, targets, lambda path: default_folder(os.path.realpath(path)))
     try:
         with progress_bar(verifier.total_bytes) as bar:

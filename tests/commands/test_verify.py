@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main
-from kcli.inspect.verification.finding_kinds import KINDS
+from kcli.inspect.verification.findings import KINDS
 from tests.inspect.verified import batch, entry, partition, root_files
 
 
@@ -220,7 +220,7 @@ def test_no_count_of_bytes_is_negative(tmp_path: Path, capfd: pytest.CaptureFixt
     assert main(["verify", str(root)]) == 1
     printed = capfd.readouterr().out
     assert "; -" not in printed
-    assert f"the next sound batch begins at byte {2 * size}, inside of what the damaged batch claims" in printed
+    assert f"the next sound batch begins at byte {2 * size}, inside of the size that the damaged batch states" in printed
 
 
 def test_one_zero_is_not_bytes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

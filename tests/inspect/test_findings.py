@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from kcli.inspect.verification.finding_kinds import ERROR, INFO, KINDS, SEVERITIES, WARNING
-from kcli.inspect.verification.findings import MOST_OF_A_KIND, FindingList
+from kcli.inspect.verification.finding_kinds import ERROR, INFO, SEVERITIES, WARNING
+from kcli.inspect.verification.findings import KINDS, MOST_OF_A_KIND, FindingList
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "findings.md"

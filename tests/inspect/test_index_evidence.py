@@ -12,8 +12,9 @@ from kcli.format.index_entries import OffsetIndex, OffsetIndexEntry
 from kcli.format.metadata_files import MetaProperties
 from kcli.format.records import Record, encode_records
 from kcli.inspect.description.cluster_topics import ClusterTopics
+from kcli.inspect.repairing.planned_partition import RepairError
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, LogDirectoryRepair, RootPlan
-from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError
+from kcli.inspect.repairing.repair_plan import PartitionPlan
 from kcli.inspect.verification.directories import Root, with_sibling_topics
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, Checkpoints, PartitionDirectory, read_partition

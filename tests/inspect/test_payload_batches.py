@@ -78,8 +78,8 @@ class Log:
         """-> the base offsets that a repair keeps, the offsets that it loses, and how many batches inside it remarks on."""
         found = LogSalvager(OsDisk(), take_inner=take_inner).salvage(str(self.path), 0, 0, 2**40)
         data = bytearray(self.path.read_bytes())
-        for mend in found.mends:
-            data[mend.position : mend.position + len(mend.data)] = mend.data
+        for fix in found.fixes:
+            data[fix.position : fix.position + len(fix.data)] = fix.data
         kept, position = [], 0
         cuts = [(cut.start, cut.end) for cut in found.cuts] + [(len(data), len(data))]
         for start, end in cuts:

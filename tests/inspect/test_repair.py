@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kcli.inspect.repairing.planned_partition import RepairError
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, LogDirectoryRepair, RootPlan, repair_targets
-from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairError
+from kcli.inspect.repairing.repair_plan import PartitionPlan
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_log_directory, read_partition, resolve_paths
 from kcli.log.files.quarantine import Quarantine
@@ -77,7 +78,7 @@ def damage(logs: Path, name: str, kind: str) -> None:
 
 
 def test_the_mark_of_a_clean_shutdown_comes_back_where_no_record_was_lost(logs: Path) -> None:
-    """Rebuilt indexes and mended headers lose nothing: the broker may start without recovery."""
+    """Rebuilt indexes and corrected headers lose nothing: the broker may start without recovery."""
     damage(logs, "transactions-0", "index_garbage_last")
     damage(logs, "transactions-0", "flip_magic")
     plans, root = repair(logs, "transactions-0", "orders-0")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from kcli.inspect.repairing.repair import UNCLEAN, LogDirectoryRepair, RootPlan
+from kcli.inspect.verification.directories import read_root
+from kcli.inspect.verification.findings import FindingList
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_log_directory, read_partition
 from kcli.log.files.quarantine import Quarantine
@@ -38,7 +40,8 @@ def repair(logs: Path, *names: str, disk: OsDisk | None = None, quarantine: str 
     """Repair partitions of the directory, or the whole of it."""
     disk = disk or OsDisk()
     folder = quarantine or f"{logs}.quarantine"
-    session = LogDirectoryRepair(disk, str(logs), is_whole=not names, quarantine=folder)
+    root = read_root(disk, str(logs), FindingList(), quarantine=folder)
+    session = LogDirectoryRepair(disk, str(logs), is_whole=not names, root=root)
     kept = Quarantine(disk, folder, str(logs))
     directory = read_log_directory(disk, str(logs))
     for name in names or [found.name for found in directory.partitions]:

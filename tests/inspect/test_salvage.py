@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kcli.format.record_batch import HEADER_BYTES, read_header
-from kcli.inspect.repairing.header_mending import rising
-from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, mend_epochs_across
+from kcli.inspect.repairing.header_repair import rising
+from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, fix_epochs_across
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.disk.os_disk import OsDisk
 from tests.log_builder import PartitionBuilder
@@ -39,14 +39,14 @@ def salvage(tmp_path: Path, data: bytes, *, take_inner: bool = False, **bounds: 
     found = LogSalvager(OsDisk(), take_inner=take_inner).salvage(
         str(path), 0, bounds.get("first_offset", 0), bounds.get("end_offset", 2**40)
     )
-    mended = bytearray(data)
-    for mend in found.mends:
-        mended[mend.position : mend.position + len(mend.data)] = mend.data
+    fixed = bytearray(data)
+    for fix in found.fixes:
+        fixed[fix.position : fix.position + len(fix.data)] = fix.data
     kept, position = b"", 0
     for cut in found.cuts:
-        kept += mended[position : cut.start]
+        kept += fixed[position : cut.start]
         position = cut.end
-    return found, kept + bytes(mended[position:])
+    return found, kept + bytes(fixed[position:])
 
 
 def runs(found: SegmentSalvage) -> list[tuple[int, int, int]]:
@@ -59,7 +59,7 @@ def patched(log: bytes, position: int, data: bytes) -> bytes:
 
 def test_a_sound_segment_stays_whole(tmp_path: Path, log: bytes) -> None:
     found, left = salvage(tmp_path, log)
-    assert (found.cuts, found.mends, left) == ([], [], log)
+    assert (found.cuts, found.fixes, left) == ([], [], log)
     assert (found.kept, found.next_offset, runs(found)) == (12, 36, [(0, 0, 35)])
 
 
@@ -98,25 +98,25 @@ def test_a_header_that_the_crc_does_not_cover_is_put_right(
         pytest.skip("behind the last batch nothing tells that an offset further on is wrong")
     found, left = salvage(tmp_path, patched(log, bad * size_of(log) + position, data))
     assert left == log
-    assert (len(found.mends), found.cuts) == (1, [])
+    assert (len(found.fixes), found.cuts) == (1, [])
 
 
 def test_a_crc_with_one_wrong_bit_is_put_right_and_with_two_it_is_not(tmp_path: Path, log: bytes) -> None:
     """One bit off it is the CRC itself that is damaged; two may be anything."""
     at = 3 * size_of(log) + 17
     found, left = salvage(tmp_path, patched(log, at, bytes([log[at] ^ 0x10])))
-    assert (left, found.cuts, len(found.mends)) == (log, [], 1)
+    assert (left, found.cuts, len(found.fixes)) == (log, [], 1)
     found, _ = salvage(tmp_path, patched(log, at, bytes([log[at] ^ 0x11])))
-    assert (len(found.cuts), found.mends) == (1, [])
+    assert (len(found.cuts), found.fixes) == (1, [])
 
 
 @pytest.mark.parametrize("bad", [0, 5])
 def test_a_leader_epoch_that_cannot_be_is_put_right(tmp_path: Path, log: bytes, bad: int) -> None:
     """Epochs never go back, so one above those around it is wrong; at the log's end a higher one may be true."""
     found, left = salvage(tmp_path, patched(log, bad * size_of(log) + 12, b"\x00\x00\x00\x08"))
-    assert (left, len(found.mends), runs(found)) == (log, 1, [(0, 0, 35)])
+    assert (left, len(found.fixes), runs(found)) == (log, 1, [(0, 0, 35)])
     found, _ = salvage(tmp_path, patched(log, 11 * size_of(log) + 12, b"\x00\x00\x00\x08"))
-    assert (found.mends, runs(found)) == ([], [(0, 0, 32), (8, 33, 35)])
+    assert (found.fixes, runs(found)) == ([], [(0, 0, 32), (8, 33, 35)])
 
 
 def test_a_leader_epoch_at_the_edge_of_a_segment_is_put_right(tmp_path: Path, log: bytes) -> None:
@@ -124,9 +124,9 @@ def test_a_leader_epoch_at_the_edge_of_a_segment_is_put_right(tmp_path: Path, lo
     size = size_of(log)
     first, _ = salvage(tmp_path, patched(log, 11 * size + 12, b"\x00\x00\x00\x08"))
     second, _ = salvage(tmp_path, log)
-    mend_epochs_across([first, second])
-    assert [(mend.position, mend.data) for mend in first.mends] == [(11 * size + 12, bytes(4))]
-    assert (runs(first)[-1][0], second.mends) == (0, [])
+    fix_epochs_across([first, second])
+    assert [(fix.position, fix.data) for fix in first.fixes] == [(11 * size + 12, bytes(4))]
+    assert (runs(first)[-1][0], second.fixes) == (0, [])
 
 
 def test_the_only_batch_of_a_segment_gets_the_epoch_of_the_others(tmp_path: Path, log: bytes) -> None:
@@ -134,9 +134,9 @@ def test_the_only_batch_of_a_segment_gets_the_epoch_of_the_others(tmp_path: Path
     size = size_of(log)
     first, _ = salvage(tmp_path, patched(log[:size], 12, (1 << 25).to_bytes(4, "big")))
     others = [salvage(tmp_path, log[:size])[0] for _ in range(2)]
-    mend_epochs_across([first, *others])
-    assert [(mend.position, mend.data) for mend in first.mends] == [(12, bytes(4))]
-    assert all(not other.mends for other in others)
+    fix_epochs_across([first, *others])
+    assert [(fix.position, fix.data) for fix in first.fixes] == [(12, bytes(4))]
+    assert all(not other.fixes for other in others)
 
 
 def test_a_length_that_leads_past_a_sound_batch_hides_none(tmp_path: Path, log: bytes) -> None:

@@ -109,8 +109,8 @@ def written(directory: Path, name: str, data: bytes) -> Seen:
         ("kcli-uncleanable-partitions", b"0\n2\nt 0 5 7 why\n", "line 2 states 2 entries and 1 follow"),
         ("partition.metadata", b"version: 0\n", "line 2 is missing"),
         ("meta.properties", b"version=1\n", "node.id is missing"),
-        ("quorum-state", b"{", "no JSON"),
-        (".kafka_cleanshutdown", b"[]", "no JSON object"),
+        ("quorum-state", b"{", "not JSON"),
+        (".kafka_cleanshutdown", b"[]", "not a JSON object"),
     ],
 )
 def test_damage_is_a_sentence(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:

@@ -220,7 +220,7 @@ def test_segments_with_too_many_steps_are_read_again(tmp_path: Path, monkeypatch
         pytest.skip("neither ../shared nor fixtures/ holds transactions-0")
     alone = report_of([log_set.data / "transactions-0"])
     monkeypatch.setattr(workers, "SMALL_BYTES", 0)
-    monkeypatch.setattr("kcli.inspect.verification.readings.MOST_STEPS", 3)
+    monkeypatch.setattr("kcli.inspect.verification.segments.MOST_STEPS", 3)
     assert report_of([log_set.data / "transactions-0"], 2) == alone
 
 

@@ -53,7 +53,7 @@ PARTITIONS = {
 }
 PARAMETERS = [pytest.param(name, marks=() if quick else pytest.mark.slow) for name, quick in PARTITIONS.items()]
 SOUND = "none"
-# Kinds at which a broker does not start, or gives up the log directory, after an unclean shutdown; see _take_away.
+# Kinds at which a broker does not start, or takes the log directory offline, after an unclean shutdown.
 REFUSED_BY_KAFKA = {
     "flip_base_offset_high",
     "segment_starts_below_its_name",

@@ -1,13 +1,15 @@
-"""What a repair would do or has done, as lines: for people, and as JSON for programs.
+"""Prints what a repair would do or has done, as text or as JSON.
 
-text      <partition or log directory>: <counts>; afterwards log start offset A, log end offset B
-              <what is done>  <file>: <why>                                  one line a change, a hole, a remark
-              left for you  <path>: <code>: <sentence>                       one line a finding that stays
-          what to do about <code>: ...                                     one line a code that stays
-          <counts>; how the directory counts afterwards; where the quarantine is
+text      <partition>: <counts>; afterwards log start offset A, log end offset B
+            <change>  <file>: <why>                                one line for each change, hole and remark
+            left for you <path>: <code>: <sentence>                one line for each finding that stays
+          <log directory>: how it counts afterwards                with its own changes
+          the quarantine, ...: <path>
+          what to do about <code>: ...                             one line for each code that stays
+          <counts>
 
-JSON      one object a line; docs/repair.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning or
-  goes, not when one is added. Types: schema (the first line), change, hole, remark, left, partition, directory, problem,
+JSON      one object a line; docs/repair.md documents the schema. SCHEMA_VERSION grows when a field changes its meaning or is
+  removed, not when one is added. Types: schema (the first line), change, hole, remark, left, partition, directory, problem,
   summary (the last line). A path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
@@ -20,11 +22,11 @@ from kcli.inspect.json_text import dump, path_member, quote
 from kcli.inspect.quantities import format_bytes, format_count, format_offsets
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape, shorten
-from kcli.inspect.repairing.holes import Hole
+from kcli.inspect.repairing.holes import Hole, Remark
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootPlan
-from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark
-from kcli.inspect.verification.finding_kinds import HOLES, KINDS
-from kcli.inspect.verification.findings import Finding
+from kcli.inspect.repairing.repair_plan import PartitionPlan
+from kcli.inspect.verification.finding_kinds import HOLES
+from kcli.inspect.verification.findings import KINDS, Finding
 from kcli.log.disk.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, Change
 from kcli.log.disk.port import base_name
 
@@ -40,7 +42,7 @@ _WILL_NOT_BE_CLEAN = "will no longer count as cleanly shut down, since records a
 
 
 class Summary(NamedTuple):
-    """What a whole run came to: counts, and whether the changes were carried out."""
+    """The counts of a whole run, and whether the changes were applied."""
 
     is_applied: bool
     partitions: int
@@ -51,7 +53,7 @@ class Summary(NamedTuple):
 
 
 class TextReport:
-    """The report for people; `colour` where the terminal shows them, `is_applied` where the changes are made."""
+    """The text output; `colour` for a terminal with colours, `is_applied` if the changes are made."""
 
     def __init__(self, *, colour: bool = False, is_applied: bool = False) -> None:
         self._is_applied = is_applied
@@ -59,11 +61,11 @@ class TextReport:
         self._left_codes: set[str] = set()
 
     def begin(self) -> Iterator[str]:
-        """What stands first."""
+        """Yield the first lines: none."""
         yield from ()
 
     def partition(self, plan: PartitionPlan) -> Iterator[str]:
-        """One partition; nothing for one that needs no repair."""
+        """Yield the lines of one partition, none if there is nothing to report."""
         if not plan.changes and not plan.remarks and not plan.holes and not plan.left:
             return
         palette = self._palette
@@ -86,7 +88,7 @@ class TextReport:
         yield from self.left(left)
 
     def left(self, findings: Iterable[Finding]) -> Iterator[str]:
-        """Findings that stay: a repair does not know what is right there."""
+        """Yield the findings that a repair leaves."""
         palette = self._palette
         for finding in findings:
             self._left_codes.add(finding.code)
@@ -94,7 +96,7 @@ class TextReport:
             yield f"  {palette.red}left for you{palette.plain} {escape(finding.file)}: {finding.code}: {message}"
 
     def root(self, plan: RootPlan, quarantine: str) -> Iterator[str]:
-        """The files of the log directory itself, and how it counts afterwards; `quarantine` is where things were kept."""
+        """Yield the changes of the log directory's own files; `quarantine` is the folder that has the kept files, or ""."""
         shutdown = _SHUTDOWN[plan.shutdown]
         if plan.shutdown == NO_LONGER_CLEAN and not self._is_applied:
             shutdown = _WILL_NOT_BE_CLEAN
@@ -106,18 +108,18 @@ class TextReport:
             yield f"the quarantine, with all removed bytes and manifest.json: {escape(quarantine)}"
 
     def problem(self, path: str, message: str) -> Iterator[str]:
-        """Something that could not be planned or done."""
+        """Yield something that could not be planned or done."""
         yield f"{self._palette.red}problem{self._palette.plain} {escape(path)}: {escape(message)}"
 
     def cannot_run(self, message: str, summary: Summary) -> Iterator[str]:
-        """Nothing: stderr says why nothing was done."""
+        """Yield nothing: the message is printed on stderr."""
         yield from ()
 
     def end(self, summary: Summary) -> Iterator[str]:
-        """The closing lines."""
+        """Yield the closing lines."""
         palette = self._palette
         for code, kind in KINDS.items():
-            # What to do about lost offsets is said below, once.
+            # The advice on lost offsets follows below.
             if code in self._left_codes and not (summary.holes and code in HOLES):
                 yield f"{palette.dim}what to do about {code}: {kind.to_do}{palette.plain}"
         counts = f"{format_count(summary.changes, 'change')}, {format_count(summary.partitions, 'partition')} checked"
@@ -147,7 +149,7 @@ class TextReport:
 
 
 def _what(change: Change) -> str:
-    """What is done to a file, in words."""
+    """Return what is done to a file, in words."""
     name = escape(base_name(change.path))
     dropped = sum(end - start for start, end in change.dropped)
     if change.kind == REMOVE:
@@ -167,14 +169,14 @@ def _what(change: Change) -> str:
 
 
 class JsonReport:
-    """The report for programs."""
+    """The JSON output."""
 
     def begin(self) -> Iterator[str]:
-        """What stands first."""
+        """Yield the schema line."""
         yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
 
     def partition(self, plan: PartitionPlan) -> Iterator[str]:
-        """One partition, whether it needs a repair or not."""
+        """Yield the objects of one partition, also if it needs no repair."""
         yield from self._lines(plan.changes, plan.holes, plan.remarks)
         yield from self.left(plan.left)
         fields = {
@@ -202,7 +204,7 @@ class JsonReport:
             yield f'{{"type":"remark",{path_member(remark.path)},"message":{quote(remark.message)}}}'
 
     def root(self, plan: RootPlan, quarantine: str) -> Iterator[str]:
-        """The files of the log directory itself, and how it counts afterwards."""
+        """Yield the changes of the log directory's own files, and how it counts afterwards."""
         yield from self._lines(plan.changes, [], plan.remarks)
         yield from self.left(plan.left)
         yield (
@@ -211,7 +213,7 @@ class JsonReport:
         )
 
     def left(self, findings: Iterable[Finding]) -> Iterator[str]:
-        """Findings that stay."""
+        """Yield the findings that a repair leaves."""
         for finding in findings:
             yield (
                 f'{{"type":"left","code":"{finding.code}","severity":"{finding.severity}",{path_member(finding.file)},'
@@ -220,16 +222,16 @@ class JsonReport:
             )
 
     def problem(self, path: str, message: str) -> Iterator[str]:
-        """Something that could not be planned or done."""
+        """Yield something that could not be planned or done."""
         yield f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}'
 
     def cannot_run(self, message: str, summary: Summary) -> Iterator[str]:
-        """Why nothing was done, and the closing line."""
+        """Yield the reason why nothing was done, and the summary."""
         yield f'{{"type":"problem","path":null,"message":{quote(message)}}}'
         yield from self.end(summary)
 
     def end(self, summary: Summary) -> Iterator[str]:
-        """The closing line."""
+        """Yield the summary."""
         yield dump(
             {
                 "type": "summary",

@@ -1,12 +1,13 @@
-"""What a verification found, as lines: for people, and as JSON for programs.
+"""Prints the result of a verification, as text or as JSON.
 
-text      <path>: [byte N, ][offset N, ]<severity> <code>: <sentence>      one line a finding, in a fixed order
-          a Kafka broker at start, about <code>: ...                          one line a code that was found
-          <counts>                                                         and whether all is sound
+text      <path>: [byte N, ][offset N, ]<severity> <code>: <sentence>      one line for each finding, in a fixed order
+          a Kafka broker at start, about <code>: ...                       one line for each code that was found
+          what to do about <code>: ...                                     one line for each code that a repair leaves
+          <counts>, the result, the next step
 
-JSON      one object a line; docs/verify.md documents the schema; SCHEMA_VERSION grows when a field changes its meaning
-  or is removed, not when one is added. Types: schema (the first line), finding, directory, partition, problem, summary (the
-  last line). A path that is not UTF-8 is in pathBase64, in base64, instead of path.
+JSON      one object a line; docs/verify.md documents the schema. SCHEMA_VERSION grows when a field changes its meaning or is
+  removed, not when one is added. Types: schema (the first line), finding, directory, partition, problem, summary (the last
+  line). A path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape, shorten
 from kcli.inspect.verification.facts import PartitionResult
-from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, KINDS, SEVERITIES, WARNING
-from kcli.inspect.verification.findings import Finding
+from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
+from kcli.inspect.verification.findings import KINDS, Finding
 from kcli.inspect.verification.verifier import VerifyReport
 from kcli.log.files.log_directory import PathProblem
 
 SCHEMA_NAME = "kcli.verify"
 SCHEMA_VERSION = 1
+_WORDS = {ERROR: "error", WARNING: "warning", INFO: "note"}
 
 
 def text_lines(report: VerifyReport, *, colour: bool = False) -> Iterator[str]:
-    """The report for people, line by line without line ends; `colour` where the terminal shows them."""
+    """Yield the lines of the text output without line ends; `colour` for a terminal with colours."""
     palette = Palette(colour)
     colours = {ERROR: palette.red, WARNING: palette.yellow, INFO: palette.dim}
     for finding in report.findings:
@@ -64,7 +66,7 @@ def _text_summary(report: VerifyReport) -> Iterator[str]:
     if others and not partitions:
         parts.append(format_count(others, "file"))
     yield ", ".join(parts) if parts else "nothing to verify"
-    counts = [format_count(report.count_of(severity), word) for severity, word in _words() if report.count_of(severity)]
+    counts = [format_count(report.count_of(severity), word) for severity, word in _WORDS.items() if report.count_of(severity)]
     verdict = "sound" if report.is_sound else "sound, but offsets are missing" if report.is_undamaged else "not sound"
     yield f"{verdict}: {', '.join(counts)}" if counts else verdict
     if not report.is_undamaged:
@@ -74,7 +76,7 @@ def _text_summary(report: VerifyReport) -> Iterator[str]:
 
 
 def _damaged(report: VerifyReport) -> Iterator[str]:
-    """Yield the log directories, and the partitions that were given alone, in which a repair may have something to do."""
+    """Yield the log directories, and the partitions that were named alone, that a repair may change."""
     files = [one.file for one in report.findings if one.severity != INFO and one.code not in HOLES]
     roots = [directory.path.rstrip("/") for directory in report.directories]
     alone = [one.path for one in report.partitions if not any(one.path.startswith(f"{root}/") for root in roots)]
@@ -84,19 +86,17 @@ def _damaged(report: VerifyReport) -> Iterator[str]:
             yield path
 
 
-def _words() -> Iterator[tuple[str, str]]:
-    yield from zip(SEVERITIES, ("error", "warning", "note"), strict=True)
-
-
 def json_lines(report: VerifyReport, problems: Sequence[PathProblem] = ()) -> Iterator[str]:
-    """The report as JSON, line by line without line ends."""
+    """Yield the lines of the JSON output without line ends."""
     yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
     for finding in report.findings:
         yield _finding(finding)
     for directory in report.directories:
+        meta = directory.meta
+        cluster_id, node_id = (None, None) if meta is None else (meta.cluster_id, meta.node_id)
         yield (
             f'{{"type":"directory",{path_member(directory.path)},"isLive":{dump(directory.is_live)},'
-            f'"isClean":{dump(directory.is_clean)},"clusterId":{dump(directory.cluster_id)},"nodeId":{dump(directory.node_id)}}}'
+            f'"isClean":{dump(directory.is_clean)},"clusterId":{dump(cluster_id)},"nodeId":{dump(node_id)}}}'
         )
     for partition in report.partitions:
         yield _partition(partition)

@@ -1,4 +1,4 @@
-"""The offsets that a log lacks after a repair: named one by one, none of them twice."""
+"""Holes: the offsets that a log lacks after a repair, each named once. Remarks: what else there is to know about a plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ from kcli.log.reading.header_walk import HeaderWalk
 from kcli.log.reading.log_reader import LogBatch, SegmentReader
 
 
+class Remark(NamedTuple):
+    """Something to know about a plan: the file that it is about and a sentence without a full stop."""
+
+    path: str
+    message: str
+
+
 class Hole(NamedTuple):
-    """Offsets [first_offset, end_offset) that no batch has any more, lost by this repair or before it. None: not known."""
+    """Offsets [first_offset, end_offset) that no batch has, lost by this repair or before it; end None: not known."""
 
     path: str
     first_offset: int
@@ -29,7 +36,7 @@ class Hole(NamedTuple):
 
 
 class Holes:
-    """The holes of one partition; a hole without a path of its own is that of the partition's `directory`."""
+    """The holes of the partition at `directory`."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -40,13 +47,18 @@ class Holes:
         return bool(self._holes)
 
     def in_order(self) -> list[Hole]:
-        """Return the holes, by their first offsets."""
+        """Return the holes by their first offsets."""
         return sorted(self._holes, key=lambda hole: hole.first_offset)
 
     def append(self, hole: Hole) -> None:
-        """Add a hole as it is."""
+        """Add a hole, also one that overlaps others."""
         self._holes.append(hole)
-        self._offsets.add(hole.first_offset, INT64_MAX if hole.end_offset is None else hole.end_offset)
+        self._offsets.add(*_range(hole))
+
+    def add(self, first_offset: int, end_offset: int, why: str, path: str = "") -> None:
+        """Add the offsets of a range that no hole has yet; `path` is the partition's unless it is given."""
+        for first, end in self._offsets.missing(first_offset, end_offset):
+            self.append(Hole(path or self._directory, first, end, why))
 
     def close(self, end_offset: int) -> None:
         """End the holes whose end is not known at `end_offset`."""
@@ -54,14 +66,11 @@ class Holes:
             hole._replace(end_offset=end_offset) if hole.end_offset is None and hole.first_offset < end_offset else hole
             for hole in self._holes
         ]
-        self._offsets = OffsetRanges(
-            (hole.first_offset, INT64_MAX if hole.end_offset is None else hole.end_offset) for hole in self._holes
-        )
+        self._offsets = OffsetRanges(map(_range, self._holes))
 
-    def add(self, first_offset: int, end_offset: int, why: str, path: str = "") -> None:
-        """Add offsets that are missing, as far as no hole has them yet."""
-        for first, end in self._offsets.missing(first_offset, end_offset):
-            self.append(Hole(path or self._directory, first, end, why))
+
+def _range(hole: Hole) -> tuple[int, int]:
+    return hole.first_offset, INT64_MAX if hole.end_offset is None else hole.end_offset
 
 
 def known_ranges(holes: Iterable[Hole]) -> list[tuple[int, int]]:
@@ -77,10 +86,10 @@ def without(ranges: Iterable[tuple[int, int]], kept: OffsetRanges) -> list[tuple
 def lost_like_kafka(
     planned: PlannedDisk, directory: str, log_start_offset: int, before: PartitionResult, after: PartitionResult
 ) -> list[tuple[int, int]]:
-    """Return the offsets [first, end) of sound batches, and all offsets of segments with damage. Raises OSError.
+    """Return the offsets [first, end) of all sound batches before and after, and of all damaged segments. Raises OSError.
 
-    Kafka keeps a batch with a wrong offset where it is, and a gap in a segment with damage need not be the cleaner's work.
-    Records below `log_start_offset` were deleted; one that the log never reached says nothing.
+    Kafka keeps a batch with a wrong offset where it is, and a gap in a damaged segment need not be the cleaner's work. Records
+    below `log_start_offset` were deleted; it is ignored if the log never reached it.
     """
     log_start = log_start_offset if log_start_offset < before.end_offset else 0
     findings = [finding for finding in serious([*before.findings, *after.findings]) if finding.code not in HOLES]
@@ -98,13 +107,13 @@ def lost_like_kafka(
 
 
 def readable_ranges(disk: Disk, directory: str, log_start_offset: int) -> OffsetRanges:
-    """Return the offsets of the sound batches of a log, those below its start left out. Raises OSError."""
+    """Return the offsets of the sound batches of a log from its start on. Raises OSError."""
     found = [one for segment in read_partition(disk, directory).segments for one in _sound_ranges(disk, segment.log)]
     return OffsetRanges((max(first, log_start_offset), end) for first, end in found)
 
 
 def _sound_ranges(disk: Disk, path: str) -> list[tuple[int, int]]:
-    """The offsets [first, end) of the sound batches of a .log file."""
+    """Return the offsets [first, end) of the sound batches of a .log file."""
     with SegmentReader(disk, path) as reader:
         return [
             (one.header.base_offset, one.header.last_offset + 1)
@@ -114,7 +123,7 @@ def _sound_ranges(disk: Disk, path: str) -> list[tuple[int, int]]:
 
 
 def batch_ranges(disk: Disk, directory: str) -> OffsetRanges:
-    """Return the offsets of all batches of a log that is sound. Raises OSError."""
+    """Return the offsets of all batches of a sound log. Raises OSError."""
     found = OffsetRanges()
     for segment in read_partition(disk, directory).segments:
         file = disk.open_file(segment.log)

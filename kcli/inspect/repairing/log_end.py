@@ -1,14 +1,14 @@
-"""Where a repaired log ends: where it once reached, so that no offset is given out twice, or at its last batch.
+"""Decides where a repaired log ends: where it once ended, so that no offset is given out twice, or at its last batch.
 
     replicas of the partition, by the metadata log    the log ends                             because
     ------------------------------------------------  ---------------------------------------  -------------------------------
-    one, or not known                                 where it once reached: an empty segment  the next record would get an
-    several, and none but this one in sync              begins there                             offset of a lost one
-    several, another one in the ISR or an eligible    at its last batch, or at the log start   the broker fetches from the
-      leader                                            offset where that is behind it           leader, from the log's end on
+    one, or not known                                 where it once ended: an empty segment    the next record would get the
+    several, and only this one is in sync               begins there                             offset of a lost one
+    several, another one in the ISR or an eligible    at its last batch, or at the log start   the broker fetches the rest
+      leader replica                                    offset if that is higher                 from the leader
 
-A follower fetches from its log end offset on. The leader's answer makes it truncate where the leader epochs diverge, and never
-go back over a hole: behind an empty segment at the old end the offsets would be missing in this replica for ever.
+A follower fetches from its log end offset on. The leader's response makes it truncate where the leader epochs diverge, but not
+fill a hole: before an empty segment at the old end, the offsets would stay missing in this replica.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class LogEnd(NamedTuple):
-    """The batches that stay end at `batch_end`, the log once ended where `evidence` says, and is to end at `end_offset`.
+    """The batches that stay end at `batch_end`, the log once ended where `evidence` shows, and is to end at `end_offset`.
 
-    `unproven` are the base offsets of segments behind the batches that have none themselves.
+    `unproven` are the base offsets of segments after the last batch, which have no batch.
     """
 
     batch_end: int
@@ -40,12 +40,12 @@ class LogEnd(NamedTuple):
 
     @property
     def is_fetched(self) -> bool:
-        """True where the broker fetches what is missing at the end."""
+        """True if the broker fetches what is missing at the end."""
         return self.end_offset < self.evidence.end_offset
 
 
 def known_ends(disk: Disk, directory: str, options: PartitionOptions) -> list[int]:
-    """Return the offsets at which the checkpoints and the snapshots' names say that the log ends or ended."""
+    """Return the offsets at which the log ended at some time, by its checkpoints and the names of its snapshots."""
     names = [parse_file_name(name) for name in disk.list_directory(directory)]
     snapshots = [name.base_offset for name in names if name.kind is FileKind.PRODUCER_SNAPSHOT]
     return [end for end in (options.recovery_point, options.high_watermark, *snapshots) if end is not None]
@@ -56,7 +56,10 @@ def _without_indexes(segment: Segment) -> Segment:
 
 
 def _moved_end(batch_end: int, salvages: Sequence[tuple[int, SegmentSalvage]]) -> int | None:
-    """Return the offset behind displaced batches of any segment that continue the log, or what its last header states."""
+    """Return the offset after the displaced batches that continue the log, None if there are none.
+
+    They may be in any segment, and may continue the last header of a damaged batch.
+    """
     last = salvages[-1][1] if salvages else None
     if last is None:
         return None
@@ -77,9 +80,9 @@ def find_log_end(
     log_start_offset: int,
     replicas: OtherReplicas | None,
 ) -> LogEnd:
-    """Decide where a log ends whose segments, by base offset, are salvaged; `before` is what a verifier found. Raises OSError.
+    """Decide where a log ends; `salvages` are its segments with their base offsets. Raises OSError.
 
-    `gone_names` are base offsets that are no evidence.
+    `before` is the verification before the repair. `gone_names` are base offsets in names that show nothing.
     """
     kept = [salvage.next_offset for _, salvage in salvages if salvage.kept]
     batch_end = max([salvages[0][0] if salvages else 0, *kept])
@@ -105,7 +108,7 @@ def find_log_end(
     )
     evidence = evident_end(claims, batch_end)
     end_offset = evidence.end_offset
-    # The cleaner may have taken all that was before an empty segment, if nothing is damaged there.
+    # If nothing is damaged, the cleaner may have removed everything before an empty segment.
     is_damaged = end_offset not in empty or any(salvage.cuts for _, salvage in salvages)
     is_missing = is_damaged or any(first < end_offset <= end for first, end in before.missing)
     if replicas is not None and replicas.are_in_sync and is_missing:

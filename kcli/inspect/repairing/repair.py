@@ -1,23 +1,23 @@
-"""Repairing a log directory: plan each partition, carry the plan out, then bring the directory's own files in line.
+"""Repairs a log directory: its partitions one by one, then its own files.
 
-    file of the log directory                 what becomes of it
+    file of the log directory                 what a repair does
     ----------------------------------------  --------------------------------------------------------------------------
-    recovery-point- and                       entries beyond a repaired log's end are lowered to it; a file that cannot be
-      replication-offset-checkpoint           read goes (a broker starts from 0, or the log start, and writes it anew)
-    cleaner- and                              entries beyond the end go, as a file that cannot be read does: the cleaner
-      log-start-offset-checkpoint             begins at the log's start; deleted records that are still there reappear
-    .kafka_cleanshutdown                      aside while files change; back where no records are missing, else it stays in
-                                              the quarantine: its broker epoch vouches that all records are there
-    kcli-uncleanable-partitions               one that cannot be read goes; else it stays until a broker starts
-    .lock                                     held while files change, as a broker holds it
+    recovery-point- and                       lowers entries beyond a repaired log's end to it; removes a file that cannot
+      replication-offset-checkpoint           be read (a broker starts from 0, or the log start, and writes a new one)
+    cleaner- and                              removes entries beyond the end, and a file that cannot be read: the cleaner
+      log-start-offset-checkpoint             begins at the log's start; deleted records that still exist can be read again
+    .kafka_cleanshutdown                      moves it to the quarantine while files change, and back if no records are
+                                              missing: with its broker epoch, a broker reports that it has all records
+    kcli-uncleanable-partitions               removes it if it cannot be read; else it stays until a broker starts
+    .lock                                     holds the lock while files change, as a broker does
 
-The directory is treated as unclean from its start, whatever .kafka_cleanshutdown and the recovery points say. Whether it was
-stopped cleanly counts for what the checkpoints show of lost records, also where an earlier repair has taken the mark. A plan
-is made again right before it is carried out, under the lock. Each partition's plan is carried out before the next one is made,
+A repair reads all segments from offset 0 on, whatever .kafka_cleanshutdown and the recovery points are. Whether the directory
+was stopped cleanly only decides what its checkpoints show of lost records, also after an earlier repair removed the file. A
+plan is made again right before it is applied, under the lock. Each partition's plan is applied before the next one is made,
 so memory holds one at a time.
 
-What a repair leaves is what `kcli verify` finds in the planned state: the same checks judge before and after. If only some
-partitions of a log directory are repaired, files of the directory change in the entries of these partitions only.
+What a repair leaves is what `kcli verify` finds in the planned state: the same checks before and after. If only some
+partitions of a log directory are repaired, only their entries in the directory's files change.
 """
 
 from __future__ import annotations
@@ -32,9 +32,17 @@ from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, en
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import CorruptCheckpointError, FormatError
-from kcli.inspect.repairing.holes import known_ranges
-from kcli.inspect.repairing.repair_plan import PartitionPlan, Remark, RepairError, RepairSettings, plan_partition
-from kcli.inspect.verification.directories import check_across, check_log_directory, check_topic_id, read_root, read_topics
+from kcli.inspect.repairing.holes import Remark, known_ranges
+from kcli.inspect.repairing.planned_partition import RepairError
+from kcli.inspect.repairing.repair_plan import PartitionPlan, RepairSettings, plan_partition
+from kcli.inspect.verification.directories import (
+    Root,
+    check_across,
+    check_log_directory,
+    check_topic_id,
+    read_root,
+    read_topics,
+)
 from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.log.disk.file_changes import apply_changes, kept_bytes
 from kcli.log.disk.planned_disk import REMOVE, REWRITE, WRITE, Change, PlannedDisk
@@ -53,12 +61,12 @@ from kcli.log.files.log_directory import (
 )
 from kcli.log.files.quarantine import LostOffsets, Quarantine
 
-# How many partitions a change of a checkpoint names.
-MOST_CULPRITS = 5
+# How many partitions the reason for a changed checkpoint names.
+MOST_NAMED = 5
 CLEAN = "clean"
 UNCLEAN = "unclean"
 NO_LONGER_CLEAN = "no-longer-clean"
-# The checkpoints whose offsets must not be beyond the end of a log, and why an entry that is beyond it is changed or dropped.
+# The checkpoints whose offsets must not be beyond the end of a log, and why such an entry is changed or removed.
 _BOUNDED = {
     FileKind.RECOVERY_POINT_CHECKPOINT: "lowered, so that a broker recovers from the log end",
     FileKind.REPLICATION_CHECKPOINT: "a high watermark must not be beyond the log end",
@@ -69,10 +77,10 @@ _LOWERED = (FileKind.RECOVERY_POINT_CHECKPOINT, FileKind.REPLICATION_CHECKPOINT)
 
 
 class RootPlan(NamedTuple):
-    """What is to be done to the files of the log directory itself.
+    """The changes of the log directory's own files.
 
-    `shutdown` says how the directory counts afterwards: CLEAN, UNCLEAN (it did not before either) or NO_LONGER_CLEAN. `left`
-    are the errors and warnings that a verifier finds in the directory afterwards, but for its partitions' own.
+    `shutdown`: the directory counts afterwards as CLEAN, UNCLEAN (as before) or NO_LONGER_CLEAN. `left` are the errors and
+    warnings of a verification of the directory afterwards, without those of its partitions.
     """
 
     directory: str
@@ -83,15 +91,14 @@ class RootPlan(NamedTuple):
 
 
 class DirectoryLockedError(Exception):
-    """The log directory cannot be locked: a broker or another repair holds it, say; the message is one sentence."""
+    """The log directory cannot be locked, because a broker or another repair holds its lock, for example."""
 
 
 class LogDirectoryRepair:
-    """The repair of one log directory, or of some partitions in it.
+    """The repair of one log directory, or of some partitions in it (`is_whole` False).
 
-    `indexes` are the settings for indexes that are built anew; None: each topic's own, as the metadata log beside has them.
-    `is_whole` is False where only some of its partitions are repaired, `take_inner` is that of kcli.inspect.repairing.salvage.
-    `quarantine` is the folder of the quarantine, None for next to the log directory.
+    `indexes` are the settings of rebuilt indexes; None: those of each topic in the metadata log. `take_inner` is that of
+    kcli.inspect.repairing.salvage. `root` is what the directory's own files contain, None to read them.
     """
 
     def __init__(
@@ -103,7 +110,7 @@ class LogDirectoryRepair:
         indexes: IndexSettings | None = None,
         is_whole: bool = True,
         take_inner: bool = False,
-        quarantine: str | None = None,
+        root: Root | None = None,
     ) -> None:
         self.disk = disk
         self.directory = log_directory
@@ -111,7 +118,7 @@ class LogDirectoryRepair:
         self.indexes = indexes
         self.is_whole = is_whole
         self.take_inner = take_inner
-        self.root = read_root(disk, log_directory, FindingList(), quarantine=quarantine)
+        self.root = root or read_root(disk, log_directory, FindingList())
         self._topics_afterwards = self.root.topics
         self._is_kraft = self.root.topics is not None or self._has_kraft_properties()
         self._ends: dict[tuple[str, int], int] = {}
@@ -119,7 +126,7 @@ class LogDirectoryRepair:
         self._cut: set[tuple[str, int]] = set()  # the partitions whose log ends before offsets that are lost
         self._loses_records = False
         self._has_failed = False
-        self._mark: bytes | None = None  # what stood in .kafka_cleanshutdown when it was set aside
+        self._mark: bytes | None = None  # the contents of .kafka_cleanshutdown while it is in the quarantine
 
     def _has_kraft_properties(self) -> bool:
         path = self._root(FileKind.META_PROPERTIES)
@@ -131,12 +138,12 @@ class LogDirectoryRepair:
             return False
 
     def check_unlocked(self) -> None:
-        """Raises DirectoryLockedError where another process holds the directory's .lock."""
+        """Raise DirectoryLockedError if another process holds the directory's .lock."""
         if self.disk.is_locked(self._root(FileKind.LOCK)):
             raise DirectoryLockedError(self._locked())
 
     def lock(self) -> Callable[[], None]:
-        """Take .lock -> what gives it back. Raises DirectoryLockedError and OSError."""
+        """Take .lock -> the function that releases it. Raises DirectoryLockedError and OSError."""
         path = self._root(FileKind.LOCK)
         if self.disk.is_directory(path):
             raise DirectoryLockedError(
@@ -157,7 +164,7 @@ class LogDirectoryRepair:
         """Plan the repair of one partition. Raises RepairError and OSError."""
         key = (partition.topic, partition.partition)
         topics = self.root.topics
-        # The checks that `kcli verify` makes of the partition, though of a broker that is not running.
+        # The options with which `kcli verify` checks the partition if no broker is running.
         options = self.root._replace(is_live=False).options(partition)
         settings = RepairSettings(
             self.like_kafka,
@@ -191,7 +198,7 @@ class LogDirectoryRepair:
         check_topic_id(disk, now, self.root._replace(is_live=False), self._topics_afterwards, findings)
 
     def plan_root(self) -> RootPlan:
-        """Plan what becomes of the directory's own files, after its partitions were planned. Raises OSError."""
+        """Plan the changes of the directory's own files, after its partitions were planned. Raises OSError."""
         return self._plan_root()[0]
 
     def _plan_root(self) -> tuple[RootPlan, PlannedDisk]:
@@ -206,7 +213,7 @@ class LogDirectoryRepair:
         is_there = planned.is_regular(mark)
         judged = planned
         if self._mark is not None and not is_there:
-            # The mark shows that this is a log directory, also while it is set aside.
+            # The verifier recognizes a log directory by this file, also while it is in the quarantine.
             judged = PlannedDisk(planned)
             judged.write_file(mark, self._mark)
         changes, left = planned.changes(), self._left(judged)
@@ -244,7 +251,7 @@ class LogDirectoryRepair:
                 remarks.append(Remark(path, f"without it {effect}"))
 
     def _left(self, planned: PlannedDisk) -> list[Finding]:
-        """What a verifier finds wrong with the directory itself afterwards; of a part of it nothing is asked."""
+        """Return what a verification of the directory's own files finds afterwards, if the whole directory is repaired."""
         if not self.is_whole:
             return []
         findings = FindingList()
@@ -254,7 +261,7 @@ class LogDirectoryRepair:
         return serious(findings.finish())
 
     def _bound_offsets(self, planned: PlannedDisk, kind: FileKind, effect: str) -> None:
-        """Lower or drop the entries of one checkpoint that are beyond the end of a log."""
+        """Lower or remove the entries of one checkpoint that are beyond the end of a log."""
         path = self._root(kind)
         try:
             entries = decode_offset_checkpoint(planned.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
@@ -285,28 +292,28 @@ class LogDirectoryRepair:
                 kept.append(entry._replace(offset=start_offset))
                 whys[-1] += f" (the log starts at {start_offset}, by its leader epochs or its first segment)"
         if whys:
-            more = f" and {len(whys) - MOST_CULPRITS} more" if len(whys) > MOST_CULPRITS else ""
-            planned.explain(path, f"{', '.join(whys[:MOST_CULPRITS])}{more}; {effect}")
+            more = f" and {len(whys) - MOST_NAMED} more" if len(whys) > MOST_NAMED else ""
+            planned.explain(path, f"{', '.join(whys[:MOST_NAMED])}{more}; {effect}")
             planned.write_file(path, encode_offset_checkpoint(kept))
 
-    # ------------------------------------------------------------------------------------------------- carrying out
+    # ----------------------------------------------------------------------------------------------------- applying
 
     def apply(self, partition: PartitionDirectory, quarantine: Quarantine) -> PartitionPlan:
-        """Plan the repair of one partition and carry it out; the lock must be held. Raises RepairError and OSError."""
+        """Plan the repair of one partition and apply it; the lock must be held. Raises RepairError and OSError."""
         plan = self.plan(partition)
         self._note_lost(partition, plan, quarantine)
         if plan.changes:
             self._check_space(plan, quarantine)
-            self._take_mark(quarantine)
+            self._set_mark_aside(quarantine)
             quarantine.announce(plan.changes)
             apply_changes(self.disk, plan.changes, quarantine)
             if partition.is_metadata_log:
-                # What is left is judged by the log as it is now; what is restored comes from all that could be read before.
+                # The final checks use the repaired metadata log; topic ids are restored from all that was readable before.
                 self._topics_afterwards = read_topics(self.disk, self.directory)
         return plan
 
     def _note_lost(self, partition: PartitionDirectory, plan: PartitionPlan, quarantine: Quarantine) -> None:
-        """Have the quarantine remember the offsets that are lost, for nothing in the log may show them afterwards."""
+        """Write the lost offsets to the manifest of the quarantine: nothing in the log may show them afterwards."""
         offsets = tuple(known_ranges(plan.holes))
         topic_id = None
         with suppress(CorruptCheckpointError):
@@ -315,11 +322,11 @@ class LogDirectoryRepair:
             quarantine.note_lost(LostOffsets(base_name(partition.path), str(topic_id) if topic_id else "", offsets))
 
     def note_failure(self) -> None:
-        """Note that a partition could not be repaired: the directory must not count as clean, nor the repair as complete."""
+        """Note that a partition could not be repaired: the directory does not count as clean, nor the repair as complete."""
         self._loses_records = self._has_failed = True
 
     def _check_space(self, plan: PartitionPlan, quarantine: Quarantine) -> None:
-        """Files are written beside those that they replace, and what goes is kept: both must fit before anything is touched."""
+        """Raise RepairError unless the disk has space for the new files next to the old ones, and for the quarantine."""
         needed = sum(change.size_bytes for change in plan.changes if change.kind in (REWRITE, WRITE))
         copied, moved = kept_bytes(plan.changes)
         free_for_kept = quarantine.free_bytes(plan.directory)
@@ -336,8 +343,8 @@ class LogDirectoryRepair:
                 f"{plan.directory}: the repair needs {needed} bytes of disk and {free} are free; nothing was touched"
             )
 
-    def _take_mark(self, quarantine: Quarantine) -> None:
-        """Before the first change: a crash from now on must not leave a directory that counts as clean."""
+    def _set_mark_aside(self, quarantine: Quarantine) -> None:
+        """Move .kafka_cleanshutdown to the quarantine: a crash from now on must not leave a directory that counts as clean."""
         path = self._root(FileKind.CLEAN_SHUTDOWN)
         if self.root.was_stopped_cleanly:
             quarantine.note_clean_stop(checkpoint_digests([self.disk], self.directory))
@@ -349,11 +356,11 @@ class LogDirectoryRepair:
             self.disk.flush_directory(self.directory)
 
     def apply_root(self, quarantine: Quarantine) -> RootPlan:
-        """Carry out what becomes of the directory's own files, the last step of a repair. Raises OSError."""
+        """Change the directory's own files, the last step of a repair. Raises OSError."""
         plan, planned = self._plan_root()
         if self.root.was_stopped_cleanly:
             quarantine.note_clean_stop(checkpoint_digests([self.disk, planned], self.directory))
-        # The mark of a clean stop was taken before the first change.
+        # .kafka_cleanshutdown was moved before the first change.
         changes = [
             change for change in plan.changes if self._mark is None or change.path != self._root(FileKind.CLEAN_SHUTDOWN)
         ]
@@ -368,13 +375,13 @@ class LogDirectoryRepair:
 
 
 def is_whole(log_directory: str, targets: Iterable[Target]) -> bool:
-    """True where a log directory is to be repaired with its own files, not just some partitions in it."""
+    """Return True if a log directory is to be repaired with its own files, not only some partitions in it."""
     path = log_directory.rstrip("/") or "/"
     return any(target.log_directory is not None and (target.path.rstrip("/") or "/") == path for target in targets)
 
 
 def left_across(disk: Disk, directories: Sequence[LogDirectory]) -> list[Finding]:
-    """What a verifier finds wrong between log directories that are given together: a partition twice on one broker, say."""
+    """Return what a verification finds between several log directories: a partition twice on one broker, for example."""
     findings = FindingList()
     roots = [read_root(disk, directory.path, FindingList(), with_topics=False) for directory in directories]
     check_across(directories, roots, findings)
@@ -382,9 +389,9 @@ def left_across(disk: Disk, directories: Sequence[LogDirectory]) -> list[Finding
 
 
 def repair_targets(disk: Disk, targets: Iterable[Target]) -> list[tuple[str, list[PartitionDirectory]]]:
-    """What paths to repair mean -> for each log directory its partitions to repair; a file stands for its partition.
+    """Return the log directories to repair, each with its partitions; a file means its partition. Raises OSError.
 
-    Directories about to be deleted are left out. The metadata log is first: the others are checked against it. Raises OSError.
+    Partitions that are being deleted are left out. The metadata log is the first: the others are checked against it.
     """
     found: dict[str, dict[str, PartitionDirectory]] = {}
     for target in targets:
@@ -395,10 +402,10 @@ def repair_targets(disk: Disk, targets: Iterable[Target]) -> list[tuple[str, lis
             partition = target.partition
             if partition is None:
                 assert target.file is not None
-                beside = parent_path(target.file.path)
-                if not is_partition_directory(disk, beside):
+                directory = parent_path(target.file.path)
+                if not is_partition_directory(disk, directory):
                     continue  # a file of the log directory itself
-                partition = read_partition(disk, beside)
+                partition = read_partition(disk, directory)
             partitions = [partition]
             into = found.setdefault(parent_path(partition.path), {})
         for partition in partitions:

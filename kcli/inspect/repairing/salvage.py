@@ -1,19 +1,19 @@
-"""Which batches of a damaged log can stay.
+"""Decides which batches of a damaged log stay.
 
-    batch                                                                what becomes of it
+    batch                                                                is
     -------------------------------------------------------------------  -------------------------------------------------
-    its CRC is right, its records open, its offsets rise between those   stays
-      of its neighbours and are within the segment
-    a field of its header is wrong and follows from the rest             is fixed and stays (header_mending)
-    it contradicts others in its offsets                                 stays if the largest choice of batches that agree
+    the CRC is right, the records are readable, the offsets are between  kept
+      those of its neighbours and within the segment
+    a header field is wrong and follows from the rest                    corrected and kept (header_repair)
+    its offsets contradict those of others                               kept if the largest choice of batches that agree
                                                                            contains it (salvage_batches)
-    it looks like a sound batch inside of a damaged one: it may be the   a remark; with take_inner it stays, and the repair
-      payload of a record, or a batch over which a wrong length lies       counts as one that loses records
-    any other                                                            goes
+    it looks like a sound batch inside of a damaged one: it may be the   reported; with take_inner it is kept, and the repair
+      payload of a record, or follow a damaged batch with a wrong          counts as one that loses records
+      length
+    any other                                                            removed
 
-Where the log goes on behind damage is decided by resynchronise. Nothing inside of a damaged batch counts, not even
-as a remark, if the next batch begins where the damaged one says that it ends, with the next offset. Offsets never change to
-close a hole: consumers have seen them.
+resynchronise decides where the log continues after damage. If the next batch begins where the damaged one says that
+it ends, with the next offset, the damaged one is not searched. Offsets never change to close a hole: consumers have seen them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format.end_transaction_marker import UnreadableMarkerError
 from kcli.format.primitives import INT32_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
-from kcli.inspect.repairing.header_mending import Mend, leader_epoch_mend, mend_headers, mend_last_offset, rising
+from kcli.inspect.repairing.header_repair import HeaderFix, HeaderFixer, fix_last_offset, leader_epoch_fix, rising
 from kcli.inspect.repairing.salvage_batches import Batch, Batches, choose
 from kcli.log.disk.port import Disk
 from kcli.log.reading.batch_search import SearchBudget, find_batch, stated_next_offset
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Cut(NamedTuple):
-    """Bytes [start, end) of a segment that go. Offsets [first_offset, end_offset) went with them, as far as is known."""
+    """Bytes [start, end) of a segment to remove, and the offsets [first_offset, end_offset) of them; None: not known."""
 
     start: int
     end: int
@@ -46,8 +46,8 @@ class Cut(NamedTuple):
     why: str
 
 
-class EpochRun(NamedTuple):
-    """Batches of one leader epoch that follow each other in a segment: their offsets, the first one's byte, how many."""
+class KeptEpoch(NamedTuple):
+    """Successive batches of one leader epoch that stay: their offsets, the first one's byte, their number."""
 
     epoch: int
     first_offset: int
@@ -57,14 +57,14 @@ class EpochRun(NamedTuple):
 
 
 class InnerBatches(NamedTuple):
-    """Sound batches found inside of the damaged bytes [start, end), whose offsets fit there: may be payload."""
+    """Sound batches inside of the damaged bytes [start, end), whose offsets fit there: they may be payload."""
 
     start: int
     end: int
     batches: list[Batch]
 
     def message(self, is_taken: bool) -> str:
-        """Say what was found, and what becomes of it."""
+        """Return a sentence on what was found, and whether it is kept."""
         what = (
             f"the damaged bytes {self.start} to {self.end - 1} contain what looks like sound batches, {len(self.batches)} of "
             f"offsets {self.batches[0].base_offset} to {self.batches[-1].last_offset}"
@@ -75,19 +75,19 @@ class InnerBatches(NamedTuple):
 
 
 class SegmentSalvage(NamedTuple):
-    """What is to be done to one segment. `next_offset` is the offset behind what stays; `kept` how many batches do.
+    """What is to be done to one segment. `kept` is the number of batches that stay, `next_offset` the offset after them.
 
-    `inner` are batches inside of damaged ones; they are among those that stay only with take_inner. `displaced` are the
-    offsets (first, last) of sound batches that go because they contradict others or the segment's name. `stated_end` is the
-    offset behind the damaged batches at the end, by their headers; `ends_damaged` is True where bytes at the end go.
-    `moved_end` is the offset behind displaced batches that continue the log: they were the last ones, and were moved.
+    `inner` are batches inside of damaged ones; they stay only with take_inner. `displaced` are the offsets (first, last) of
+    sound batches that are removed because they contradict others or the segment's name. `stated_end` is the offset after the
+    damaged batches at the end, by their headers; `ends_damaged` is True if bytes at the end are damaged. `moved_end` is the
+    offset after displaced batches that continue the log: they were the last ones, and are in a wrong place.
     """
 
     cuts: list[Cut]
-    mends: list[Mend]
+    fixes: list[HeaderFix]
     kept: int
     next_offset: int
-    epochs: list[EpochRun]
+    epochs: list[KeptEpoch]
     inner: list[InnerBatches]
     displaced: list[tuple[int, int]]
     stated_end: int | None
@@ -96,9 +96,9 @@ class SegmentSalvage(NamedTuple):
 
 
 class _Unsound(NamedTuple):
-    """Bytes [position, end) of a segment that are not a sound batch; `is_closed`: nothing inside of them is looked at.
+    """Bytes [position, end) of a segment that are not a sound batch; with `is_closed` they are not searched for batches.
 
-    `header` is theirs where it can be one; `is_entry` is False where they do not begin with one.
+    `header` is that of the damaged batch if it has a plausible one; `is_entry` is False if the bytes do not begin with a batch.
     """
 
     position: int
@@ -109,9 +109,9 @@ class _Unsound(NamedTuple):
 
 
 class LogSalvager:
-    """Salvages the segments of one log, which must be given in the order of their base offsets.
+    """Salvages the segments of one log, in the order of their base offsets.
 
-    `take_inner` keeps batches that are inside of damaged ones where their offsets fit.
+    `take_inner` keeps batches inside of damaged ones if their offsets fit.
     """
 
     def __init__(self, disk: Disk, *, take_inner: bool = False) -> None:
@@ -123,9 +123,9 @@ class LogSalvager:
     def salvage(
         self, path: str, base_offset: int, first_offset: int, end_offset: int, known_ends: Sequence[int] = ()
     ) -> SegmentSalvage:
-        """Scan the segment at `path`, which may hold offsets [first_offset, end_offset). Raises OSError.
+        """Scan the segment at `path`, which may contain offsets [first_offset, end_offset). Raises OSError.
 
-        `known_ends` are the offsets at which the log ended at some time, as far as other files say.
+        `known_ends` are offsets at which the log ended at some time, by other files.
         """
         with SegmentReader(self._disk, path) as reader:
             size_bytes = reader.end_position()
@@ -135,9 +135,10 @@ class LogSalvager:
             bounds = (first_offset, end_offset)
             edges = [found.position for found in unsound if found.is_entry]
             found = [
-                self._mended(reader, batches.pick(chosen), bounds, known_ends, edges) for chosen in choose(batches, *bounds)
+                self._fix_headers(reader, batches.pick(chosen), bounds, known_ends, edges)
+                for chosen in choose(batches, *bounds)
             ]
-            kept, mends = max(found, key=lambda one: len(one[0]))
+            kept, fixes = max(found, key=lambda one: len(one[0]))
             inner = self._search_inside(reader, kept, unsound, bounds)
         cuts = _cuts(kept, faults, batches, first_offset, size_bytes)
         next_offset = kept.last_offset[-1] + 1 if len(kept) else first_offset
@@ -150,15 +151,15 @@ class LogSalvager:
         stated_end, ends_damaged = _end_of_damage(kept, unsound, next_offset)
         moved_end = _end_of_moved(batches, kept, next_offset)
         return SegmentSalvage(
-            cuts, mends, len(kept), next_offset, _epoch_runs(kept), inner, displaced, stated_end, ends_damaged, moved_end
+            cuts, fixes, len(kept), next_offset, _epoch_runs(kept), inner, displaced, stated_end, ends_damaged, moved_end
         )
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
-        """Read the segment -> its sound batches; by position what is wrong with the rest; and where the rest is."""
+        """Read the segment -> its sound batches, the faults of the other ones by position, and the unsound bytes."""
         batches = Batches()
         faults: dict[int, str] = {}
         unsound: list[_Unsound] = []
-        awaits: RecordBatch | LegacyBatch | None = None  # the header of an invalid batch that the next entry may continue
+        awaits: RecordBatch | LegacyBatch | None = None  # the header of a damaged batch that the next entry may continue
         for found in reader.batches():
             if awaits is not None:
                 is_closed = isinstance(found, LogBatch) and _continues(awaits, found)
@@ -175,27 +176,27 @@ class LogSalvager:
                 batches.insert(len(batches), _row(found))
                 continue
             faults[found.position] = fault
-            # A batch whose CRC is right ends where it says.
+            # If the CRC is right, the length is right too.
             header = found.header if isinstance(found.header, RecordBatch) else None
             unsound.append(_Unsound(found.position, found.end_position, found.is_valid, header))
             if not found.is_valid:
                 awaits = found.header
         return batches, faults, unsound
 
-    def _mended(
+    def _fix_headers(
         self, reader: SegmentReader, kept: Batches, bounds: tuple[int, int], known_ends: Sequence[int], edges: Sequence[int]
-    ) -> tuple[Batches, list[Mend]]:
-        """Fix what is wrong in headers of batches next to those kept -> all that stay, and the fixes."""
-        # First: a batch whose header is fixed takes its offset from those before it.
-        mends = mend_last_offset(kept, bounds[0], known_ends)
-        mends += mend_headers(reader.file, kept, bounds, reader.end_position(), self._content_fault, edges)
-        mends += mend_last_offset(kept, bounds[0], known_ends)
-        return kept, mends
+    ) -> tuple[Batches, list[HeaderFix]]:
+        """Correct headers of batches next to those kept -> all that stay, and the fixes."""
+        # The last offset first: a corrected batch gets its offset from the batches before it.
+        fixes = fix_last_offset(kept, bounds[0], known_ends)
+        fixes += HeaderFixer(reader.file, kept, bounds, reader.end_position(), self._content_fault, edges).fix()
+        fixes += fix_last_offset(kept, bounds[0], known_ends)
+        return kept, fixes
 
     def _search_inside(
         self, reader: SegmentReader, kept: Batches, unsound: list[_Unsound], bounds: tuple[int, int]
     ) -> list[InnerBatches]:
-        """Find what looks like sound batches inside of the damaged bytes that go; with take_inner they join `kept`."""
+        """Find what looks like sound batches inside of damaged bytes; with take_inner they are added to `kept`."""
         inner: list[InnerBatches] = []
         for damaged in unsound:
             index = bisect_left(kept.position, damaged.position)
@@ -211,12 +212,12 @@ class LogSalvager:
     def _inside(
         self, reader: SegmentReader, kept: Batches, index: int, damaged: _Unsound, bounds: tuple[int, int]
     ) -> list[Batch]:
-        """The sound batches inside of damaged bytes whose offsets rise from those kept before to those kept behind."""
+        """Return the sound batches inside of damaged bytes whose offsets ascend between the batches kept before and after."""
         found: list[Batch] = []
         before = max(kept.last_offset[index - 1] if index else -1, bounds[0] - 1)
         behind = kept.base_offset[index] if index < len(kept) else bounds[1]
         budget = SearchBudget(reader.end_position())
-        # Where the place is lost, the first byte may be that of a batch.
+        # If the bytes do not begin with an entry, a batch may begin at the first one.
         start = damaged.position + (1 if damaged.is_entry else 0)
         position = find_batch(reader.file, start, damaged.end, budget=budget)
         while position is not None:
@@ -232,7 +233,7 @@ class LogSalvager:
         return found
 
     def _fault(self, batch: LogBatch) -> str | None:
-        """What is wrong with a batch by itself, or None."""
+        """Return what is wrong with a batch, apart from its neighbours, or None."""
         header = batch.header
         if not batch.is_valid:
             return "the CRC of the batch is wrong"
@@ -269,7 +270,7 @@ class LogSalvager:
         return None
 
     def _transaction_fault(self, batch: LogBatch) -> str | None:
-        """A batch outside of the transaction that its producer has open: Kafka does not load a log with one."""
+        """Return the fault of a batch outside of its producer's open transaction: Kafka does not load such a log."""
         header = batch.header
         if not isinstance(header, RecordBatch) or not header.has_producer:
             return None
@@ -283,16 +284,16 @@ class LogSalvager:
 
 
 def _continues(header: RecordBatch | LegacyBatch, batch: LogBatch) -> bool:
-    """True where a batch has the offset that the header of the damaged one before it leads to."""
+    """Return True if a batch has the offset that follows from the header of the damaged one before it."""
     if isinstance(header, RecordBatch):
         return batch.header.base_offset == header.next_offset
     return batch.header.last_offset > header.last_offset
 
 
 def _end_of_damage(kept: Batches, unsound: list[_Unsound], next_offset: int) -> tuple[int | None, bool]:
-    """What is behind the last batch that stays: (the offset behind it by the headers of damaged batches, whether there is any).
+    """Return the offset after the damaged batches at the end, by their headers (None: none), and whether there are any.
 
-    A batch that is damaged there was given offsets, though no record of it can be read.
+    A damaged batch at the end has used offsets, though its records cannot be read.
     """
     last = kept.position[-1] if len(kept) else -1
     behind = [found for found in unsound if found.position > last]
@@ -304,9 +305,9 @@ def _end_of_damage(kept: Batches, unsound: list[_Unsound], next_offset: int) -> 
 
 
 def _end_of_moved(batches: Batches, kept: Batches, next_offset: int) -> int | None:
-    """The offset behind the displaced batches that follow each other from `next_offset` on, None without any.
+    """Return the offset after the displaced batches that follow each other from `next_offset` on, None without any.
 
-    One that lies behind the batches that stay was the last one: it may begin below `next_offset`, too.
+    One that is in the file after the batches that stay was the last one: it may begin below `next_offset`.
     """
     last_position = kept.position[-1] if len(kept) else -1
     expected = next_offset
@@ -324,7 +325,7 @@ def _row(batch: LogBatch) -> Batch:
 
 
 def _cuts(kept: Batches, faults: dict[int, str], batches: Batches, first_offset: int, size_bytes: int) -> list[Cut]:
-    """The stretches between the batches that stay."""
+    """Return the byte ranges between the batches that stay."""
     cuts: list[Cut] = []
     faulty = sorted(faults)
     position, offset = 0, first_offset
@@ -343,42 +344,44 @@ def _cuts(kept: Batches, faults: dict[int, str], batches: Batches, first_offset:
 
 
 def _why_not_kept(start: int, batches: Batches) -> str:
-    """What is wrong with a stretch without a fault: its offsets."""
+    """Return what is wrong with bytes at `start` that have no fault of their own: their offsets."""
     index = bisect_left(batches.position, start)
     if index < len(batches):
         return f"the batch of offsets {batches.base_offset[index]} to {batches.last_offset[index]} contradicts those around it"
     return "it holds no batch"
 
 
-def _epoch_runs(kept: Batches) -> list[EpochRun]:
-    runs: list[EpochRun] = []
+def _epoch_runs(kept: Batches) -> list[KeptEpoch]:
+    runs: list[KeptEpoch] = []
     for index in range(len(kept)):
         epoch, first, last = kept.leader_epoch[index], kept.base_offset[index], kept.last_offset[index]
         if runs and runs[-1].epoch == epoch:
             runs[-1] = runs[-1]._replace(last_offset=last, batches=runs[-1].batches + 1)
         else:
-            runs.append(EpochRun(epoch, first, last, kept.position[index], 1))
+            runs.append(KeptEpoch(epoch, first, last, kept.position[index], 1))
     return runs
 
 
-def mend_epochs_across(salvages: Sequence[SegmentSalvage]) -> None:
-    """Put right the leader epoch of a batch at a segment's edge: one between two equal others, and one that is not among the
-    most batches whose epochs rise together. Of equal choices those with low epochs stay.
+def fix_epochs_across(salvages: Sequence[SegmentSalvage]) -> None:
+    """Correct the leader epochs of single batches at the edges of segments.
+
+    One is wrong if it is between two equal others, or outside the largest ascending choice; of equal choices those with low
+    epochs stay.
     """
     runs = [(salvage, slot) for salvage in salvages for slot in range(len(salvage.epochs))]
     found = [salvage.epochs[slot] for salvage, slot in runs]
 
-    def put_right(index: int, epoch: int) -> None:
+    def correct(index: int, epoch: int) -> None:
         salvage, slot = runs[index]
         if found[index].batches == 1 and epoch >= 0:
             found[index] = salvage.epochs[slot] = found[index]._replace(epoch=epoch)
-            salvage.mends.append(leader_epoch_mend(found[index].position, epoch))
+            salvage.fixes.append(leader_epoch_fix(found[index].position, epoch))
 
     for index in range(1, len(found) - 1):
         if found[index].epoch != found[index - 1].epoch == found[index + 1].epoch:
-            put_right(index, found[index - 1].epoch)
+            correct(index, found[index - 1].epoch)
     right = rising([run.epoch for run in found], [run.batches for run in found])
     is_right = set(right)
     for index in range(len(found) if right else 0):
         if index not in is_right:
-            put_right(index, found[right[max(bisect_left(right, index) - 1, 0)]].epoch)
+            correct(index, found[right[max(bisect_left(right, index) - 1, 0)]].epoch)

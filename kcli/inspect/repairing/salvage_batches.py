@@ -1,9 +1,9 @@
-"""The sound batches of a damaged segment, and which of them agree with each other in their offsets.
+"""Chooses the sound batches of a damaged segment whose offsets agree with each other.
 
-Where offsets contradict each other (a batch twice, two changed about, a forged delta) the largest number of batches that
-agree is chosen. Of equal choices that one is taken in which more of them follow each other, or the segment's start, without a
-gap; then the one whose gaps are smaller. Another one is better if a batch that it leaves out has a wrong offset and fills a
-gap with the right one: so the choice that ends last in the file is an alternative.
+If offsets contradict each other (a batch twice, two exchanged, a wrong delta), the largest number of batches that agree is
+chosen. Of equal choices the one is preferred in which more batches follow their predecessor, or the start of the segment,
+without a gap; then the one with smaller gaps. Another choice is better if a batch outside of it has a wrong offset and fills a
+gap with the right one: therefore the choice that ends last in the file is an alternative.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kcli.format.record_batch import MAGIC
 
 
 class Batch(NamedTuple):
-    """Where a batch lies, bytes [position, end), and its offsets; the leader epoch is -1 in formats 0 and 1."""
+    """The bytes [position, end) of a batch, and its offsets; the leader epoch is -1 in formats 0 and 1."""
 
     position: int
     end: int
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """Batches of a segment as columns named as the fields of Batch: a segment may have millions."""
+    """Batches of a segment as columns with the names of Batch's fields: a segment may have millions."""
 
     def __init__(self) -> None:
         self.position = array("q")
@@ -43,12 +43,12 @@ class Batches:
         return len(self.position)
 
     def insert(self, index: int, batch: Batch) -> None:
-        """Put a batch before the one at `index`."""
+        """Insert a batch before the one at `index`."""
         for column, value in zip(self._columns, batch, strict=True):
             column.insert(index, value)
 
     def pick(self, indexes: list[int]) -> Batches:
-        """Those at `indexes`."""
+        """Return the batches at `indexes`."""
         picked = Batches()
         for mine, theirs in zip(self._columns, picked._columns, strict=True):
             theirs.extend(mine[index] for index in indexes)
@@ -56,7 +56,7 @@ class Batches:
 
 
 def choose(batches: Batches, first_offset: int, end_offset: int) -> list[list[int]]:
-    """Return the indexes of the batches that agree in offsets [first_offset, end_offset): the best choice, and alternatives."""
+    """Return the indexes of the batches in [first_offset, end_offset) that agree: the best choice, then an alternative."""
     fitting = [
         index
         for index in range(len(batches))
@@ -71,7 +71,7 @@ def choose(batches: Batches, first_offset: int, end_offset: int) -> list[list[in
 
 
 class _Score(NamedTuple):
-    """How good a choice is: two points for each batch, one for each that follows its predecessor without a gap; its offsets."""
+    """The score of a choice: two points for each batch, one more if it follows its predecessor without a gap; its offsets."""
 
     points: int = 0
     offsets: int = 0
@@ -84,8 +84,8 @@ class _Score(NamedTuple):
 def _largest_choices(batches: Batches, fitting: list[int], first_offset: int) -> list[list[int]]:
     """Return the choice with the highest score of batches that may begin at `first_offset`, and one with as many points.
 
-    Batches are tried in the order of the file; the best choice that ends with one depends on the best that end below it,
-    which a tree of prefix maxima over the last offsets (Fenwick) gives in log n steps.
+    Batches are tried in the order of the file. The best choice that ends with a batch continues the best one that ends below
+    its first offset, which a Fenwick tree of prefix maxima over the last offsets finds in log n steps.
     """
     lasts = sorted({batches.last_offset[index] for index in fitting})
     nothing = (_Score(), -1)
@@ -112,7 +112,7 @@ def _largest_choices(batches: Batches, fitting: list[int], first_offset: int) ->
         while slot <= len(lasts):
             tree[slot] = max(tree[slot], found)
             slot += slot & -slot
-        # Of choices that end at one offset that with the most offsets has the smallest gaps.
+        # Of the choices that end at one offset, the one with the most offsets has the smallest gaps.
         gaps = last_offset + 1 - first_offset - found[0].offsets
         if (found[0].points, -gaps) >= (best_of_all[0].points, -least_gaps):
             best_of_all, least_gaps = found, gaps

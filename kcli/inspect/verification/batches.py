@@ -1,7 +1,7 @@
-"""Looks at one batch closely: its header, its records, its control records; every fault becomes a sentence.
+"""Checks all of one batch: its header, its records, its control records; every fault becomes a sentence.
 
-The columns of kcli.format.batch_scan say that something about a batch is odd, this says what. A batch of any size and format
-goes through it, opened in windows, so memory stays flat.
+The columns of kcli.format.batch_scan only show that a batch has a fault. A batch may have any size and format: it is read in
+windows, so memory stays flat.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ _LAST_LEGACY_CODEC = 3
 
 
 class BatchFacts(NamedTuple):
-    """What a batch turned out to hold: how many records, and whether all of it could be read."""
+    """How many records of a batch could be read, and the offset of the first one."""
 
     record_count: int
     first_offset: int
-    is_readable: bool
 
 
 class BatchInspector:
-    """Looks at the batches of one file; findings go to `findings`."""
+    """Checks batches of one file and adds to `findings`."""
 
     def __init__(self, path: str, findings: FindingList, scanner: RecordScanner) -> None:
         self.path = path
@@ -57,12 +56,12 @@ class BatchInspector:
         offset = batch.header.base_offset
         self.findings.add(code, self.path, message, position=batch.position, offset=offset if offset >= 0 else None)
 
-    def look(self, batch: LogBatch) -> BatchFacts:
-        """Check a batch whose CRC is right, whatever its format -> what it holds. Raises OSError as the disk does."""
+    def inspect(self, batch: LogBatch) -> BatchFacts:
+        """Check a batch of any format whose CRC is right. Raises OSError."""
         header = batch.header
         if not isinstance(header, RecordBatch):
-            return self._look_at_legacy(batch, header)
-        nothing = BatchFacts(0, header.base_offset, False)
+            return self._inspect_legacy(batch, header)
+        nothing = BatchFacts(0, header.base_offset)
         if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
             self.add(
                 "batch-header",
@@ -85,9 +84,9 @@ class BatchInspector:
         if header.codec > _LAST_CODEC:
             self.add("batch-codec", batch, f"the batch is compressed by codec {header.codec}; 0 to {_LAST_CODEC} are known")
             return nothing
-        return self._look_at_records(batch, header)
+        return self._inspect_records(batch, header)
 
-    def _look_at_records(self, batch: LogBatch, header: RecordBatch) -> BatchFacts:
+    def _inspect_records(self, batch: LogBatch, header: RecordBatch) -> BatchFacts:
         done, first, previous = 0, header.base_offset, header.base_offset - 1
         largest: int | None = None
         if header.record_count == 0 and header.size_bytes != HEADER_BYTES:
@@ -107,14 +106,14 @@ class BatchInspector:
             done += window.count
             if window.error is not None:
                 self._add_unreadable(batch, window.error)
-                return BatchFacts(done, first, False)
+                return BatchFacts(done, first)
         if largest is not None and largest != header.max_timestamp and not header.is_log_append_time:
             self.add(
                 "batch-max-timestamp",
                 batch,
                 f"the batch states {header.max_timestamp} ms for its largest timestamp; that of its records is {largest} ms",
             )
-        return BatchFacts(done, first, True)
+        return BatchFacts(done, first)
 
     def _add_record_offset(self, batch: LogBatch, header: RecordBatch, window: RecordWindow, row: int, previous: int) -> None:
         offset = window.columns.offset[row]
@@ -137,15 +136,15 @@ class BatchInspector:
             code = "batch-records"
         self.add(code, batch, f"the records of the batch ({codec_name(batch.header.codec)}) cannot be read: {error.message}")
 
-    def _look_at_legacy(self, batch: LogBatch, header: LegacyBatch) -> BatchFacts:
+    def _inspect_legacy(self, batch: LogBatch, header: LegacyBatch) -> BatchFacts:
         if header.base_offset < 0:
             self.add("batch-header", batch, f"the message states offset {header.base_offset}; it cannot be negative")
-            return BatchFacts(0, 0, False)
+            return BatchFacts(0, 0)
         if header.codec > _LAST_LEGACY_CODEC:
             self.add("batch-codec", batch, f"the message set has codec {header.codec}; 0 to {_LAST_LEGACY_CODEC} are known")
-            return BatchFacts(0, header.base_offset, False)
+            return BatchFacts(0, header.base_offset)
         if is_large(batch, header):
-            return self._look_at_large_set(batch, header)
+            return self._inspect_large_set(batch, header)
         done, first, previous = 0, header.base_offset, -1
         for window in batch.windows(self.scanner):
             records = window.legacy or []
@@ -165,11 +164,11 @@ class BatchInspector:
                 done += 1
             if window.error is not None:
                 self._add_unreadable(batch, window.error)
-                return BatchFacts(done, first, False)
-        return BatchFacts(done, first, True)
+                return BatchFacts(done, first)
+        return BatchFacts(done, first)
 
-    def _look_at_large_set(self, batch: LogBatch, header: LegacyBatch) -> BatchFacts:
-        """A message, or a set, that is not held whole."""
+    def _inspect_large_set(self, batch: LogBatch, header: LegacyBatch) -> BatchFacts:
+        """Check a message or message set that is too large for memory."""
         messages = LargeMessages(batch, header)
         first, previous = header.base_offset, -1
         try:
@@ -186,15 +185,15 @@ class BatchInspector:
                 previous = message.offset
         except FormatError as error:
             self._add_unreadable(batch, error)
-            return BatchFacts(messages.count, header.base_offset, False)
-        # Of format 1 the offsets inside count from the set's first one, which the wrapper's, the last one's, tells.
+            return BatchFacts(messages.count, header.base_offset)
+        # In format 1 the offsets inside are relative; the wrapper has the absolute offset of the last message.
         shift = header.offset - previous if header.magic == 1 and header.codec and header.offset else 0
         if shift < 0 or (header.magic == 0 and previous > header.offset):
             self.add("record-offset", batch, f"the set's last message has offset {previous}, the set itself {header.offset}")
-        return BatchFacts(messages.count, first + max(shift, 0), True)
+        return BatchFacts(messages.count, first + max(shift, 0))
 
     def marker(self, batch: LogBatch) -> EndTransactionMarker | None:
-        """The marker in a producer's control batch, or None where there is none or it cannot be read (a finding)."""
+        """Return the marker in a producer's control batch, None if there is none or it cannot be read (a finding)."""
         try:
             return batch.read_marker(self.scanner)
         except (UnreadableMarkerError, FormatError) as error:
@@ -202,7 +201,7 @@ class BatchInspector:
             return None
 
     def raft_control_types(self, batch: LogBatch) -> list[int]:
-        """The types of a control batch without a producer: KRaft's own; what cannot be read is a finding."""
+        """Return the types of KRaft's control records in a batch without a producer; an unreadable one is a finding."""
         from kcli.protocol.control_records import decode_control_record
 
         types: list[int] = []

@@ -1,16 +1,17 @@
-"""Verifies what a log directory says about itself and its partitions, and several of them against each other.
+"""Verifies the files of log directories, the identity of their partitions, and several log directories against each other.
 
-what                                       sound where
------------------------------------------  -------------------------------------------------------------------------
-.lock                                      held: a broker runs; its moving parts are then not looked at
-.kafka_cleanshutdown                       there after a clean stop
-meta.properties                            there; with a directory id of its own
-checkpoints                                readable; every partition that they name has a directory; that of the high
-                                           watermarks is there
-names                                      each directory is a partition's, each file one of Kafka's
-partition.metadata                         there in a KRaft cluster, with the topic id of the metadata log beside it, which
-                                           has the partition and places a replica of it on the node
-partitions                                 on one broker each only once (but for a replica that moves: -future)
+    what                    is sound if
+    ----------------------  -------------------------------------------------------------------------------------------
+    .kafka_cleanshutdown    it exists after a clean stop
+    meta.properties         it exists, and its directory id is unique
+    checkpoints             they can be read; every partition that they name has a directory; the one of the high
+                              watermarks exists
+    names                   each directory is a partition, each file is one of Kafka's
+    partition.metadata      it exists in a KRaft cluster, with the topic id of the metadata log of the same node, which
+                              has the partition and places a replica of it on the node
+    partitions              each exists once on a broker (a replica that moves exists as -future too)
+
+If .lock is held, a broker is running: the files that it changes are not checked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from kcli.format.metadata_files import MetaProperties
 from kcli.inspect.quantities import format_count
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions
 from kcli.inspect.verification.findings import FindingList
-from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
+from kcli.inspect.verification.small_files import (
+    check_meta_properties,
+    check_metadata_snapshot,
+    check_partition_metadata,
+    check_small_file,
+)
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.files.clean_stops import is_as_stopped
 from kcli.log.files.log_dir_owner import Owner, owner_of, topic_id_conflict
@@ -59,11 +65,10 @@ _NO_META_PROPERTIES = (
 
 
 class Root(NamedTuple):
-    """What a log directory says about itself. `topics` is None where the metadata log is not in it.
+    """The contents of a log directory's own files. `topics` is None if the metadata log is not in it.
 
-    `sibling_topics` are those of another log directory of the same broker, as far as that is known. `is_clean` says that the
-    mark of a clean stop is there, `was_stopped_cleanly` that a repair may have put it aside since. `lost` is what
-    repairs of it have lost.
+    `sibling_topics` are those of another log directory of the same broker, if it is known. `is_clean`: .kafka_cleanshutdown
+    exists; `was_stopped_cleanly`: it exists, or a repair has moved it. `lost` are the offsets that repairs have lost.
     """
 
     path: str
@@ -82,7 +87,7 @@ class Root(NamedTuple):
         return owner_of(self.path, self.meta)
 
     def options(self, partition: PartitionDirectory) -> PartitionOptions:
-        """What the log directory says about one of its partitions."""
+        """Return what the log directory's files contain about one of its partitions."""
         key = (partition.topic, partition.partition)
         of_current = partition.state is DirectoryState.CURRENT and not partition.is_metadata_log
         checkpoints = self.checkpoints
@@ -93,7 +98,7 @@ class Root(NamedTuple):
             is_known = partition.topic in topics.ids and partition.topic not in COMPACTED_TOPICS
         return PartitionOptions(
             is_live=self.is_live,
-            # The metadata log closes after the mark is written, and is always loaded as after a crash.
+            # A broker closes the metadata log after it wrote .kafka_cleanshutdown, and always loads it as after a crash.
             is_clean=False if self.is_live else None if partition.is_metadata_log else self.was_stopped_cleanly,
             is_compacted="compact" in policy,
             is_never_compacted=is_known and "compact" not in policy,
@@ -114,11 +119,11 @@ def read_root(
     with_topics: bool = True,
     asks_lock: bool = True,
 ) -> Root:
-    """Read the files of the log directory at `path`, as far as they are there; what cannot be read is a finding.
+    """Read the files of the log directory at `path` that exist; what cannot be read is a finding.
 
-    The metadata log may be large: `with_topics=False` leaves it alone. A process that holds .lock itself must not ask for it
-    (`asks_lock=False`): closing the file would release the lock. `quarantine` is where repairs of the directory keep what they
-    remove, None for next to it.
+    The metadata log may be large: `with_topics=False` does not read it. A process that holds .lock itself must not test it
+    (`asks_lock=False`): closing the file would release the lock. `quarantine` is the quarantine of the directory's repairs,
+    None for the default.
     """
     checkpoints = read_checkpoints(disk, path)
     for at, message in checkpoints.problems:
@@ -126,9 +131,9 @@ def read_root(
     meta = None
     meta_path = join_path(path, FileKind.META_PROPERTIES.value)
     if disk.exists(meta_path):
-        meta = check_small_file(disk, meta_path, FileKind.META_PROPERTIES, findings)
+        meta = check_meta_properties(disk, meta_path, findings)
     clean_path = join_path(path, FileKind.CLEAN_SHUTDOWN.value)
-    is_clean = disk.is_regular(clean_path)  # a directory is judged by its name
+    is_clean = disk.is_regular(clean_path)  # a directory of this name is a finding of its own
     if is_clean:
         check_small_file(disk, clean_path, FileKind.CLEAN_SHUTDOWN, findings)
     topics = read_topics(disk, path) if with_topics else None
@@ -140,17 +145,17 @@ def read_root(
 
 
 def read_topics(disk: Disk, path: str) -> ClusterTopics | None:
-    """Read what the metadata log in a log directory says of topics, None where there is none or it cannot be read."""
+    """Read the topics from the metadata log in a log directory, None if there is none or it cannot be read."""
     from kcli.inspect.description.cluster_topics import read_cluster_topics
 
     try:
         return read_cluster_topics(disk, path)
     except OSError:
-        return None  # the metadata log's own verification says why
+        return None  # the verification of the metadata log reports the reason
 
 
 def with_sibling_topics(roots: Sequence[Root]) -> list[Root]:
-    """Give log directories without a metadata log the topics of one that has it and belongs to the same broker -> all."""
+    """Return the log directories, those without a metadata log with the topics of one of the same broker that has it."""
     known = [root for root in roots if root.topics is not None]
     return [
         root._replace(sibling_topics=next((one.topics for one in known if one.owner.is_same_node(root.owner)), None))
@@ -161,13 +166,13 @@ def with_sibling_topics(roots: Sequence[Root]) -> list[Root]:
 def check_log_directory(
     disk: Disk, directory: LogDirectory, root: Root, findings: FindingList, *, elsewhere: Set[tuple[str, int]] = frozenset()
 ) -> None:
-    """Check the files and names of a log directory; its partitions are verified on their own.
+    """Check the files and names of a log directory, without the contents of its partitions.
 
     `elsewhere` are the partitions (topic, number) in other log directories of the same broker.
     """
     if root.is_live:
         findings.add("directory-live", directory.path, "a running broker holds .lock in the log directory")
-    elif any(directory.file(kind) is not None for kind in _OF_LOG_DIRECTORY):  # and not partitions copied to a place
+    elif any(directory.file(kind) is not None for kind in _OF_LOG_DIRECTORY):  # not only a folder with copied partitions
         if not root.is_clean:
             findings.add("unclean-shutdown", directory.path, "there is no .kafka_cleanshutdown in the log directory")
         if directory.file(FileKind.META_PROPERTIES) is None:
@@ -259,21 +264,21 @@ def _named(path: str) -> tuple[str, int]:
 def check_topic_id(
     disk: Disk, partition: PartitionDirectory, root: Root, topics: ClusterTopics | None, findings: FindingList
 ) -> None:
-    """Check partition.metadata of a partition; `topics` are those of the cluster's metadata log where one is at hand."""
+    """Check partition.metadata of a partition; `topics` are those of the cluster's metadata log, if it is known."""
     if partition.state not in (DirectoryState.CURRENT, DirectoryState.FUTURE):
         return
     path = partition.file(FileKind.PARTITION_METADATA)
     is_known_to = topics is not None and not root.is_live and partition.topic != METADATA_TOPIC
     if path is None:
         is_kraft = root.meta is not None and root.meta.version >= _KRAFT_VERSION
-        is_other = FileKind.PARTITION_METADATA.value in partition.directories  # which is a finding of its own
-        if is_kraft and not root.is_live and not partition.is_metadata_log and not is_other:
+        is_directory = FileKind.PARTITION_METADATA.value in partition.directories  # a finding of its own
+        if is_kraft and not root.is_live and not partition.is_metadata_log and not is_directory:
             message = "there is no partition.metadata in the partition's directory"
             findings.add("partition-metadata-missing", partition.path, message)
         if topics is not None and is_known_to and partition.topic in topics.ids:
             _check_placement(partition, root, topics, partition.path, findings)
         return
-    metadata = check_small_file(disk, path, FileKind.PARTITION_METADATA, findings)
+    metadata = check_partition_metadata(disk, path, findings)
     if metadata is None or topics is None or not is_known_to:
         return
     expected = topics.ids.get(partition.topic)
@@ -289,16 +294,16 @@ def check_topic_id(
 def _check_placement(
     partition: PartitionDirectory, root: Root, topics: ClusterTopics, path: str, findings: FindingList
 ) -> None:
-    """Check that the metadata log has the partition of a topic that it has, and places a replica on the node.
+    """Check that the metadata log, which has the topic, has the partition and places a replica on the node.
 
-    Kafka sets others aside as stray (LogManager.isStrayReplica). It does not ask for the directory of the node: it reports to
-    the controller where it found the replica.
+    Kafka renames other partitions to *-stray (LogManager.isStrayReplica). The log directory does not matter: a broker reports
+    to the controller in which one it found the replica.
     """
     name = f"{partition.topic}-{partition.partition}"
     registration = topics.partitions.get((partition.topic, partition.partition))
     if registration is None:
         count = sum(topic == partition.topic for topic, _ in topics.partitions)
-        if count:  # else its records are lost: every topic has one at least
+        if count:  # a topic has at least one partition; with none the metadata log has lost records
             message = f"the metadata log has no {name}, only {format_count(count, 'other partition')} of {partition.topic}"
             findings.add("topic-unknown", path, message)
         return
@@ -310,7 +315,7 @@ def _check_placement(
 
 
 def check_across(directories: Sequence[LogDirectory], roots: Sequence[Root], findings: FindingList) -> None:
-    """Check several log directories against each other: identities, and partitions that lie twice on one broker."""
+    """Check several log directories against each other: identities, and partitions that exist twice on one broker."""
     _check_identities(roots, findings)
     seen: dict[tuple[str, int, DirectoryState], list[tuple[Root, str]]] = {}
     for directory, root in zip(directories, roots, strict=True):

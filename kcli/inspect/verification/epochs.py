@@ -1,17 +1,17 @@
-"""Holds leader-epoch-checkpoint against the leader epochs of the batches.
+"""Compares leader-epoch-checkpoint with the leader epochs of the batches.
 
-    in the file                  is sound where
+    in the file                  is sound if
     ---------------------------  ---------------------------------------------------------------------------------------
-    entry (epoch, start offset)  both go up from entry to entry; the start is not behind the log's end
-    the epoch that it tells for  the batch there has it; batches below the log start offset and those without an epoch
-      a batch's offset             (formats 0 and 1) are not asked
+    entry (epoch, start offset)  both ascend from entry to entry; the start is not after the log's end
+    the epoch at the offset of   the batch has it; batches below the log start offset and those without an epoch
+      a batch                      (formats 0 and 1) are not compared
     no file                      no batch has an epoch
 
-The first entry of a sound file may start inside of its epoch's batches: a broker moves it when records are deleted. Where the
-checkpointed log start offset is below it, the checkpoint has lost the offset: the file is right, and the batches below are not
-asked either.
+The first entry of a sound file may start inside of its epoch's batches: a broker moves it when records are deleted. If the
+checkpointed log start offset is below it, the checkpoint has lost the offset: the file is right, and earlier batches are not
+compared.
 
-An epoch in which nothing was written has no batch; the last entry of a sound log may start at the log's very end.
+An epoch in which nothing was written has no batch; the last entry of a sound log may start exactly at the log's end.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def check_leader_epochs(
 ) -> None:
     """Check the file at `path` (None: there is none) of a partition's `directory`.
 
-    `runs` are the batches' epochs in the order of the log, each with the path of its segment. With `is_live` the log's end
-    may have moved on since the file was read; without `is_start_known` the log may start later than at `log_start_offset`.
+    `runs` are the batches' epochs in the order of the log, each with the path of its segment. With `is_live` the log may have
+    grown since the file was read; without `is_start_known` the log may start after `log_start_offset`.
     """
     known = [(log, run) for log, run in runs if run.epoch >= 0]
     if path is None:
@@ -66,7 +66,7 @@ def check_leader_epochs(
         if entry.start_offset > log_end_offset and not is_live:
             message = f"epoch {entry.epoch} starts at offset {entry.start_offset}; the log ends at {log_end_offset}"
             findings.add("leader-epoch-beyond-end", path, message, offset=entry.start_offset)
-    # A run states the base offset of its last batch; that batch ends where the next run begins, or with the log.
+    # The last batch of a run ends where the next run begins, or with the log.
     ends = [*(run.first_offset for _, run in known[1:]), log_end_offset]
     ranges = [(run.epoch, run.first_offset, end - 1) for (_, run), end in zip(known, ends, strict=False)]
     is_moved = start_is_moved(entries, ranges)
@@ -113,16 +113,16 @@ def _compare(
     *,
     is_live: bool,
 ) -> None:
-    """What the file tells for the first and the last batch of each run must be the run's epoch."""
+    """Check that the file has the epoch of each run for its first and its last batch."""
     cache = LeaderEpochCache(entries)
     for log, run in known:
-        for offset in (run.first_offset, run.last_offset):
+        for offset in (run.first_offset, run.last_base_offset):
             if offset < log_start_offset:
                 continue
-            told = cache.epoch_for_offset(offset)
-            if told == run.epoch or (is_live and run.epoch > (-1 if cache.latest_epoch is None else cache.latest_epoch)):
+            stored = cache.epoch_for_offset(offset)
+            if stored == run.epoch or (is_live and run.epoch > (-1 if cache.latest_epoch is None else cache.latest_epoch)):
                 continue
-            what = "no epoch" if told is None else f"epoch {told}"
+            what = "no epoch" if stored is None else f"epoch {stored}"
             message = f"the file has {what} for offset {offset}; the batch there, in {log}, has {run.epoch}"
             findings.add("leader-epoch-mismatch", path, message, offset=offset)
             break

@@ -1,51 +1,51 @@
-"""How far a partition's log once reached, by everything that a directory holds besides its batches.
+"""Evidence: how far a partition's log once reached, and how early it began, by all files other than its batches.
 
-    source                                            it shows that the log reached           it counts by itself
+    source                                            shows that the log reached              counts alone
     ------------------------------------------------  --------------------------------------  ------------------------------
     the high watermark, the recovery point            their offset                            unless the directory was stopped
     the last start in leader-epoch-checkpoint         its offset                                cleanly and the log's end is
                                                                                                 sound
-    a producer snapshot that can be read              the offset in its name                  where no segment is left, or two
+    a producer snapshot that can be read              the offset in its name                  if no segment is left, or if two
                                                                                                 snapshots differ (see below)
-    the header of a damaged batch at the log's end    the offset behind it                    yes, where the header's count
-                                                                                                and its last offset agree, or
-                                                                                                the file ends between the two
-    a sound batch out of order that continues the     the offset behind it                    yes
+    the header of a damaged batch at the log's end    the offset after it                     yes, if the header's count and
+                                                                                                last offset agree, or the file
+                                                                                                ends between the two
+    a sound batch out of order that continues the     the offset after it                     yes
       log's last batch exactly
-    an empty segment                                  the offset in its name                  yes: a log is rolled where it ends
+    an empty segment                                  the offset in its name                  yes: a log is rolled at its end
     a segment that has bytes and no sound batch, an   the offset in its name                  no
       index whose .log is missing, a producer
       snapshot that cannot be read
-    the last entry of an .index or a .timeindex       the offset behind it                    no
+    the last entry of an .index or a .timeindex       the offset after it                     no
       (kcli.inspect.verification.index_ends)
-    the log start offset                              its offset                              where no segment is left; else no,
-                                                                                                and it decides nothing: a wrong
-                                                                                                one deletes the log
+    the log start offset                              its offset                              if no segment is left; else it
+                                                                                                only confirms other sources: a
+                                                                                                wrong one deletes the log
 
-A crash can take the end of a log without a trace, so a checkpoint that is ahead of the log is believed then. After a clean
-stop log and checkpoints agree: one that does not agree is wrong, unless a second source reaches as far. A stop was not clean,
-whatever the mark says, if the recovery point is below the batches: a broker sets it to the log's end. Offsets below the
-evident end were given out to producers and may have been read. A broker that gives them out again hides new records from
-consumers that have passed them, so what is missing below it is named as lost, and a repair lets the log end there.
+A crash can lose the end of a log, so after a crash a checkpoint that is ahead of the log is believed. After a clean stop the
+log and its checkpoints agree: one that does not agree is wrong, unless a second source reaches as far. A stop was not clean if
+the recovery point is below the end of the batches, because a broker sets it to the log's end. Offsets below the evident end
+were given to producers, and consumers may have read them. A broker that gives them out again hides new records from consumers
+that have passed them. So what is missing below the evident end is named as lost, and a repair lets the log end there.
 
-A source that does not count by itself counts where a source of another file reaches as far or further: one index may be
-corrupt, and one file may have been copied to a wrong name. So the log reached the largest offset on which two files agree, and
-the second largest where all of them differ.
+A source that does not count alone counts if a source in another file reaches as far or further: one index may be corrupt, and
+one file may have been copied to a wrong name. So the log reached the largest offset on which two files agree, and the second
+largest if all of them differ.
 
-Of two producer snapshots beyond the batches the later one decides, if it has a batch behind the offset of the earlier one. A
-broker writes a snapshot when it rolls a segment and when it stops, at the log's end of that moment, and removes those beyond
-the end when it truncates a log. So both offsets were the log's end once, unless one file is a copy under a wrong name: but a
-copy of the earlier snapshot, or of one before it, has no batch behind it. Without such a batch the earlier one decides.
+Of two producer snapshots beyond the batches, the later one counts alone if it has a batch after the offset of the earlier one.
+A broker writes a snapshot of the log's end when it rolls a segment and when it stops, and removes later ones when it truncates
+the log. So both offsets were the log's end once, unless one file is a copy under a wrong name: but a copy of the earlier
+snapshot, or of one before it, has no batch after it. Without such a batch the earlier one counts.
 
-An index whose .log is missing and whose name is where the batches end is a lost segment: then the log's end is not sound,
-clean stop or not.
+If an index without a .log begins where the batches end, a segment was lost: then the log's end is not sound, even after a clean
+stop.
 
-The cleaner's checkpoint is not evidence: it says where to go on, and Kafka drops it where it is ahead of the log.
+The cleaner's checkpoint is not evidence: it is where the cleaner continues, and Kafka drops it if it is ahead of the log.
 
-How early a log once began is shown by an index whose .log is missing, and by the first start in leader-epoch-checkpoint: a
-broker moves it when it removes a segment. This holds for cleaned logs too: the cleaner keeps the name of the first segment,
-even if no batch is left in it. It does not hold if a *.deleted file of an earlier segment exists: then the broker stopped after
-it removed the segment and before it moved the start.
+The start of a log is shown by an index whose .log is missing, and by the first start in leader-epoch-checkpoint, which a broker
+moves when it removes a segment. This is true of cleaned logs too: the cleaner keeps the name of the first segment, even without
+batches. It is not true if a *.deleted file of an earlier segment exists: then the broker stopped after it removed the segment
+and before it moved the start.
 """
 
 from __future__ import annotations
@@ -60,30 +60,33 @@ from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import check_producer_snapshot, iter_producer_entries
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.index_ends import find_index_ends, index_name
+from kcli.inspect.verification.names import INDEX_KINDS
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import FoundFile, PartitionDirectory, read_partition
 
-_INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
-
 
 class Claim(NamedTuple):
-    """A source that says that the log reached `offset`; `what` names it in a sentence."""
+    """A source that shows that the log reached `offset`; `what` is its name in a sentence, `is_strong`: it counts alone.
+
+    One that does not decide only confirms other claims. `file` is the path of a source that is a file: two claims of one file
+    do not confirm each other.
+    """
 
     offset: int
     what: str
     is_strong: bool = False
-    decides: bool = True  # False: it confirms another claim, and no log ends where it alone says so
-    file: str = ""  # what it comes from, where that is a file that has other claims: two of one file do not confirm each other
+    decides: bool = True
+    file: str = ""
 
 
 class Evidence(NamedTuple):
-    """How far the log reached: to `end_offset`, by the claims `sources`; empty where nothing goes beyond the batches."""
+    """The log reached `end_offset`, by the claims `sources`; they are empty if nothing is beyond the batches."""
 
     end_offset: int
     sources: tuple[Claim, ...] = ()
 
     def sentence(self) -> str:
-        """Which sources say so."""
+        """Return the sources and their offsets as a clause."""
         named = [f"{claim.what} is {claim.offset}" for claim in self.sources[:4]]
         return ", ".join(named)
 
@@ -100,11 +103,11 @@ def collect_claims(
     empty_names: Iterable[int] = (),
     unproven_names: Iterable[int] = (),
 ) -> list[Claim]:
-    """Gather what the files of a partition and its checkpoints say.
+    """Return the claims of the files of a partition and of its checkpoints.
 
-    `batch_end` is the offset behind the last batch. `is_end_damaged`: the last segment is damaged at its end or has no sound
-    batch. `stated_end` is the offset behind the damaged batch at the end, as its header says, `moved_end` that behind batches
-    out of order; `empty_names` are base offsets of segments of 0 bytes, `unproven_names` those of other segments without sound
+    `batch_end` is the offset after the last batch. `is_end_damaged`: the last segment is damaged at its end or has no sound
+    batch. `stated_end` is the offset after the damaged batch at the end, by its header, `moved_end` that after batches out of
+    order. `empty_names` are base offsets of segments of 0 bytes, `unproven_names` those of other segments without sound
     batches.
     """
     was_clean = options.is_clean is True and (options.recovery_point is None or options.recovery_point >= batch_end)
@@ -135,7 +138,7 @@ def collect_claims(
 
 
 def _snapshot_claims(disk: Disk, partition: PartitionDirectory, batch_end: int) -> list[Claim]:
-    """What the producer snapshots say; one beyond `batch_end` counts by itself if it is surely later than one before it."""
+    """Return the claims of the producer snapshots; one beyond `batch_end` counts alone if it is surely later than another."""
     claims: list[Claim] = []
     before: FoundFile | None = None
     for file in partition.snapshots:
@@ -151,7 +154,7 @@ def _snapshot_claims(disk: Disk, partition: PartitionDirectory, batch_end: int) 
 
 def evident_end(claims: Iterable[Claim], log_end_offset: int) -> Evidence:
     """Find how far a log whose batches end at `log_end_offset` reached: the largest of a strong claim, or of two files."""
-    # Offsets of a segment are within 31 bits above its name: a log that lost one segment cannot have gone further.
+    # Offsets of a segment are within 31 bits above its name: a log that lost one segment cannot have ended later.
     most = log_end_offset + INT32_MAX
     claims = (claim for claim in claims if log_end_offset < claim.offset <= most)
     beyond = sorted(claims, key=lambda claim: (-claim.offset, claim.decides))
@@ -199,11 +202,11 @@ def missing_log(disk: Disk, partition: PartitionDirectory, options: PartitionOpt
 
 def _orphans(partition: PartitionDirectory) -> list[FoundFile]:
     """Return the index files whose `.log` is missing."""
-    return [file for file in partition.others if file.is_current and file.kind in _INDEX_KINDS]
+    return [file for file in partition.others if file.is_current and file.kind in INDEX_KINDS]
 
 
 def _producers_end(disk: Disk, path: str) -> int | None:
-    """Return the offset behind the last batch that a producer snapshot states (0: none), None where it cannot be read."""
+    """Return the offset after the last batch that a producer snapshot states (0: none), None if it cannot be read."""
     try:
         data = disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)
         entries = iter_producer_entries(data, check_producer_snapshot(data))
@@ -213,7 +216,7 @@ def _producers_end(disk: Disk, path: str) -> int | None:
 
 
 def read_epochs(disk: Disk, partition: PartitionDirectory) -> Sequence[EpochStart]:
-    """Return the entries of leader-epoch-checkpoint, none where it is missing or cannot be read."""
+    """Return the entries of leader-epoch-checkpoint, none if it is missing or cannot be read."""
     path = partition.file(FileKind.LEADER_EPOCH_CHECKPOINT)
     if path is None:
         return ()
@@ -224,6 +227,6 @@ def read_epochs(disk: Disk, partition: PartitionDirectory) -> Sequence[EpochStar
 
 
 def start_by_epochs(disk: Disk, directory: str, end_offset: int) -> int:
-    """Return the log start offset as the leader epochs show it (a broker cuts them there), 0 where they do not."""
+    """Return the log start offset by the leader epochs, whose start a broker moves with it; 0 if they do not show it."""
     epochs = read_epochs(disk, read_partition(disk, directory))
     return epochs[0].start_offset if epochs and epochs[0].start_offset <= end_offset else 0

@@ -1,6 +1,6 @@
-"""What is known before segments and partitions are verified, and what is known of them afterwards: plain values.
+"""What is known about segments and partitions before they are verified, and what a verification returns: plain values.
 
-They pass between processes, so they hold numbers and paths and nothing open.
+They are sent between processes, so they contain numbers and paths and no open files.
 """
 
 from __future__ import annotations
@@ -11,28 +11,50 @@ from kcli.format.file_names import DirectoryState
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.producers import OpenTransactionCount
+from kcli.log.files.log_directory import PartitionDirectory, Segment
 from kcli.log.files.quarantine import LostOffsets
 
-# Kafka's own topics that are compacted, whatever their settings say.
+# Kafka's internal topics that are always compacted.
 COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
 class EpochRun(NamedTuple):
-    """Batches of one leader epoch, one after the other: the base offsets of the first and the last, the first one's byte."""
+    """Successive batches of one leader epoch: the base offsets of the first and the last batch, the first one's byte."""
 
     epoch: int
     first_offset: int
-    last_offset: int
+    last_base_offset: int
     position: int
+
+
+class PartitionOptions(NamedTuple):
+    """What is known about a partition before it is read: the state of its log directory, and its checkpointed offsets.
+
+    `is_whole` is False where single segments are verified without the checks of the whole partition. `is_clean`: the log
+    directory was stopped cleanly, None where the log directory is not known. `is_compacted`: the topic's own cleanup.policy
+    has compact. `is_never_compacted`: the cluster's metadata have the topic, and it is not compacted. Offsets are None where
+    no checkpoint has one. `lost` are the offsets that repairs of the log directory have named as lost.
+    """
+
+    is_whole: bool = True
+    is_live: bool = False
+    is_clean: bool | None = None
+    is_compacted: bool = False
+    is_never_compacted: bool = False
+    recovery_point: int | None = None
+    log_start_offset: int | None = None
+    high_watermark: int | None = None
+    cleaner_offset: int | None = None
+    lost: tuple[LostOffsets, ...] = ()
 
 
 class SegmentOptions(NamedTuple):
     """What is known about a segment before it is read.
 
-    `is_last` of its partition; `is_live`: a broker may be writing to it; `is_closed`: none will go on where it ends;
-    `zeros_allowed`: its indexes may be preallocated;
-    `stops`: offsets at which no two batches count as one step (snapshots, the log start), rising; `log_start_offset`: records
-    below it are counted apart.
+    `is_last`: it is the last one of its partition. `is_live`: a broker may be writing to it. `is_closed`: nothing will be
+    appended to it. `zeros_allowed`: its indexes may be preallocated. `stops`: ascending offsets of snapshots and of the log
+    start; the batches before and after one are not joined to one ProducerStep. Records below `log_start_offset` are counted
+    separately.
     """
 
     is_last: bool = True
@@ -43,19 +65,38 @@ class SegmentOptions(NamedTuple):
     log_start_offset: int = 0
 
 
+def log_start_offset(partition: PartitionDirectory, options: PartitionOptions) -> int:
+    """Return the checkpointed log start offset, or the base offset of the first segment if that is higher."""
+    base = partition.segments[0].base_offset if partition.segments else 0
+    return max(options.log_start_offset or 0, base)
+
+
+def segment_options(partition: PartitionDirectory, segment: Segment, options: PartitionOptions) -> SegmentOptions:
+    """Return what is known about one segment of a partition before it is read."""
+    is_last = segment == partition.segments[-1]
+    start = log_start_offset(partition, options)
+    return SegmentOptions(
+        is_last=is_last,
+        is_live=options.is_live,
+        is_closed=not is_last or (options.is_clean is True and not options.is_live),
+        zeros_allowed=is_last and not options.is_clean,
+        stops=tuple(sorted({*(file.base_offset for file in partition.snapshots), start})),
+        log_start_offset=start,
+    )
+
+
 # How many gaps in the offsets of a segment are kept one by one.
 MOST_GAPS = 1000
 
 
 class SegmentFacts:
-    """What a segment holds; offsets are -1 where it has no batch. `gap_offset` as in ProducerStep, for the whole segment."""
+    """What a segment contains; offsets are -1 where it has no batch. `gap_offset` is that of ProducerStep at its end."""
 
     def __init__(self, base_offset: int, path: str) -> None:
         self.base_offset = base_offset
         self.path = path
         self.size_bytes = 0
         self.first_offset = -1
-        self.first_position = 0
         self.end_offset = base_offset
         self.batches = 0
         self.data_records = 0
@@ -64,18 +105,19 @@ class SegmentFacts:
         self.producer_batches = 0
         self.gap_offset = -1
         self.gaps = 0
-        self.first_gap: tuple[int, int, int] | None = None  # from offset, to offset, byte
-        self.gap_ranges: list[tuple[int, int]] = []  # the first MOST_GAPS of them
-        self.is_thinned = False  # batches have fewer records than offsets, or a delete horizon: a cleaner was here
+        self.first_gap: tuple[int, int, int] | None = None  # first offset, end offset, byte
+        self.gap_ranges: list[tuple[int, int]] = []  # [first, end) of the first MOST_GAPS gaps
+        self.is_thinned = False  # the cleaner was here: batches have fewer records than offsets, or a delete horizon
         self.is_damaged = False
         self.starts_damaged = False  # before the first sound batch
-        self.ends_damaged = False  # behind the last sound batch, or without one
-        self.stated_end: int | None = None  # the offset behind the damaged batches at the end, by their headers
-        self.damaged: list[tuple[int, int]] = []  # ranges of offsets that damage may have held
+        self.ends_damaged = False  # after the last sound batch, or without one
+        self.stated_end: int | None = None  # the offset after the damaged batches at the end, by their headers
+        self.damaged: list[tuple[int, int]] = []  # offsets [first, end) that the damaged bytes may have had
         self.epochs: list[EpochRun] = []
-        self.joined = False  # set with the next by who puts segments together
-        self.gap_before: tuple[int, int] | None = None
-        self.control_types: list[int] = []  # of KRaft's control records: the first and the last few
+        self.control_types: list[int] = []  # of KRaft's control records: the first and the last four
+        # Set by PartitionVerifier:
+        self.joined = False
+        self.gap_before: tuple[int, int] | None = None  # offsets [first, end) missing between the segment before and this one
 
     def missing_offsets(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return the parts of a range [first, end) that are not between the segment's first and last batch, or in a gap of it.
@@ -90,31 +132,11 @@ class SegmentFacts:
         return OffsetRanges(batches).missing(first_offset, end_offset)
 
 
-class PartitionOptions(NamedTuple):
-    """What is known about a partition before it is read: the state of its log directory, the checkpoints' words on it.
-
-    `is_whole` is False where single segments are looked at, without what belongs to the whole partition.
-    `is_clean` is None where the log directory is not known; `is_compacted` says that the topic's own setting is so,
-    `is_never_compacted` that the cluster's metadata know the topic and it is not. Offsets are None where no checkpoint has one.
-    """
-
-    is_whole: bool = True
-    is_live: bool = False
-    is_clean: bool | None = None
-    is_compacted: bool = False
-    is_never_compacted: bool = False
-    recovery_point: int | None = None
-    log_start_offset: int | None = None
-    high_watermark: int | None = None
-    cleaner_offset: int | None = None
-    lost: tuple[LostOffsets, ...] = ()  # what repairs of the log directory have named as lost
-
-
 class PartitionResult(NamedTuple):
-    """What a partition holds and what is wrong with it.
+    """What a partition contains and what is wrong with it.
 
-    Records are counted as data or control; `aborted_records` are those data records that belong to aborted transactions,
-    `records_below_start` those below the log start offset. `end_offset` is the offset behind the last batch. `missing` are
+    Records are counted as data or control; `aborted_records` are the data records of aborted transactions,
+    `records_below_start` those below the log start offset. `end_offset` is the offset after the last batch. `missing` are
     the offsets [first, end) that findings of the kinds HOLES and records-missing are about.
     """
 

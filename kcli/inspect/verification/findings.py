@@ -1,7 +1,6 @@
-"""Findings: one thing that is wrong at one place, of a kind in the table of finding_kinds; and their collector.
+"""Findings, and the list that collects them.
 
-A finding is a row of a report, so its place is plain: a path, a byte of that file, a record's offset, each None where there
-is none. Collectors bound what a random file can make: of one kind in one file a fixed number is kept, the rest is counted.
+A FindingList limits its size: of one kind in one file it keeps MOST_OF_A_KIND findings and counts the rest.
 """
 
 from __future__ import annotations
@@ -9,11 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kcli.inspect.verification.finding_kinds import INFO, KINDS
+from kcli.inspect.verification import file_findings, log_findings
+from kcli.inspect.verification.finding_kinds import INFO, FindingKind
+
+MOST_OF_A_KIND = 50
+# By code, in the order of the tables.
+KINDS: dict[str, FindingKind] = {kind.code: kind for kind in (*log_findings.KINDS, *file_findings.KINDS)}
 
 
 class Finding(NamedTuple):
-    """One thing found: `file` is a path, `position` a byte in it, `offset` a record's offset; None where it has none."""
+    """One thing that is wrong: `file` is a path, `position` a byte in it, `offset` a record's offset; None: it has none."""
 
     code: str
     file: str
@@ -23,7 +27,7 @@ class Finding(NamedTuple):
 
     @property
     def severity(self) -> str:
-        """ERROR, WARNING or INFO, as the table says."""
+        """ERROR, WARNING or INFO."""
         return KINDS[self.code].severity
 
     @property
@@ -33,7 +37,7 @@ class Finding(NamedTuple):
 
     @property
     def repair_does(self) -> str:
-        """What a repair does about it, or leaves to the operator."""
+        """What a repair does about it, or leaves for the operator."""
         return KINDS[self.code].repair_does
 
 
@@ -42,24 +46,17 @@ def serious(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity != INFO]
 
 
-# How many findings of one kind a file may have before the rest is only counted.
-MOST_OF_A_KIND = 50
-
-
 class FindingList:
-    """Collects findings; of one kind in one file only the first MOST_OF_A_KIND are kept, the rest is counted.
-
-    Where a broker is at work (`is_live`), files come and go, and one that is gone is none.
-    """
+    """The findings of one run. With `is_live` a running broker creates and deletes files: a missing file is not a finding."""
 
     def __init__(self, *, is_live: bool = False) -> None:
         self.is_live = is_live
-        self.vanished = False  # a file was gone that had been there
+        self.vanished = False  # a file that was listed did not exist any more
         self.findings: list[Finding] = []
         self._counts: dict[tuple[str, str], int] = {}
 
     def add(self, code: str, file: str, message: str, *, position: int | None = None, offset: int | None = None) -> None:
-        """Add a finding. Raises KeyError for a code that is not in the table."""
+        """Add a finding. Raises KeyError for an unknown code."""
         KINDS[code]
         count = self._counts[code, file] = self._counts.get((code, file), 0) + 1
         if count <= MOST_OF_A_KIND:
@@ -75,22 +72,22 @@ class FindingList:
             self.add("file-unreadable", path, f"the file cannot be read: {error.strerror or error}")
 
     def extend(self, findings: Iterable[Finding]) -> None:
-        """Add findings that another list has collected."""
+        """Add the findings of another list."""
         for finding in findings:
             self.add(finding.code, finding.file, finding.message, position=finding.position, offset=finding.offset)
 
     def finish(self) -> list[Finding]:
-        """All findings in a fixed order (file, byte, offset, code), with one finding for what was only counted."""
+        """Return all findings by file, byte, offset and code, with a findings-cut for those that were only counted."""
         for (code, file), count in self._counts.items():
             if count > MOST_OF_A_KIND:
                 message = f"{count - MOST_OF_A_KIND} more findings {code}"
                 self.findings.append(Finding("findings-cut", file, None, None, message))
         self._counts.clear()
-        self.findings.sort(key=_place)
+        self.findings.sort(key=_sort_key)
         return self.findings
 
 
-def _place(finding: Finding) -> tuple[str, int, int, str, str]:
+def _sort_key(finding: Finding) -> tuple[str, int, int, str, str]:
     position = -1 if finding.position is None else finding.position
     offset = -1 if finding.offset is None else finding.offset
     return finding.file, position, offset, finding.code, finding.message

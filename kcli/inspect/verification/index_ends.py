@@ -1,17 +1,16 @@
-"""How far a log reached by the last entries of its .index and .timeindex: evidence where the batches are gone.
+"""Finds how far a log reached by the last entries of its .index and .timeindex files, which may outlast the batches.
 
-an index is evidence where                        because
-------------------------------------------------  ----------------------------------------------------------------------
-it has whole entries in ascending order and no    a broker cuts the file to its entries when it rolls the segment and when
-  zeros behind them                                 it stops; while it runs, entries that it truncated stay in the file
-its segment is the last with batches, or behind   the indexes of other segments end before the batches do
-  it, or its .log is missing
-the .log does not begin below the name's offset   the offsets of an index count from its name: under a later name they are
-                                                    too large
-a batch of the .log is where an entry of .index   the index of another segment was copied to this name
-  says
-it is not a copy of another .timeindex, where     the time index of another segment is never the same: timestamps go on
-  its .log is missing
+an index is used if                               reason
+------------------------------------------------  ------------------------------------------------------------------
+its entries are whole and ascend, with no zeros   a broker cuts the file to its entries when it rolls the segment and
+  after them                                        when it stops; while it runs, truncated entries stay in the file
+its segment is the last one with batches, or is   the indexes of other segments end before the batches do
+  after it, or its .log is missing
+the .log does not begin below the base offset in  the offsets of an index are relative to its name: with a higher name
+  the name                                          they are too large
+an entry of .index points at a batch of the .log  otherwise the index of another segment was copied to this name
+it is not a copy of another .timeindex, if its    the time indexes of two segments are never the same: timestamps
+  .log is missing                                   ascend
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kcli.log.files.log_directory import FoundFile, PartitionDirectory, Segment
 from kcli.log.reading.batch_search import begins_below
 from kcli.log.reading.log_reader import SegmentReader
 
-# How many entries of an .index are held against the .log, from the last one on that is within it.
+# How many entries of an .index are compared with the .log, backwards from the last one that is within it.
 _MOST_ENTRIES_COMPARED = 16
 
 
@@ -42,14 +41,14 @@ class IndexEnd(NamedTuple):
 
 
 def find_index_ends(disk: Disk, partition: PartitionDirectory, batch_end: int) -> list[IndexEnd]:
-    """Return what the indexes show that reach beyond `batch_end`, the offset behind the last batch."""
+    """Return the ends beyond `batch_end`, the offset after the last batch, that the indexes of a partition show."""
     first = max((one.base_offset for one in partition.segments if one.base_offset <= batch_end), default=0)
     found = [end for one in partition.segments if one.base_offset >= first for end in segment_index_ends(disk, one)]
     return [end for end in (*found, *ends_without_log(disk, partition)) if end.offset > batch_end]
 
 
 def segment_index_ends(disk: Disk, segment: Segment) -> list[IndexEnd]:
-    """Return what the indexes of one segment show, whether its batches reach as far or not."""
+    """Return the ends that the indexes of one segment show, also where its batches reach as far."""
     if _begins_below(disk, segment.log, segment.base_offset):
         return []
     found: list[IndexEnd] = []
@@ -63,9 +62,11 @@ def segment_index_ends(disk: Disk, segment: Segment) -> list[IndexEnd]:
 
 
 def ends_without_log(disk: Disk, partition: PartitionDirectory) -> Iterator[IndexEnd]:
-    """Yield what the indexes show whose .log is missing, and was not being removed by a broker."""
-    going = {file.base_offset for file in partition.others if file.state is not FileState.CURRENT}
-    orphans = [file for file in partition.others if file.is_current and file.base_offset >= 0 and file.base_offset not in going]
+    """Yield the ends that indexes show whose .log is missing, unless a broker was removing the segment."""
+    being_deleted = {file.base_offset for file in partition.others if file.state is not FileState.CURRENT}
+    orphans = [
+        file for file in partition.others if file.is_current and file.base_offset >= 0 and file.base_offset not in being_deleted
+    ]
     time_indexes = [file for file in orphans if file.kind is FileKind.TIME_INDEX]
     paths = [segment.time_index for segment in partition.segments if segment.time_index is not None]
     copies = _copied_names(disk, time_indexes, paths) if time_indexes else set()
@@ -91,7 +92,7 @@ def _copied_names(disk: Disk, orphans: Sequence[FoundFile], paths: Iterable[str]
 
 
 def _read_offset_index(disk: Disk, path: str, base_offset: int) -> OffsetIndex | None:
-    """Return an .index that is complete and in order, None where it is empty, too."""
+    """Return an .index that is complete and ascends, None if it is not or is empty."""
     data = _read(disk, path)
     index = OffsetIndex.decode(data, base_offset)
     if len(data) % OFFSET_INDEX_ENTRY.size or not len(index) or index.used_entries < len(index):
@@ -103,7 +104,7 @@ def _read_offset_index(disk: Disk, path: str, base_offset: int) -> OffsetIndex |
 
 
 def _time_index_end(disk: Disk, path: str, base_offset: int) -> list[IndexEnd]:
-    """Return what a .timeindex shows that is complete and in order."""
+    """Return the end that a .timeindex shows, if it is complete and ascends."""
     data = _read(disk, path)
     index = TimeIndex.decode(data, base_offset)
     if len(data) % TIME_INDEX_ENTRY.size or not len(index) or index.used_entries < len(index) or index.timestamps[0] <= 0:
@@ -116,7 +117,7 @@ def _time_index_end(disk: Disk, path: str, base_offset: int) -> list[IndexEnd]:
 
 
 def _begins_below(disk: Disk, log: str, base_offset: int) -> bool:
-    """Return True if the segment had another name."""
+    """Return True if the segment had another name before."""
     try:
         with SegmentReader(disk, log) as reader:
             return begins_below(reader.file, base_offset)
@@ -136,9 +137,9 @@ def _suits_log(disk: Disk, log: str, index: OffsetIndex) -> bool:
 
 
 def _is_entry_of(reader: SegmentReader, index: OffsetIndex, slot: int) -> bool:
-    """Return True if the batch at the entry's byte ends at its offset, or between it and the entry before.
+    """Return True if the batch at the entry's byte ends at its offset, or between the entry before and its offset.
 
-    The entry of a follower before Kafka 4.0 has the last offset of an append, which may be of several batches.
+    An entry of a follower before Kafka 4.0 has the last offset of an append of several batches.
     """
     offset, position = index.entry(slot)
     try:
@@ -164,5 +165,5 @@ def _size(disk: Disk, path: str) -> int:
 
 
 def index_name(end: IndexEnd) -> str:
-    """Name the evidence in a sentence."""
+    """Return what shows an end, as a part of a sentence."""
     return f"the last entry of {base_name(end.path)}"

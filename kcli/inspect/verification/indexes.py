@@ -1,15 +1,15 @@
-"""Holds a segment's `.index` and `.timeindex` against its batches, while these go by.
+"""Compares a segment's `.index` and `.timeindex` with its batches while the segment is read.
 
-    entry                    is sound where
+    entry                    is sound if
     -----------------------  ---------------------------------------------------------------------------------------------
     .index (offset, byte)    a batch begins at that byte; the offset is the last one of it or of a batch that follows it
                                before the next entry (an append of several batches, messages of format 0 and 1)
-    .timeindex (time,        the batch that holds the offset has that maxTimestamp, and no batch before it a larger one
+    .timeindex (time,        the batch with the offset has that maxTimestamp, and no batch before it has a larger one
       offset)
 
-Entries of both go up. Which batches have entries is the broker's business: it depends on its settings and its restarts.
-Entries that point into damage are passed over, the damage itself is the finding. A preallocated tail of zeros is sound where
-`zeros_allowed` says so: in the active segment of a broker that runs or crashed.
+The entries of both ascend. Which batches have entries depends on the broker's settings and restarts. Entries that point into
+damage are skipped: the damage itself is the finding. Preallocated zeros after the entries are sound with `zeros_allowed`, that
+is in the active segment of a broker that runs or crashed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.inspect.verification.findings import FindingList
 from kcli.log.disk.port import Disk, DiskFile, zeros_follow
 
-# How far entries lie apart is up to index.interval.bytes, 4096 unless it is set; a segment larger than this should have some.
+# The distance of entries depends on index.interval.bytes (default 4096); a segment larger than this should have some.
 LARGEST_WITHOUT_ENTRIES = 256 * 1024
-# How much of an index is read at a time, and looked at: a segment of 2 GiB with an entry every 512 bytes needs no more.
+# How much of an index is read at once, and in total: a segment of 2 GiB with an entry every 512 bytes needs no more.
 PIECE_ENTRIES = 64 * 1024
 MOST_BYTES = 32 * 1024 * 1024
 
 
 class IndexFile:
-    """What both indexes have in common: reading, the tail of zeros, the order of entries, and the place in the walk."""
+    """Common to both indexes: reading, zeros after the entries, and the next entry (`slot`) to compare."""
 
     code = ""
     entry_bytes = 0
@@ -48,7 +48,7 @@ class IndexFile:
         self.total = 0
         self._scratch = array("q", (0, 0))
         self._scratch[1] = -(2**63)
-        self._last_offset = -1  # of the rows that went by
+        self._last_offset = -1  # of the rows so far
 
     def add(self, what: str, message: str, slot: int | None = None, offset: int | None = None) -> None:
         """Add a finding about the file, or about one entry."""
@@ -56,9 +56,9 @@ class IndexFile:
         self.findings.add(f"{self.code}-{what}", self.path, message, position=position, offset=offset)
 
     def _load(self, disk: Disk, take: Callable[[bytes], None]) -> bool:
-        """Give the file's whole entries to `take`, in pieces and up to the zeros that end it -> False where it cannot be read.
+        """Pass the file's whole entries to `take`, in pieces, without zeros at the end -> False if it cannot be read.
 
-        Sets `total`, all entries; those that were not taken are zeros, or too many for any segment (a finding).
+        Sets `total`, the number of all entries; those that were not passed are zeros, or too many for any segment (a finding).
         """
         try:
             file = disk.open_file(self.path)
@@ -96,7 +96,7 @@ class IndexFile:
             position += len(data)
 
     def _count_entries(self, offsets: array[int], zeros_allowed: bool) -> int:
-        """How many entries are in use, of which the relative `offsets` were taken; a finding for zeros behind them."""
+        """Return the number of entries in use, by the relative `offsets` that were read; zeros after them are a finding."""
         try:
             used = offsets.index(0, 1)
         except ValueError:
@@ -112,9 +112,33 @@ class IndexFile:
     def _is_zero(self, slot: int) -> bool:
         raise NotImplementedError
 
+    def match(self, rows: BatchColumns, count: int) -> None:
+        """Compare the entries that belong to rows [0, count) with them; rows come in the order of the segment."""
+        raise NotImplementedError
+
+    def skip(self, start: int, end: int) -> None:
+        """Skip the damaged bytes [start, end) of the segment."""
+        raise NotImplementedError
+
+    def finish(self, end_position: int, batches: int, *, is_closed: bool) -> None:
+        """Report what the end of the segment shows, after `end_position` bytes and `batches` batches."""
+        raise NotImplementedError
+
+    def _count_ascending(self, used: int, column: array[int], what: str, *, strictly: bool) -> int:
+        """Return how many of `used` entries ascend in a column; the first that does not is a finding."""
+        wrong = _first_not_ascending(column, used, strictly=strictly)
+        if wrong is None:
+            return used
+        before = f"{'not above' if strictly else 'below'} {column[wrong - 1]} in the entry before" if wrong else "below 0"
+        message = (
+            f"entry {wrong} has the {what} {column[wrong]}, {before}; it and the {used - wrong - 1} entries after it were not "
+        )
+        self.add("order", message + "checked", wrong)
+        return wrong
+
 
 class OffsetIndexCheck(IndexFile):
-    """One `.index`; rows are given to `match` in the order of the file, then `finish` is called."""
+    """One `.index`."""
 
     code = "index"
     entry_bytes = OFFSET_INDEX_ENTRY.size
@@ -123,11 +147,13 @@ class OffsetIndexCheck(IndexFile):
         super().__init__(path, base_offset, findings)
         self._offsets, self._positions = array("i"), array("i")
         self._is_empty = False
-        self._awaited: tuple[int, int] | None = None  # an entry's slot, and the offset that a batch has yet to end with
+        self._awaited: tuple[int, int] | None = None  # slot and offset of an entry whose batch is not read yet
         if not self._load(disk, self._take):
             return
         self._is_empty = self.total == 0
-        self.slots = self._rising(self._count_entries(self._offsets, zeros_allowed))
+        used = self._count_entries(self._offsets, zeros_allowed)
+        used = self._count_ascending(used, self._offsets, "offset", strictly=True)
+        self.slots = self._count_ascending(used, self._positions, "position", strictly=True)
         del self._offsets[self.slots :], self._positions[self.slots :]
 
     def _take(self, data: bytes) -> None:
@@ -138,20 +164,8 @@ class OffsetIndexCheck(IndexFile):
     def _is_zero(self, slot: int) -> bool:
         return self._positions[slot] == 0
 
-    def _rising(self, used: int) -> int:
-        """How many entries go up, one after the other; the first that does not is a finding."""
-        for column, what in ((self._offsets, "offset"), (self._positions, "position")):
-            wrong = _first_not_rising(column, used, strictly=True)
-            if wrong is not None:
-                where = f"entry {wrong} has the {what} {column[wrong]}, not above {column[wrong - 1]} before it"
-                if wrong == 0:
-                    where = f"entry 0 has the {what} {column[0]}, below 0"
-                self.add("order", f"{where}; it and the {used - wrong - 1} entries after it were not checked", wrong)
-                used = wrong
-        return used
-
     def match(self, rows: BatchColumns, count: int) -> None:
-        """Hold the entries that belong to rows [0, count) against them."""
+        """Compare the entries that belong to rows [0, count) with them."""
         row = 0
         if self._awaited is not None:
             row = self._await(rows, 0, count)
@@ -162,12 +176,12 @@ class OffsetIndexCheck(IndexFile):
             row = self._scratch[0]
             if self.slot == self.slots or row == count:
                 break
-            self._look(rows, row, count)
+            self._check_entry(rows, row, count)
         if count:
             self._last_offset = rows.last_offset[count - 1]
 
-    def _look(self, rows: BatchColumns, row: int, count: int) -> None:
-        """Look closely at the entry in `slot`, which does not fit `row`, the first at or behind the byte it points at."""
+    def _check_entry(self, rows: BatchColumns, row: int, count: int) -> None:
+        """Check the entry in `slot`, which does not fit `row`, the first row at or after the byte that it points at."""
         slot, offset = self.slot, self.base_offset + self._offsets[self.slot]
         self.slot += 1
         position = self._positions[slot]
@@ -189,7 +203,7 @@ class OffsetIndexCheck(IndexFile):
         self._await(rows, row, count)
 
     def _await(self, rows: BatchColumns, row: int, count: int) -> int:
-        """Look from `row` on for the batch that ends with the awaited offset -> the row reached."""
+        """Search from `row` on for the batch that ends with the awaited offset -> the row reached."""
         assert self._awaited is not None
         slot, offset = self._awaited
         bound = self._positions[slot + 1] if slot + 1 < self.slots else None
@@ -198,7 +212,7 @@ class OffsetIndexCheck(IndexFile):
         if row == count:
             return row
         self._awaited = None
-        is_inside = rows.fault[row] == LEGACY and rows.last_offset[row] > offset  # the first offset of an old set
+        is_inside = rows.fault[row] == LEGACY and rows.last_offset[row] > offset  # an entry may have the first offset of a set
         if rows.last_offset[row] != offset and not is_inside:
             self.add(
                 "mismatch",
@@ -210,21 +224,21 @@ class OffsetIndexCheck(IndexFile):
         return row
 
     def skip(self, start: int, end: int) -> None:
-        """Pass over the entries that point at bytes [start, end) of the segment: damage."""
+        """Skip the entries that point at the damaged bytes [start, end) of the segment."""
         while self.slot < self.slots and self._positions[self.slot] < start:
-            self._mismatch_in_passing()
+            self._skip_wrong_entry()
         while self.slot < self.slots and self._positions[self.slot] < end:
             self.slot += 1
         self._awaited = None
 
-    def _mismatch_in_passing(self) -> None:
+    def _skip_wrong_entry(self) -> None:
         slot = self.slot
         message = f"entry {slot} points at byte {self._positions[slot]} of the segment, where no batch begins"
         self.add("mismatch", message, slot, self.base_offset + self._offsets[slot])
         self.slot += 1
 
-    def finish(self, end_position: int, batches: int) -> None:
-        """Say what is left when the segment has gone by: entries that point behind its end; or that there are none at all."""
+    def finish(self, end_position: int, batches: int, *, is_closed: bool) -> None:
+        """Report entries after the end of the segment, and an index without entries."""
         left = self.slots - self.slot
         if self._is_empty and batches > 1 and end_position > LARGEST_WITHOUT_ENTRIES:
             self.add("empty", f"the file has no entry; the segment has {batches} batches in {end_position} bytes")
@@ -242,7 +256,7 @@ class OffsetIndexCheck(IndexFile):
 
 
 class TimeIndexCheck(IndexFile):
-    """One `.timeindex`; rows are given to `match` in the order of the file, then `finish` is called."""
+    """One `.timeindex`."""
 
     code = "timeindex"
     entry_bytes = TIME_INDEX_ENTRY.size
@@ -254,8 +268,12 @@ class TimeIndexCheck(IndexFile):
         self._readable = False
         if not self._load(disk, self._take):
             return
-        self._readable = True
-        self.slots = self._rising(self._count_entries(self._offsets, zeros_allowed))
+        used = self._count_entries(self._offsets, zeros_allowed)
+        self.slots = used
+        if used and self._timestamps[0] >= 0:  # a first record without a timestamp has -1
+            self.slots = self._count_ascending(used, self._timestamps, "timestamp", strictly=True)
+        self.slots = self._count_ascending(self.slots, self._offsets, "offset", strictly=False)
+        self._readable = self.slots == used
         del self._timestamps[self.slots :], self._offsets[self.slots :]
 
     def _take(self, data: bytes) -> None:
@@ -266,29 +284,8 @@ class TimeIndexCheck(IndexFile):
     def _is_zero(self, slot: int) -> bool:
         return self._timestamps[slot] == 0
 
-    def _rising(self, used: int) -> int:
-        wrong = _first_not_rising(self._timestamps, used, strictly=True)
-        if wrong is not None and wrong > 0:
-            self._add_order(wrong, used, "timestamp", self._timestamps)
-            used = wrong
-        wrong = _first_not_rising(self._offsets, used, strictly=False)
-        if wrong is not None:
-            self._add_order(wrong, used, "offset", self._offsets)
-            used = wrong
-        return used
-
-    def _add_order(self, wrong: int, used: int, what: str, column: array[int]) -> None:
-        before = f"below {column[wrong - 1]} in the entry before" if wrong else "below 0"
-        self.add(
-            "order",
-            f"entry {wrong} has the {what} {column[wrong]}, {before}; it and the {used - wrong - 1} entries after it were not "
-            "checked",
-            wrong,
-        )
-        self._readable = False
-
     def match(self, rows: BatchColumns, count: int) -> None:
-        """Hold the entries that belong to rows [0, count) against them."""
+        """Compare the entries that belong to rows [0, count) with them."""
         row = 0
         while True:
             self.slot = batch_scan.match_time_index(
@@ -297,20 +294,20 @@ class TimeIndexCheck(IndexFile):
             row = self._scratch[0]
             if self.slot == self.slots or row == count:
                 break
-            self._look(rows, row)
+            self._check_entry(rows, row)
         if count:
             self._last_offset = rows.last_offset[count - 1]
             self._damaged = False
 
-    def _look(self, rows: BatchColumns, row: int) -> None:
-        """Look closely at the entry in `slot`, which does not fit `row`, the first that ends at or behind its offset."""
+    def _check_entry(self, rows: BatchColumns, row: int) -> None:
+        """Check the entry in `slot`, which does not fit `row`, the first row that ends at or after its offset."""
         slot = self.slot
         self.slot += 1
         offset, timestamp = self.base_offset + self._offsets[slot], self._timestamps[slot]
         before = rows.last_offset[row - 1] if row else self._last_offset
         if offset < rows.base_offset[row] and not (rows.fault[row] == LEGACY and offset > before):
             if not (self._damaged and row == 0):
-                self.add("mismatch", f"entry {slot} is of offset {offset}, which no batch of the segment holds", slot, offset)
+                self.add("mismatch", f"entry {slot} is of offset {offset}, which no batch of the segment has", slot, offset)
         elif rows.max_timestamp[row] != timestamp:
             self.add(
                 "mismatch",
@@ -328,12 +325,12 @@ class TimeIndexCheck(IndexFile):
                 offset,
             )
 
-    def skip(self) -> None:
-        """Say that damage goes by: entries of offsets in it cannot be held against anything."""
+    def skip(self, start: int, end: int) -> None:
+        """Note damage: entries with offsets in it cannot be checked."""
         self._damaged = True
 
-    def finish(self, *, closed: bool) -> None:
-        """Say what is left when the segment has gone by; of a `closed` one the largest timestamp should have an entry."""
+    def finish(self, end_position: int, batches: int, *, is_closed: bool) -> None:
+        """Report entries after the end of the segment, and a closed segment whose largest timestamp has no entry."""
         if self.slot < self.slots and not self._damaged:
             offset = self.base_offset + self._offsets[self.slot]
             left = self.slots - self.slot
@@ -344,12 +341,12 @@ class TimeIndexCheck(IndexFile):
                 offset,
             )
         last = self._timestamps[-1] if self.slots else -1
-        if closed and self._readable and last < self._scratch[1]:
+        if is_closed and self._readable and last < self._scratch[1]:
             self.add("behind", f"its last entry has {last} ms, the latest record {self._scratch[1]} ms")
 
 
-def _first_not_rising(column: array[int], used: int, *, strictly: bool) -> int | None:
-    """The first of `used` numbers that is below 0 or not above the one before it, or None."""
+def _first_not_ascending(column: array[int], used: int, *, strictly: bool) -> int | None:
+    """Return the index of the first of `used` numbers that is below 0 or does not ascend, None if there is none."""
     if used and column[0] < 0:
         return 0
     goes_back = operator.ge if strictly else operator.gt

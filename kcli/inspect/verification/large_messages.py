@@ -1,7 +1,7 @@
-"""Messages of format 0 and 1 too large to hold: walked over piece by piece, CRCs computed, keys and values never whole.
+"""Reads messages of format 0 and 1 that are too large for memory, piece by piece.
 
-The layout is that of kcli.format.legacy_message_set. A set may inflate to 512 MiB from a few hundred KiB, and one message may
-be all of it; what is needed of each is its offset and whether its CRC and sizes are right.
+The layout is that of kcli.format.legacy_message_set. A set of a few hundred KiB may inflate to 512 MiB, also as one message. Of
+each message only its offset is returned, and whether its CRC and sizes are right.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 _OVERHEAD_BYTES = 12  # offset and size
 _LEAST_SIZE = 14
 _CODEC_MASK = 0x07
-# What a byte may inflate to: deflate's limit is 1032, lz4 and snappy stay far below. zstd is not of these formats.
+# The bytes that one byte may inflate to: at most 1032 with deflate, far fewer with lz4 and snappy. There is no zstd here.
 _LARGEST_RATIO = 1100
 _MOST_HELD_BYTES = 64 * 1024 * 1024
 
 
 class LargeMessage(NamedTuple):
-    """A message by its offset as stored, and whether its CRC is right."""
+    """The stored offset of a message, and whether its CRC is right."""
 
     offset: int
     is_valid: bool
 
 
 def is_large(batch: LogBatch, header: LegacyBatch) -> bool:
-    """True where a message or set may not be held whole: it is large, or may inflate to be."""
+    """Return True if a message or set is too large for memory, or may inflate to be."""
     if header.size_bytes > limits.INFLATE_WINDOW_BYTES:
         return True
     return header.codec != 0 and header.size_bytes * _LARGEST_RATIO > _MOST_HELD_BYTES
 
 
 class LargeMessages:
-    """The messages of one entry; `count` is how many were walked over."""
+    """The messages of one entry; `count` is how many were read."""
 
     def __init__(self, batch: LogBatch, header: LegacyBatch) -> None:
         self.count = 0
@@ -49,7 +49,7 @@ class LargeMessages:
         self._header = header
 
     def walk(self) -> Iterator[LargeMessage]:
-        """The messages in their order. Raises FormatError where they cannot be read; an entry cut short ends them."""
+        """Yield the messages. Raises FormatError if they cannot be read; they end where the file does."""
         source = PieceReader(b"", 0, self._batch.payload_chunks(0))
         if not self._header.codec:
             offset, size = self._head(source)
@@ -89,7 +89,7 @@ class LargeMessages:
             yield LargeMessage(offset, is_valid)
 
     def _is_valid(self, source: PieceReader, size: int) -> bool:
-        """Walk over a message from its CRC on -> whether that is right. Raises InvalidRecordError for sizes that do not fit."""
+        """Read a message from its CRC on -> whether that is right. Raises InvalidRecordError for sizes that do not fit."""
         end = source.taken + size
         stored = int.from_bytes(source.take(4), "big")
         head = source.take(2)
@@ -98,14 +98,14 @@ class LargeMessages:
         if self._header.codec and head[1] & _CODEC_MASK:
             raise InvalidRecordError("a message inside a set is compressed")
         crc = crc32(head)
-        for what in ("key", "value"):
+        for field in ("key", "value"):
             if end - source.taken < 4:
-                raise InvalidRecordError(f"a message ends before the size of its {what}")
+                raise InvalidRecordError(f"a message ends before the size of its {field}")
             stated = source.take(4)
             crc = crc32(stated, crc)
             length = max(_int32(stated), 0)
             if length > end - source.taken:
-                raise InvalidRecordError(f"the {what} of a message goes beyond its end")
+                raise InvalidRecordError(f"the {field} of a message goes beyond its end")
             for piece in source.walk(length):
                 crc = crc32(piece, crc)
         for piece in source.walk(end - source.taken):

@@ -1,14 +1,14 @@
-"""Judges the names in a partition's directory: what does not belong there, and what a crash left.
+"""Checks the names in a partition's directory: leftovers of a crash, and files that do not belong there.
 
-name                                  finding               why a sound directory may have it
-------------------------------------  --------------------  -----------------------------------------------------
-*.deleted                             leftover-deleted      removed a minute after it was marked, or at start
-*.cleaned                             leftover-cleaned
-*.swap                                leftover-swap
-*.tmp, *.part                         leftover-temporary
-an index without its .log             index-orphan
-5.log, backup.log                     name-irregular
-anything else                         file-unknown          not Kafka's, and Kafka leaves it alone
+name                        finding
+--------------------------  ----------------------------------------------------------------------
+*.deleted                   leftover-deleted: a broker removes it after file.delete.delay.ms, or at start
+*.cleaned                   leftover-cleaned
+*.swap                      leftover-swap
+*.tmp, *.part               leftover-temporary
+an index without its .log   index-orphan
+5.log, backup.log           name-irregular
+any other                   file-unknown: Kafka ignores it
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kcli.format.file_names import FileKind, FileState, parse_file_name, segment
 from kcli.inspect.verification.findings import FindingList
 from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, FoundFile, PartitionDirectory, is_file_name
 
-_INDEXES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
-_SEGMENT_FILES = (FileKind.LOG, FileKind.PRODUCER_SNAPSHOT, *_INDEXES)
+INDEX_KINDS = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+SEGMENT_KINDS = (FileKind.LOG, *INDEX_KINDS)
 _OF_PARTITION = (FileKind.LEADER_EPOCH_CHECKPOINT, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE)
 _LEFTOVERS = {
     FileState.DELETED: "leftover-deleted",
@@ -30,15 +30,15 @@ _LEFTOVERS = {
 
 
 def check_names(partition: PartitionDirectory, findings: FindingList, *, is_live: bool) -> None:
-    """Judge every file of a partition that is no part of a segment. A running broker's own leftovers are none."""
+    """Check every file of a partition that does not belong to a segment; a running broker has leftovers of its own."""
     segments = {name for name in partition.directories if _is_segment(name)}
     for file in partition.others:
-        if file.kind in _INDEXES and segment_file_name(file.base_offset, FileKind.LOG) in segments:
-            continue  # the directory in its segment's place is the finding
+        if file.kind in INDEX_KINDS and segment_file_name(file.base_offset, FileKind.LOG) in segments:
+            continue  # the directory that has the name of its .log is the finding
         if file.state is not FileState.CURRENT and file.kind is not FileKind.UNKNOWN:
             if not is_live:
                 findings.add(_LEFTOVERS[file.state], file.path, file.parsed.sentence())
-        elif file.kind in _SEGMENT_FILES:
+        elif file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
             _check_segment_file(file, findings, is_live=is_live)
         elif file.kind is FileKind.METADATA_SNAPSHOT:
             findings.add("file-unknown", file.path, "the name of a KRaft snapshot has 20 digits, a dash and 10 digits")
@@ -60,7 +60,7 @@ def _is_segment(name: str) -> bool:
 
 
 def _check_segment_file(file: FoundFile, findings: FindingList, *, is_live: bool) -> None:
-    if file.is_current and file.kind in _INDEXES:
+    if file.is_current and file.kind in INDEX_KINDS:
         if not is_live:
             log = segment_file_name(file.base_offset, FileKind.LOG)
             findings.add("index-orphan", file.path, f"{log} does not exist", offset=file.base_offset)

@@ -1,43 +1,39 @@
-"""Verifies one partition: its segments in their order, and what can only be seen across them.
+"""Verifies one partition: its segments in their order, and what only all of them together show.
 
-    what                                    where it is decided
-    --------------------------------------  --------------------------------------------------------
-    batches, offsets, indexes of a segment  segments, batches, indexes
-    producers, transactions, .txnindex      producers, transaction_index
-    snapshots                               snapshots, when the producers stand at their offsets
-    leader epochs                           epochs, at the end
-    gaps and overlaps between segments,     here
-      checkpoints against the log
-    how far the log once reached            evidence
-    names and leftovers                     names
-
-Offsets that are missing are no fault by themselves: the log cleaner takes records away, and a broker accepts it all. Whether a
-log was cleaned is shown by the cleaner's checkpoint, by batches with fewer records than offsets, by a delete horizon, by gaps
-inside of a segment, by a *.log.deleted whose name a segment has, or by the topic's name; without any of these a gap between two
-segments is a finding. A gap inside of a segment is a finding if the topic's policy is known and not compact, or if a record
-without a key is before it (keyless).
+what                                    module
+--------------------------------------  --------------------------------------------------------
+batches, offsets, indexes of a segment  segments, batches, indexes
+producers, transactions, .txnindex      producers, transaction_index
+snapshots                               snapshots, when the walk reaches their offsets
+overlaps between segments,              here
+  checkpoints against the log
+missing offsets                         missing_offsets, evidence
+leader epochs                           epochs, at the end
+names and leftovers                     names
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
-from kcli.format.file_names import DirectoryState, FileKind, FileState
-from kcli.format.primitives import INT64_MAX
-from kcli.inspect.quantities import format_count, format_offsets
+from kcli.format.file_names import DirectoryState, FileKind
 from kcli.inspect.verification.epochs import check_leader_epochs
-from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, evident_start
-from kcli.inspect.verification.facts import COMPACTED_TOPICS, EpochRun, PartitionOptions, PartitionResult, SegmentFacts
+from kcli.inspect.verification.evidence import Evidence
+from kcli.inspect.verification.facts import (
+    EpochRun,
+    PartitionOptions,
+    PartitionResult,
+    SegmentFacts,
+    log_start_offset,
+    segment_options,
+)
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
-from kcli.inspect.verification.index_ends import segment_index_ends
-from kcli.inspect.verification.keyless import first_keyless_offset
-from kcli.inspect.verification.known_holes import lost_finding, lost_of, still_missing
+from kcli.inspect.verification.missing_offsets import MissingOffsets
 from kcli.inspect.verification.names import check_names
-from kcli.inspect.verification.producers import ProducerStep, ProducerTracker
-from kcli.inspect.verification.readings import ReadAhead, log_start_offset, segment_options
-from kcli.inspect.verification.segments import SegmentVerifier
+from kcli.inspect.verification.producer_steps import ProducerStep
+from kcli.inspect.verification.producers import ProducerTracker
+from kcli.inspect.verification.segments import ReadAhead, SegmentVerifier
 from kcli.inspect.verification.small_files import check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
@@ -65,16 +61,16 @@ class PartitionVerifier:
         self._on_bytes = on_bytes
         self._read_ahead = read_ahead
         self._facts: list[SegmentFacts] = []
-        self._missing: list[tuple[int, int]] = []
+        self._missing = MissingOffsets(disk, partition, options, self._facts, self.findings)
         base = partition.segments[0].base_offset if partition.segments else 0
         self.log_start_offset = log_start_offset(partition, options)
         self.end_offset = base
         self.tracker = ProducerTracker(self.findings, knows_all=base == 0)
         self._snapshots = SnapshotCheck(self.tracker, self.findings)
-        self._ahead = list(partition.snapshots)  # snapshots whose offset the walk has not reached
+        self._snapshots_ahead = list(partition.snapshots)  # the walk has not reached their offsets
 
     def run(self) -> PartitionResult:
-        """Read the partition -> what it holds. Raises nothing for what is wrong with it."""
+        """Read the partition. What is wrong with its files is a finding, not an error."""
         check_names(self.partition, self.findings, is_live=self.options.is_live)
         self._begin_producers()
         for segment in self.partition.segments:
@@ -82,23 +78,19 @@ class PartitionVerifier:
         self._finish_snapshots()
         self._add_open_transactions()
         if self.options.is_whole:
-            self._check_gaps()
-            self._check_orphans()
-            self._check_index_ends()
-            self._check_start()
+            evidence = self._missing.check()
             self._check_epochs()
-            self._check_checkpoints(self._check_end())
-            self._check_known_holes()
-            self._check_own_files()
+            self._check_checkpoints(evidence)
+            self._check_other_files()
         return self._result()
 
     # ------------------------------------------------------------------------------------------------------ segments
 
     def _begin_producers(self) -> None:
-        """Load the producers from the snapshot at the first segment's start, where there is one."""
+        """Load the producers from the snapshot at the start of the first segment, if there is one."""
         base = self.end_offset
-        while self._ahead and self._ahead[0].base_offset <= base:
-            file = self._ahead.pop(0)
+        while self._snapshots_ahead and self._snapshots_ahead[0].base_offset <= base:
+            file = self._snapshots_ahead.pop(0)
             snapshot = read_snapshot(self.disk, file.path, self.findings)
             if snapshot is not None and file.base_offset == base and base > 0:
                 self.tracker.load(snapshot.entries())
@@ -107,10 +99,14 @@ class PartitionVerifier:
     def _verify_segment(self, segment: Segment) -> None:
         is_last = segment is self.partition.segments[-1]
         self._check_missing_indexes(segment, is_last)
-        index = TransactionIndexCheck(self.disk, segment.transaction_index, segment.log, segment.base_offset, self.findings)
-        index.tail_may_be_missing = is_last and self.options.is_live
-        index.log_start_offset = self.log_start_offset
-        self.tracker.path, self.tracker.index = segment.log, index
+        index = TransactionIndexCheck(
+            self.disk,
+            segment,
+            self.findings,
+            log_start_offset=self.log_start_offset,
+            tail_may_be_missing=is_last and self.options.is_live,
+        )
+        self.tracker.begin_segment(segment.log, index)
         try:
             facts = self._read_segment(segment)
         except OSError as error:
@@ -121,7 +117,7 @@ class PartitionVerifier:
         self._join(facts)
 
     def _read_segment(self, segment: Segment) -> SegmentFacts:
-        """Read a segment, or take what was read ahead of it; its steps move the producers on. Raises OSError."""
+        """Read a segment, or use what was read ahead of it, and apply its steps to the producers. Raises OSError."""
         ahead = None if self._read_ahead is None else self._read_ahead(segment)
         if ahead is not None and ahead.steps is not None:
             self.findings.extend(ahead.findings)
@@ -148,13 +144,13 @@ class PartitionVerifier:
                 )
 
     def _join(self, facts: SegmentFacts) -> None:
-        """Move on to the end of a segment that was read; where it does not begin where the one before ended, say so."""
+        """Advance to the end of a segment that was read, and report it if it overlaps the one before."""
         if facts.first_offset >= 0:
             self._pass_start(facts)
         elif facts.base_offset < self.end_offset:
             self._add_overlap(facts, facts.base_offset)
         elif facts.base_offset > self.end_offset:
-            # A cleaner has left nothing of the segment before: what its producers did is gone with their batches.
+            # A cleaner removed all batches of the segment before, so what their producers did is not known.
             self.tracker.gap_offset = max(self.tracker.gap_offset, facts.base_offset)
         if facts.is_damaged:
             self.tracker.gap_offset = max(self.tracker.gap_offset, facts.end_offset)
@@ -162,7 +158,7 @@ class PartitionVerifier:
         self.end_offset = max(self.end_offset, facts.end_offset)
 
     def _pass_start(self, facts: SegmentFacts) -> None:
-        """Note, once a segment, how its first batch continues the segment before."""
+        """Compare the first batch of a segment with the end of the one before; done once for each segment."""
         if facts.joined:
             return
         facts.joined = True
@@ -192,8 +188,8 @@ class PartitionVerifier:
 
     def _reach(self, offset: int) -> None:
         """Compare the snapshots up to `offset`, which the producers have reached."""
-        while self._ahead and self._ahead[0].base_offset <= offset:
-            self._compare(self._ahead.pop(0))
+        while self._snapshots_ahead and self._snapshots_ahead[0].base_offset <= offset:
+            self._compare(self._snapshots_ahead.pop(0))
 
     def _compare(self, file: FoundFile) -> None:
         snapshot = read_snapshot(self.disk, file.path, self.findings)
@@ -204,14 +200,14 @@ class PartitionVerifier:
         self._reach(self.end_offset)
         if not self.options.is_whole:
             return
-        for file in self._ahead:
+        for file in self._snapshots_ahead:
             if self.options.is_live:
                 continue
             if read_snapshot(self.disk, file.path, self.findings) is not None:
                 message = f"the snapshot is of offset {file.base_offset}; the log ends at {self.end_offset}"
                 self.findings.add("snapshot-beyond-end", file.path, message, offset=file.base_offset)
         has_producers = any(facts.producer_batches for facts in self._facts)
-        # A roll and a clean stop write one; a crash before either has none to lose.
+        # A broker writes one when it rolls a segment and when it stops cleanly; before either there is none.
         should_have = (self.options.is_clean is True or len(self._facts) > 1) and not self.options.is_live
         if has_producers and should_have and not self.partition.snapshots:
             self.findings.add("snapshot-missing", self.partition.path, "the log has batches of producers and no .snapshot")
@@ -234,166 +230,9 @@ class PartitionVerifier:
 
     # ------------------------------------------------------------------------------------------------ the whole log
 
-    def _is_cleaned_up_to(self, offset: int) -> bool:
-        """True where the log shows that a cleaner took records below `offset`."""
-        if self.options.is_compacted or self.partition.topic in COMPACTED_TOPICS:
-            return True
-        if (self.options.cleaner_offset or 0) >= offset:
-            return True
-        return any(facts.is_thinned for facts in self._facts) or self._was_swapped()
-
-    def _was_swapped(self) -> bool:
-        """True where a cleaner has put a segment in the place of one that is still to be deleted."""
-        bases = {facts.base_offset for facts in self._facts[:-1]}
-        swapped = [file for file in self.partition.others if file.state is FileState.DELETED and file.base_offset in bases]
-        return any(file.kind is FileKind.LOG and self.disk.size(file.path) for file in swapped)
-
-    def _check_gaps(self) -> None:
-        inner_gaps = any(facts.gaps and not facts.is_damaged for facts in self._facts)
-        keyless = self._first_keyless_offset()
-        for before, facts in zip([None, *self._facts], self._facts, strict=False):
-            if facts.first_gap is not None:
-                start, end, position = facts.first_gap
-                if not self._is_cleaned_up_to(end):
-                    message = f"missing: {format_offsets(start, end)}; {format_count(facts.gaps, 'gap')} in the segment"
-                    is_hole = self.options.is_never_compacted or (keyless is not None and keyless < start)
-                    code = "offset-hole" if is_hole else "offset-gap"
-                    self.findings.add(code, facts.path, message, position=position, offset=start)
-                    self._missing += facts.gap_ranges if is_hole else []
-            gap = facts.gap_before
-            if gap is not None and facts.starts_damaged:
-                # The damage is named; the offsets up to the segment's name are not among it.
-                gap = (gap[0], facts.base_offset) if gap[0] < facts.base_offset else None
-            if gap is None:
-                continue
-            start, end = gap
-            if before is None:
-                # A segment's name is its first offset, except where a cleaner took the first batches.
-                if not self._is_cleaned_up_to(end):
-                    message = f"missing at the start of the log: {format_offsets(start, end)}"
-                    code = "offset-hole" if self.options.is_never_compacted else "offset-gap"
-                    self.findings.add(code, facts.path, message, offset=start)
-                    self._missing += [(start, end)] if self.options.is_never_compacted else []
-            elif not before.ends_damaged and not inner_gaps and not self._is_cleaned_up_to(end):
-                message = f"missing before the segment: {format_offsets(start, end)}"
-                self.findings.add("segment-gap", facts.path, message, offset=start)
-                self._missing.append((start, end))
-
-    def _first_keyless_offset(self) -> int | None:
-        """Return the offset of a record without a key that proves that later gaps are not the cleaner's, if one is needed."""
-        gaps = [facts.first_gap[0] for facts in self._facts if facts.first_gap is not None]
-        if not gaps or self.options.is_never_compacted or self._is_cleaned_up_to(max(gaps)):
-            return None
-        return first_keyless_offset(self.disk, self.partition.segments, max(gaps))
-
-    def _check_orphans(self) -> None:
-        """Name what the segments held whose index is there and whose .log is not: a broker removes both, the .log first."""
-        if self.options.is_live or self.findings.vanished or not self._facts:
-            return
-        others = self.partition.others
-        going = {file.base_offset for file in others if file.state is not FileState.CURRENT}
-        for file in others:
-            base = file.base_offset
-            if file.kind is not FileKind.INDEX or not file.is_current or base < 0 or base in going:
-                continue
-            before = [facts.end_offset for facts in self._facts if facts.base_offset < base and facts.first_offset >= 0]
-            behind = [facts.base_offset for facts in self._facts if facts.base_offset > base]
-            start, end = max([base, *before]), min(behind, default=base)
-            if start < end and before and not any(first <= start < last for first, last in self._missing):
-                message = f"the .log of this index is missing, and with it: {format_offsets(start, end)}"
-                self.findings.add("segment-gap", file.path, message, offset=start)
-                self._missing.append((start, end))
-
-    def _check_index_ends(self) -> None:
-        """Name what the segments held whose indexes go on behind their last batch: a cleaner writes the indexes anew."""
-        if self.options.is_live or self.findings.vanished:
-            return
-        segments = {segment.base_offset: segment for segment in self.partition.segments}
-        for facts, behind in pairwise(self._facts):
-            start = max(facts.end_offset, self.log_start_offset)
-            is_named = any(first <= start < last for first, last in self._missing)
-            if start >= behind.base_offset or is_named or (facts.size_bytes and facts.ends_damaged):
-                continue
-            ends = segment_index_ends(self.disk, segments[facts.base_offset])
-            # An empty .log does not show how many batches it had behind the last entry.
-            end = min(max((one.offset for one in ends), default=0) if facts.size_bytes else INT64_MAX, behind.base_offset)
-            if ends and start < end:
-                what = (
-                    "the indexes continue after the last batch"
-                    if facts.size_bytes
-                    else "the .log is empty, its indexes are not"
-                )
-                message = f"{what}; missing: {format_offsets(start, end)}"
-                self.findings.add("segment-gap", facts.path, message, offset=start)
-                self._missing.append((start, end))
-
-    def _check_start(self) -> None:
-        """Hold the first segment against how early the log once began: a first segment may be missing."""
-        if not self._facts or self.options.is_live or self.findings.vanished:
-            return
-        base = self._facts[0].base_offset
-        options = self.options._replace(log_start_offset=self._possible_log_start(self.end_offset))
-        start = evident_start(self.disk, self.partition, options, base)
-        # A cleaner keeps the name of the first segment. A segment with a wrong name may have the offsets.
-        for first, end in self._facts[0].missing_offsets(start, base):
-            message = f"missing before the first segment, which begins at offset {base}: {format_offsets(first, end)}"
-            self.findings.add("segment-gap", self.partition.path, message, offset=first)
-            self._missing.append((first, end))
-
-    def _possible_log_start(self, end_offset: int) -> int:
-        """The checkpointed log start offset; 0 where there is none, or where it is beyond the end of the log."""
-        log_start = self.options.log_start_offset or 0
-        return log_start if log_start <= end_offset else 0
-
-    def _check_end(self) -> Evidence:
-        """Hold the end of the batches against how far the log once reached -> what shows that something is missing."""
-        first = self._facts[0].base_offset if self._facts else self.log_start_offset if self.options.is_clean is None else 0
-        batch_end = max([first, *(facts.end_offset for facts in self._facts if facts.first_offset >= 0)])
-        if self.options.is_live or self.findings.vanished or self.partition.state is DirectoryState.DELETE:
-            return Evidence(batch_end)
-        last = self._facts[-1] if self._facts else None
-        claims = collect_claims(
-            self.disk,
-            self.partition,
-            self.options,
-            batch_end=batch_end,
-            is_end_damaged=last is None or last.ends_damaged,
-            stated_end=None if last is None else last.stated_end,
-            empty_names=[facts.base_offset for facts in self._facts if not facts.size_bytes],
-            unproven_names=[facts.base_offset for facts in self._facts if facts.first_offset < 0 and facts.size_bytes],
-        )
-        evidence = evident_end(claims, batch_end)
-        if evidence.end_offset > self.end_offset:
-            # Without a segment the log start offset counts for the end; alone it does not show that records were deleted.
-            is_alone = not self._facts and len(evidence.sources) == 1
-            start = batch_end if is_alone else max(batch_end, self._possible_log_start(evidence.end_offset))
-            if start < evidence.end_offset:
-                message = (
-                    f"the log ends at offset {self.end_offset}, and it once reached {evidence.end_offset} "
-                    f"({evidence.sentence()}); lost: {format_offsets(start, evidence.end_offset)}"
-                )
-                self.findings.add("records-missing", self.partition.path, message, offset=start)
-                self._missing.append((start, evidence.end_offset))
-                return evidence
-        elif self._facts and self.end_offset > batch_end and not self._is_cleaned_up_to(self.end_offset):
-            message = f"missing before the segment: {format_offsets(batch_end, self.end_offset)}"
-            self.findings.add("segment-gap", self._facts[-1].path, message, offset=batch_end)
-            self._missing.append((batch_end, self.end_offset))
-        return Evidence(self.end_offset)
-
-    def _check_known_holes(self) -> None:
-        """Name what an earlier repair has lost, where nothing else shows it."""
-        if not self.options.is_live and not self.findings.vanished:
-            found = self.known_holes(lost_of(self.disk, self.options.lost, self.partition))
-            self._missing += found
-            self.findings.extend(lost_finding(self.partition.path, offsets) for offsets in found)
-
-    def known_holes(self, lost: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the parts of the offsets `lost` by a repair that are missing and that no finding names yet."""
-        if self.partition.is_metadata_log or self.partition.state is not DirectoryState.CURRENT:
-            return []
-        start = self._possible_log_start(self.end_offset)
-        return still_missing(lost, self._facts, self._missing, start, self.end_offset)
+    def missing_since_repair(self, lost: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the parts of the offsets `lost` by a repair that are missing and that no finding of `run` names."""
+        return self._missing.missing_since_repair(lost)
 
     def _check_epochs(self) -> None:
         if not self._facts:
@@ -418,9 +257,9 @@ class PartitionVerifier:
         )
 
     def _check_checkpoints(self, evidence: Evidence) -> None:
-        """Hold the checkpoints against the log's end; a running broker's are old ones, and never ahead.
+        """Compare the checkpoints with the end of the log; those of a running broker are behind it.
 
-        One that the `evidence` confirms is right: what is missing up to its offset is a finding of its own.
+        A checkpoint that the `evidence` confirms is right: the offsets that are missing before it are a finding of their own.
         """
         options, end = self.options, self.end_offset
         if self.findings.vanished:
@@ -436,8 +275,8 @@ class PartitionVerifier:
                 message = f"the checkpointed {what} is {offset}; the log ends at {self.end_offset}"
                 self.findings.add(code, self.partition.path, message, offset=offset)
 
-    def _check_own_files(self) -> None:
-        """Check what a partition has beside its log: little, but for KRaft's."""
+    def _check_other_files(self) -> None:
+        """Check the metadata log's snapshots and quorum-state."""
         partition = self.partition
         if not partition.segments and partition.state is DirectoryState.CURRENT and not self.options.is_live:
             self.findings.add("partition-empty", partition.path, "there is no .log in the partition's directory")
@@ -470,7 +309,7 @@ class PartitionVerifier:
             aborted_transactions=counts.aborted,
             open_transactions=open_transactions,
             findings=self.findings.finish(),
-            missing=self._missing,
+            missing=self._missing.ranges,
         )
 
 
@@ -481,10 +320,11 @@ def verify_partition(
     on_bytes: Callable[[int], None] = lambda count: None,
     read_ahead: ReadAhead | None = None,
 ) -> PartitionResult:
-    """Verify one partition directory -> what it holds and what is wrong with it.
+    """Verify one partition directory.
 
-    `on_bytes` is told of the progress; `read_ahead` gives what was read of a segment elsewhere, or None. Where a broker is at
-    work, only what is found at the same place a second time counts: its files change between one read and the next.
+    `on_bytes` is called with the number of bytes after each read. `read_ahead` returns what another process read of a segment,
+    or None. If a broker is running, only what is found at the same place a second time counts, because its files change between
+    one read and the next.
     """
     result = PartitionVerifier(disk, partition, options, on_bytes, read_ahead).run()
     if not options.is_live or all(finding.severity == INFO for finding in result.findings):
@@ -492,7 +332,7 @@ def verify_partition(
     try:
         again = PartitionVerifier(disk, read_partition(disk, partition.path), options).run()
     except OSError:
-        return result._replace(findings=[])  # the partition was deleted meanwhile
+        return result._replace(findings=[])  # the partition was deleted
     first = {finding[:-1] for finding in result.findings}
     lasting = [finding for finding in again.findings if finding.severity == INFO or finding[:-1] in first]
     return again._replace(findings=lasting)

@@ -1,22 +1,22 @@
-"""Follows the producers of a partition over its batches: sequences, epochs, transactions, and the .txnindex files.
+"""Checks the producers of a partition: sequences, epochs, transactions, and the .txnindex files.
 
-What a batch does to its producer's state is told in kcli.log.producer_state_manager; here it is only asked whether a broker
-could have written it so, and the state is no more than a snapshot's entry: a log may have many producers. Of the batches of
-one producer that follow each other in its sequence only the first and the last matter: they come as one `ProducerStep`.
+kcli.log.producer_state_manager decides how a batch changes its producer's state. This module only checks whether a broker could
+have written the batches, and its state is that of a snapshot's entry, because a log may have many producers. Successive batches
+of a producer come as one ProducerStep.
 
-    step                                     is odd where
+    step                                     is a finding if
     ---------------------------------------  ---------------------------------------------------------------------------
     records, epoch as before                 its sequence is not the next one: lower is a repetition; higher is a gap,
-                                               unless offsets are missing since (then the log was cleaned, or is damaged);
-                                               0 may always follow: a producer that the broker had forgotten
+                                               unless offsets are missing since (the log was cleaned, or is damaged);
+                                               0 may always follow, because the broker may have forgotten the producer
     records, a new epoch                     its sequence is not 0, unless offsets are missing since
-    records outside of an open transaction   always: no broker loads such a log
+    records outside of an open transaction   always: a broker does not load such a log
     any                                      its epoch, or a marker's coordinator epoch, is lower than before
     an abort marker                          its transaction is not in the .txnindex of the marker's segment, unless no
                                                record of it is left
 
-`gap_offset` says how far anything may be missing: what was before it counts only as a bound. Producers that wrote nothing
-within their expiry (a day by default) may be unknown to a snapshot; the records' own times do not tell.
+Before `gap_offset` something may be missing: the state is only a lower bound there. A snapshot may lack producers that wrote
+nothing for their expiration time (one day by default); the timestamps of the records do not show that.
 """
 
 from __future__ import annotations
@@ -29,36 +29,12 @@ from kcli.format.index_entries import AbortedTxn
 from kcli.format.producer_snapshot import ProducerEntry
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, increment_sequence
 from kcli.inspect.verification.findings import FindingList
+from kcli.inspect.verification.producer_steps import ProducerStep
 from kcli.inspect.verification.transaction_index import TransactionIndexCheck
 
 
-class ProducerStep(NamedTuple):
-    """Batches of one producer, each next in its sequence; or one control batch, with its marker.
-
-    `first_offset`, `first_sequence`, `first_position` are of the first batch, `batch_offset`, `last_offset`, `last_sequence`
-    and `max_timestamp` (ms) of the last. `records` are counted; `gap_offset` is the highest offset at or below the first
-    batch's end before which something is missing in its segment, or -1; `is_after_damage`: some of it for damage.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    is_transactional: bool
-    first_position: int
-    first_offset: int
-    first_sequence: int
-    batch_offset: int
-    last_offset: int
-    last_sequence: int
-    max_timestamp: int
-    records: int
-    gap_offset: int
-    is_after_damage: bool = False
-    marker: EndTransactionMarker | None = None
-    is_control: bool = False
-
-
 class OpenTransactionCount(NamedTuple):
-    """A transaction that has no end in the log."""
+    """A transaction without an end in the log, and the number of its records."""
 
     producer_id: int
     producer_epoch: int
@@ -67,7 +43,7 @@ class OpenTransactionCount(NamedTuple):
 
 
 class TransactionCounts:
-    """How the transactions of a partition ended, and how many records aborted ones hold."""
+    """How many transactions of a partition ended in which way, and the records of the aborted ones."""
 
     def __init__(self) -> None:
         self.committed = 0
@@ -76,10 +52,9 @@ class TransactionCounts:
 
 
 class ProducerTracker:
-    """The producers of one partition, moved on by steps in the order of the log.
+    """The producers of one partition, changed by steps in the order of the log.
 
-    `path` is the segment that steps come from now, `index` its transaction index. Until `knows_all` is True, what was before
-    the first step of a producer is unknown.
+    If `knows_all` is False, producers may have written before their first step.
     """
 
     def __init__(self, findings: FindingList, *, knows_all: bool) -> None:
@@ -87,23 +62,27 @@ class ProducerTracker:
         self.knows_all = knows_all
         self.producers: dict[int, ProducerEntry] = {}
         self.counts = TransactionCounts()
-        self.path = ""
-        self.index: TransactionIndexCheck | None = None
         self.gap_offset = -1
         self.is_damaged = False
-        self._open: dict[int, int] = {}  # producer -> where its open transaction begins
-        self._records: dict[int, int] = {}  # producer -> how many records its open transaction has
+        self._path = ""
+        self._index: TransactionIndexCheck | None = None
+        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
+        self._records: dict[int, int] = {}  # producer id -> number of records of its open transaction
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
-        """Begin with what a snapshot tells."""
+        """Begin with the entries of a snapshot."""
         for entry in entries:
             self.producers[entry.producer_id] = entry
             if entry.open_txn_first_offset is not None:
                 self._open[entry.producer_id] = entry.open_txn_first_offset
                 self._records[entry.producer_id] = 0
 
+    def begin_segment(self, path: str, index: TransactionIndexCheck) -> None:
+        """Set the path and the transaction index of the segment that the next steps come from."""
+        self._path, self._index = path, index
+
     def apply(self, step: ProducerStep) -> None:
-        """Check a step and move the state on."""
+        """Check a step and change the state of its producer."""
         self.note_gap(step)
         state = self.producers.get(step.producer_id)
         if state is None:
@@ -127,7 +106,7 @@ class ProducerTracker:
         self.is_damaged = self.is_damaged or step.is_after_damage
 
     def open_transactions(self) -> list[OpenTransactionCount]:
-        """The transactions that have not ended, by their first offsets."""
+        """Return the transactions that have not ended, by their first offsets."""
         found = [
             OpenTransactionCount(producer_id, self.producers[producer_id].producer_epoch, first, self._records[producer_id])
             for producer_id, first in self._open.items()
@@ -135,11 +114,11 @@ class ProducerTracker:
         return sorted(found, key=lambda txn: txn.first_offset)
 
     def records_of_open_transaction(self, producer_id: int) -> int:
-        """How many records the producer's open transaction has in the log."""
+        """Return the number of records in the producer's open transaction."""
         return self._records.get(producer_id, 0)
 
     def _add(self, code: str, step: ProducerStep, message: str) -> None:
-        self.findings.add(code, self.path, message, position=step.first_position, offset=step.first_offset)
+        self.findings.add(code, self._path, message, position=step.first_position, offset=step.first_offset)
 
     def _check_sequence(self, step: ProducerStep, state: ProducerEntry) -> None:
         if step.first_sequence in (0, NO_SEQUENCE) or state.producer_epoch == NO_PRODUCER_EPOCH:
@@ -166,7 +145,7 @@ class ProducerTracker:
             self._add("producer-sequence-gap", step, where)
 
     def _append(self, step: ProducerStep, state: ProducerEntry) -> ProducerEntry:
-        """The producer's state behind a step of records."""
+        """Return the producer's state after a step of records."""
         first = state.current_txn_first_offset
         if step.is_transactional:
             if first < 0:
@@ -192,7 +171,7 @@ class ProducerTracker:
         )
 
     def _end_transaction(self, step: ProducerStep, state: ProducerEntry, marker: EndTransactionMarker) -> ProducerEntry:
-        """The producer's state behind a marker, which ends its open transaction if it has one."""
+        """Return the producer's state after a marker, which ends its open transaction if it has one."""
         if marker.coordinator_epoch < state.coordinator_epoch:
             self._add(
                 "coordinator-epoch-back",
@@ -218,14 +197,14 @@ class ProducerTracker:
         if first is not None:
             self.counts.aborted += 1
             self.counts.aborted_records += records
-        if self.index is None:
+        if self._index is None:
             return
         if first is None:
-            self.index.allow(step.first_offset, step.producer_id, is_known=self.knows_all and self.gap_offset < 0)
+            self._index.allow(step.first_offset, step.producer_id, is_known=self.knows_all and self.gap_offset < 0)
             return
         stable = min(self._open.values(), default=step.first_offset + 1)
         expected = AbortedTxn(0, step.producer_id, first, step.first_offset, stable)
-        self.index.expect(
+        self._index.expect(
             expected,
             step.first_position,
             records,

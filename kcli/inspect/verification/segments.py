@@ -1,17 +1,18 @@
 """Verifies one segment: its batches, their offsets and leader epochs, its `.index` and `.timeindex`.
 
-What needs the segments before it is not decided here but handed on: the producers' steps one by one, all else as a
-`SegmentFacts`. So segments can be verified apart from each other and put together afterwards.
+What depends on earlier segments is not decided here: the producers' steps are passed to the caller one by one, everything
+else is in the SegmentFacts. So segments can be verified in different processes and joined afterwards.
 
-Batches are taken in stretches (see walk). Of a stretch only the rows that are not usual are looked at one by one: those that
-do not continue the offsets, the leader epoch or the producer's sequence of the row before, or that have a fault.
+Batches come as rows, many in one stretch (segment_walk). A row is regular if it continues the offsets, the leader
+epoch and the producer's sequence of the row before and has no fault; only the other ones, the notable rows, are checked one by
+one.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
 from kcli.format.batch_scan import (
@@ -31,10 +32,9 @@ from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACT
 from kcli.inspect.quantities import format_count, format_offsets
 from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
-from kcli.inspect.verification.findings import FindingList
-from kcli.inspect.verification.indexes import OffsetIndexCheck, TimeIndexCheck
-from kcli.inspect.verification.producers import ProducerStep
-from kcli.inspect.verification.runs import StepGatherer, last_sequence
+from kcli.inspect.verification.findings import Finding, FindingList
+from kcli.inspect.verification.indexes import IndexFile, OffsetIndexCheck, TimeIndexCheck
+from kcli.inspect.verification.producer_steps import ProducerStep, StepGatherer, last_sequence
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_search import stated_next_offset
@@ -44,19 +44,21 @@ from kcli.log.reading.segment_walk import SegmentWalk, Stretch
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
 
+# How many steps are kept of a segment that is read ahead: 20 MB. One with more is read again by its partition's process.
+MOST_STEPS = 100_000
 _DAMAGE_CODES = {ZEROS: "log-zero-tail", BAD_MAGIC: "batch-magic"}
 
 
 def _lost_bytes(damage: Damage) -> str:
-    """Return a clause on how the log goes on. A damaged batch may state bytes that belong to the next sound one."""
+    """Return a clause on where the log continues. A damaged batch may state bytes that belong to the next sound one."""
     lost = damage.end_position - damage.position
     if lost <= 0:
-        return f"; the next sound batch begins at byte {damage.end_position}, inside of what the damaged batch claims"
+        return f"; the next sound batch begins at byte {damage.end_position}, inside of the size that the damaged batch states"
     return f"; {format_count(lost, 'byte')} up to the next sound batch {'is' if lost == 1 else 'are'} lost"
 
 
 class SegmentVerifier:
-    """Verifies one segment; `on_step` gets the producers' steps, `on_bytes` how many bytes went by."""
+    """Verifies one segment; `on_step` is called with the producers' steps, `on_bytes` with the bytes read."""
 
     def __init__(
         self,
@@ -73,25 +75,25 @@ class SegmentVerifier:
         self._findings = findings
         self._on_bytes = on_bytes
         self.facts = SegmentFacts(segment.base_offset, segment.log)
+        self._indexes: list[IndexFile] = []
         self._state = array("q", bytes(8 * STATE_SLOTS))
         self._state[NEXT_OFFSET] = -1
         self._gatherer = StepGatherer(on_step)
         self._stops = list(options.stops)
         self._after_damage = False
-        self._damage: list[tuple[str, int, str]] = []  # code, byte, sentence of what is damaged since the last sound batch
-        self._epoch: EpochRun | None = None  # the present one; its last offset changes with every batch
+        self._damage: list[tuple[str, int, str]] = []  # code, byte and message of each damage since the last sound batch
+        self._epoch: EpochRun | None = None  # the present one, without its last offset
         self._last_of_epoch = 0
         self._below_start = options.log_start_offset > segment.base_offset
 
     def run(self) -> SegmentFacts:
-        """Read the segment -> what it holds. Raises OSError as the disk does."""
+        """Read the segment. Raises OSError."""
         segment, options = self._segment, self._options
-        zeros = options.zeros_allowed
-        self._index = self._times = None
+        common = segment.base_offset, self._findings, options.zeros_allowed
         if segment.offset_index is not None:
-            self._index = OffsetIndexCheck(self._disk, segment.offset_index, segment.base_offset, self._findings, zeros)
+            self._indexes.append(OffsetIndexCheck(self._disk, segment.offset_index, *common))
         if segment.time_index is not None:
-            self._times = TimeIndexCheck(self._disk, segment.time_index, segment.base_offset, self._findings, zeros)
+            self._indexes.append(TimeIndexCheck(self._disk, segment.time_index, *common))
         self._walk = SegmentWalk(self._disk, segment.log)
         self.facts.size_bytes = self._walk.end
         self._inspector = BatchInspector(segment.log, self._findings, self._walk.scanner)
@@ -99,27 +101,25 @@ class SegmentVerifier:
         try:
             for step in self._walk.steps():
                 if isinstance(step, Damage):
-                    self._take_damage(step)
+                    self._pass_damage(step)
                 else:
-                    self._take_stretch(step)
+                    self._add_stretch(step)
         finally:
             self._walk.close()
-            self._tell_damage("")
+            self._report_damage("")
         self._gatherer.flush()
         self._end_epoch()
         self.facts.gap_offset = self._gatherer.gap_offset
         self.facts.producer_batches = self._gatherer.batches
         if self._below_start:
             self.facts.data_records_below_start = self.facts.data_records
-        if self._index is not None:
-            self._index.finish(self._walk.end, self.facts.batches)
-        if self._times is not None:
-            self._times.finish(closed=options.is_closed and not self.facts.is_damaged)
+        for index in self._indexes:
+            index.finish(self._walk.end, self.facts.batches, is_closed=options.is_closed and not self.facts.is_damaged)
         return self.facts
 
     # ----------------------------------------------------------------------------------------------------- stretches
 
-    def _take_damage(self, damage: Damage) -> None:
+    def _pass_damage(self, damage: Damage) -> None:
         self._on_bytes(max(0, damage.end_position - damage.position))
         at_end = damage.end_position >= self._walk.end
         if self._options.is_live and self._options.is_last and at_end:
@@ -147,20 +147,18 @@ class SegmentVerifier:
         self.facts.is_damaged = True
         self._after_damage = True
         self.facts.damaged.append((self._state[NEXT_OFFSET], INT64_MAX))
-        if self._index is not None:
-            self._index.skip(position, end_position)
-        if self._times is not None:
-            self._times.skip()
+        for index in self._indexes:
+            index.skip(position, end_position)
 
-    def _tell_damage(self, clause: str) -> None:
-        """Add what was found damaged since the last sound batch, the last one with a clause on the offsets between."""
+    def _report_damage(self, clause: str) -> None:
+        """Add findings for the damage since the last sound batch, the last one with a clause on the lost offsets."""
         for number, (code, position, message) in enumerate(self._damage, 1):
             self._findings.add(
                 code, self._segment.log, message + (clause if number == len(self._damage) else ""), position=position
             )
         self._damage.clear()
 
-    def _take_stretch(self, stretch: Stretch) -> None:
+    def _add_stretch(self, stretch: Stretch) -> None:
         rows, count = self._walk.rows, stretch.rows
         self._on_bytes(rows.position[count - 1] + rows.size_bytes[count - 1] - rows.position[0])
         batch = stretch.batch
@@ -171,18 +169,16 @@ class SegmentVerifier:
             self._add_damage("batch-crc", batch.position, batch.end_position, message, batch.header)
             return
         if stretch.odd:
-            self._look_at_odd(stretch)
+            self._check_irregular(stretch)
         if rows.base_offset[0] < 0 or rows.last_offset[0] < rows.base_offset[0] or rows.record_count[0] < 0:
-            self._after_damage = True  # a header that cannot be right, and so a row of its own
+            self._after_damage = True  # an impossible header, which is always a stretch of one row
             return
-        if self._index is not None:
-            self._index.match(rows, count)
-        if self._times is not None:
-            self._times.match(rows, count)
-        self._take_rows(stretch)
+        for index in self._indexes:
+            index.match(rows, count)
+        self._add_rows(stretch)
 
-    def _look_at_odd(self, stretch: Stretch) -> None:
-        """Inflate and check what is compressed, look closely at what has a fault; rows that are in order become SOUND."""
+    def _check_irregular(self, stretch: Stretch) -> None:
+        """Check compressed rows and rows with faults; a row without a fault becomes SOUND."""
         rows = self._walk.rows
         for row in range(stretch.rows):
             if rows.fault[row] == UNOPENED and stretch.batch is None:
@@ -193,14 +189,14 @@ class SegmentVerifier:
                 else:
                     self._walk.check_inflated(row, records)
             if rows.fault[row] in (LOOK, LEGACY):
-                facts = self._inspector.look(stretch.batch or self._walk.batch(row))
+                facts = self._inspector.inspect(stretch.batch or self._walk.batch(row))
                 if rows.fault[row] == LEGACY:
                     rows.base_offset[row] = min(rows.base_offset[row], max(facts.first_offset, 0))
                     rows.record_count[row] = facts.record_count
 
     # ---------------------------------------------------------------------------------------------------------- rows
 
-    def _take_rows(self, stretch: Stretch) -> None:
+    def _add_rows(self, stretch: Stretch) -> None:
         rows, state = self._walk.rows, self._state
         facts = self.facts
         facts.batches += stretch.rows
@@ -208,24 +204,24 @@ class SegmentVerifier:
         row = 0
         while row < stretch.rows:
             state[RECORDS] = 0
-            usual_end = next_notable(rows, row, stretch.rows, state, self._gatherer.runs)
-            if usual_end > row:
-                self._take_usual(usual_end - 1, state[RECORDS])
-            if usual_end == stretch.rows:
+            regular_end = next_notable(rows, row, stretch.rows, state, self._gatherer.runs)
+            if regular_end > row:
+                self._add_regular(regular_end - 1, state[RECORDS])
+            if regular_end == stretch.rows:
                 break
-            self._take_notable(stretch, usual_end)
-            row = usual_end + 1
+            self._add_notable(stretch, regular_end)
+            row = regular_end + 1
 
-    def _take_usual(self, last_row: int, records: int) -> None:
-        """Rows up to `last_row` that continue what was before."""
+    def _add_regular(self, last_row: int, records: int) -> None:
+        """Add the regular rows up to `last_row`."""
         rows, facts = self._walk.rows, self.facts
         facts.data_records += records
         facts.end_offset = rows.last_offset[last_row] + 1
         if self._epoch is not None and self._epoch.epoch == rows.leader_epoch[last_row]:
             self._last_of_epoch = rows.base_offset[last_row]
 
-    def _take_notable(self, stretch: Stretch, row: int) -> None:
-        """One row that is not as those before: look at its offsets, leader epoch, producer and control records."""
+    def _add_notable(self, stretch: Stretch, row: int) -> None:
+        """Add one notable row: check its offsets, leader epoch, producer and control records."""
         rows = self._walk.rows
         expected = self._state[NEXT_OFFSET]
         if rows.base_offset[row] != expected or rows.last_offset[row] >= self._state[STOP_OFFSET]:
@@ -234,7 +230,7 @@ class SegmentVerifier:
         self._count_records(stretch, row)
         self._check_leader_epoch(row)
         if rows.producer_id[row] >= 0:
-            self._take_producer(stretch, row)
+            self._add_producer_batch(stretch, row)
         elif not self._check_without_producer(stretch, row):
             self._gatherer.begin(rows, row)
         self._expect_after(row)
@@ -242,22 +238,21 @@ class SegmentVerifier:
     def _check_offsets(self, row: int, expected: int) -> None:
         rows, facts = self._walk.rows, self.facts
         base, last = rows.base_offset[row], rows.last_offset[row]
-        position = rows.position[row]
         if expected < 0:
             if facts.first_offset < 0:
-                facts.first_offset, facts.first_position = base, position
+                facts.first_offset = base
                 facts.starts_damaged = self._after_damage
         elif base < expected:
             message = f"the batch begins at offset {base}; the one before it ends at offset {expected - 1}"
-            self._findings.add("offset-back", self._segment.log, message, position=position, offset=base)
+            self._add_at_row("offset-back", row, message)
         elif base > expected and not self._after_damage and rows.fault[row] != LEGACY:
             facts.gaps += 1
-            facts.first_gap = facts.first_gap or (expected, base, position)
+            facts.first_gap = facts.first_gap or (expected, base, rows.position[row])
             if len(facts.gap_ranges) < MOST_GAPS:
                 facts.gap_ranges.append((expected, base))
         if base != expected and expected >= 0:
             self._note_gap(base)
-        self._tell_damage(f"; no sound batch has {format_offsets(expected, base)}" if 0 <= expected < base else "")
+        self._report_damage(f"; no sound batch has {format_offsets(expected, base)}" if 0 <= expected < base else "")
         if self._after_damage:
             self._note_gap(last)
             if facts.damaged:
@@ -265,15 +260,14 @@ class SegmentVerifier:
         self._after_damage = False
         if base < self._segment.base_offset:
             message = f"the batch begins at offset {base}, below {self._segment.base_offset} in the segment's name"
-            self._findings.add("offset-before-segment", self._segment.log, message, position=position, offset=base)
+            self._add_at_row("offset-before-segment", row, message)
         elif last - self._segment.base_offset > INT32_MAX:
-            message = (
-                f"the batch ends at offset {last}; no more than {self._segment.base_offset + INT32_MAX} fits the segment's name"
-            )
-            self._findings.add("offset-overflow", self._segment.log, message, position=position, offset=base)
+            largest = self._segment.base_offset + INT32_MAX
+            message = f"the batch ends at offset {last}; the segment's name allows offsets up to {largest}"
+            self._add_at_row("offset-overflow", row, message)
 
     def _note_gap(self, offset: int) -> None:
-        """Something is missing before the end of the batch at `offset`."""
+        """Note that something is missing before the end of the batch at `offset`."""
         self._gatherer.gap_offset = max(self._gatherer.gap_offset, offset)
 
     def _count_records(self, stretch: Stretch, row: int) -> None:
@@ -294,7 +288,7 @@ class SegmentVerifier:
             self._note_gap(rows.last_offset[row])
 
     def _records_below_start(self, stretch: Stretch, row: int) -> int:
-        """How many records of the batch lie below the log start offset."""
+        """Return the number of records of the batch that are below the log start offset."""
         if self._walk.rows.base_offset[row] >= self._options.log_start_offset:
             return 0
         batch = stretch.batch or self._walk.batch(row)
@@ -311,7 +305,7 @@ class SegmentVerifier:
             self._last_of_epoch = base
         elif before is not None and epoch < before.epoch and rows.fault[row] != LEGACY:
             message = f"the batch is of leader epoch {epoch}; the one before it of {before.epoch}"
-            self._findings.add("leader-epoch-back", self._segment.log, message, position=rows.position[row], offset=base)
+            self._add_at_row("leader-epoch-back", row, message)
         else:
             self._end_epoch()
             self._epoch = EpochRun(epoch, base, base, rows.position[row])
@@ -319,7 +313,7 @@ class SegmentVerifier:
 
     def _end_epoch(self) -> None:
         if self._epoch is not None:
-            self.facts.epochs.append(self._epoch._replace(last_offset=self._last_of_epoch))
+            self.facts.epochs.append(self._epoch._replace(last_base_offset=self._last_of_epoch))
             self._epoch = None
 
     def _check_producer_fields(self, row: int) -> None:
@@ -335,7 +329,7 @@ class SegmentVerifier:
             self._add_at_row("producer-fields", row, message)
 
     def _check_without_producer(self, stretch: Stretch, row: int) -> bool:
-        """Check a batch of no producer -> True where the next one cannot be as usual as this one."""
+        """Check a batch without a producer -> True if it ends the run of regular rows."""
         rows = self._walk.rows
         if rows.fault[row] == LEGACY:
             return True
@@ -358,8 +352,8 @@ class SegmentVerifier:
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def _take_producer(self, stretch: Stretch, row: int) -> None:
-        """A batch of a producer: of records, which begin a run, or a marker."""
+    def _add_producer_batch(self, stretch: Stretch, row: int) -> None:
+        """Add a batch of a producer: records, which begin a run, or a transaction marker."""
         rows = self._walk.rows
         self._check_producer_fields(row)
         if not rows.attributes[row] & CONTROL_FLAG:
@@ -386,7 +380,7 @@ class SegmentVerifier:
         )
 
     def _expect_after(self, row: int) -> None:
-        """Set what the next row must have to be usual."""
+        """Set what the next row must have to be regular."""
         rows, state = self._walk.rows, self._state
         self.facts.end_offset = max(self.facts.end_offset, rows.last_offset[row] + 1)
         state[NEXT_OFFSET] = rows.last_offset[row] + 1
@@ -398,3 +392,29 @@ class SegmentVerifier:
         while self._stops and self._stops[0] < reached:
             self._stops.pop(0)
         self._state[STOP_OFFSET] = self._stops[0] if self._stops else INT64_MAX
+
+
+class SegmentReading(NamedTuple):
+    """What was read of a segment apart from its partition; `steps` is None where there were too many to keep."""
+
+    facts: SegmentFacts
+    steps: list[ProducerStep] | None
+    findings: list[Finding]
+
+
+ReadAhead = Callable[[Segment], SegmentReading | None]
+
+
+def read_segment(disk: Disk, segment: Segment, options: SegmentOptions, on_bytes: Callable[[int], None]) -> SegmentReading:
+    """Verify a segment apart from its partition. Raises OSError."""
+    findings = FindingList(is_live=options.is_live)
+    steps: list[ProducerStep] = []
+
+    def keep(step: ProducerStep) -> None:
+        if len(steps) <= MOST_STEPS:
+            steps.append(step)
+
+    facts = SegmentVerifier(disk, segment, options, findings, keep, on_bytes).run()
+    if len(steps) > MOST_STEPS:
+        return SegmentReading(facts, None, [])
+    return SegmentReading(facts, steps, findings.finish())

@@ -1,23 +1,25 @@
-"""Checks the small files of a log directory, those of text and those of KRaft, each by itself.
+"""Checks the small files of a log directory and of KRaft, each alone.
 
 file                                     must be
 ---------------------------------------  ---------------------------------------------------------------------------
 *-offset-checkpoint, meta.properties,    readable as Kafka reads it
-  leader-epoch-checkpoint, quorum-state
+  leader-epoch-checkpoint, quorum-state,
+  partition.metadata
 kcli-uncleanable-partitions              readable as kcli reads it; Kafka does not
-partition.metadata                       the same; other code than the rest, since Kafka treats it otherwise
-N-E.checkpoint, bootstrap.checkpoint     sound batches, a snapshot header in front, a footer behind
+N-E.checkpoint, bootstrap.checkpoint     sound batches, a snapshot header first, a snapshot footer last
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from kcli.format import limits
 from kcli.format.checkpoint import decode_leader_epochs, decode_offset_checkpoint
 from kcli.format.file_names import FileKind
 from kcli.format.metadata_files import (
+    MetaProperties,
+    PartitionMetadata,
     decode_clean_shutdown,
     decode_meta_properties,
     decode_partition_metadata,
@@ -31,32 +33,48 @@ from kcli.inspect.verification.segments import SegmentVerifier
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 
-# Types of KRaft's control records (kcli.protocol.control_records, which is dear to import).
+# Types of KRaft's control records. The import of kcli.protocol.control_records is slow.
 _SNAPSHOT_HEADER = 3
 _SNAPSHOT_FOOTER = 4
+_META_PROPERTIES_CORRUPT = "meta-properties-corrupt"
+_PARTITION_METADATA_CORRUPT = "partition-metadata-corrupt"
 
-_DECODERS: dict[FileKind, tuple[Callable[[bytes], Any], str]] = {
+_Decoded = TypeVar("_Decoded")
+_DECODERS: dict[FileKind, tuple[Callable[[bytes], object], str]] = {
     FileKind.RECOVERY_POINT_CHECKPOINT: (decode_offset_checkpoint, "checkpoint-corrupt"),
     FileKind.LOG_START_OFFSET_CHECKPOINT: (decode_offset_checkpoint, "checkpoint-corrupt"),
     FileKind.REPLICATION_CHECKPOINT: (decode_offset_checkpoint, "checkpoint-corrupt"),
     FileKind.CLEANER_CHECKPOINT: (decode_offset_checkpoint, "checkpoint-corrupt"),
     FileKind.LEADER_EPOCH_CHECKPOINT: (decode_leader_epochs, "checkpoint-corrupt"),
     FileKind.QUORUM_STATE: (decode_quorum_state, "checkpoint-corrupt"),
-    FileKind.PARTITION_METADATA: (decode_partition_metadata, "partition-metadata-corrupt"),
-    FileKind.META_PROPERTIES: (decode_meta_properties, "meta-properties-corrupt"),
+    FileKind.PARTITION_METADATA: (decode_partition_metadata, _PARTITION_METADATA_CORRUPT),
+    FileKind.META_PROPERTIES: (decode_meta_properties, _META_PROPERTIES_CORRUPT),
     FileKind.CLEAN_SHUTDOWN: (decode_clean_shutdown, "clean-shutdown-corrupt"),
     FileKind.UNCLEANABLE_PARTITIONS: (decode_uncleanable_partitions, "uncleanable-partitions-corrupt"),
 }
 
 
 def can_check(kind: FileKind) -> bool:
-    """True for the kinds that `check_small_file` knows."""
+    """Return True for the kinds of files that `check_small_file` checks."""
     return kind in _DECODERS
 
 
-def check_small_file(disk: Disk, path: str, kind: FileKind, findings: FindingList) -> Any:
-    """Read and decode a small file -> what its decoder gives, None where it cannot be read (a finding). Raises KeyError."""
-    decode, code = _DECODERS[kind]
+def check_small_file(disk: Disk, path: str, kind: FileKind, findings: FindingList) -> None:
+    """Add a finding if a small file cannot be read. Raises KeyError for a kind that it does not check."""
+    _read(disk, path, *_DECODERS[kind], findings)
+
+
+def check_meta_properties(disk: Disk, path: str, findings: FindingList) -> MetaProperties | None:
+    """Return the contents of a meta.properties, None if it cannot be read (a finding)."""
+    return _read(disk, path, decode_meta_properties, _META_PROPERTIES_CORRUPT, findings)
+
+
+def check_partition_metadata(disk: Disk, path: str, findings: FindingList) -> PartitionMetadata | None:
+    """Return the contents of a partition.metadata, None if it cannot be read (a finding)."""
+    return _read(disk, path, decode_partition_metadata, _PARTITION_METADATA_CORRUPT, findings)
+
+
+def _read(disk: Disk, path: str, decode: Callable[[bytes], _Decoded], code: str, findings: FindingList) -> _Decoded | None:
     try:
         return decode(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
     except OSError as error:
@@ -69,7 +87,7 @@ def check_small_file(disk: Disk, path: str, kind: FileKind, findings: FindingLis
 def check_metadata_snapshot(
     disk: Disk, path: str, findings: FindingList, on_bytes: Callable[[int], None] = lambda count: None
 ) -> SegmentFacts | None:
-    """Verify a KRaft snapshot or bootstrap.checkpoint -> what it holds, None where it cannot be read (a finding)."""
+    """Verify a KRaft snapshot or bootstrap.checkpoint -> its contents, None if it cannot be read (a finding)."""
     options = SegmentOptions(is_last=False)
     verifier = SegmentVerifier(disk, Segment(0, path), options, findings, lambda step: None, on_bytes)
     try:

@@ -1,11 +1,13 @@
-"""Holds producer snapshots against what the batches before their offsets add up to.
+"""Compares producer snapshots with the batches before their offsets.
 
-in the snapshot                        is sound where
--------------------------------------  -----------------------------------------------------------------------------
-a producer's last batch, its epoch,    the batches say the same; where offsets are missing (a cleaned log), the
-  its open transaction                   snapshot may know of batches and markers that are gone, not of fewer
-the coordinator epoch                  the same, or -1: the broker had forgotten the producer and met it again
-no word of a producer                  it has no open transaction: brokers forget producers that were idle for a day
+in the snapshot                        is sound if
+-------------------------------------  -------------------------------------------------------------------------
+a producer's last batch, its epoch,    the batches have the same; if offsets are missing (a cleaned log), the
+  its open transaction                   snapshot may know of removed batches and markers, but not of fewer
+the coordinator epoch                  the markers have the same, or it is -1: the producer had expired and wrote
+                                         again
+no entry of a producer                 it has no open transaction: a broker forgets producers that are idle for
+                                         producer.id.expiration.ms
 a producer without a batch             the log began later, or offsets are missing
 """
 
@@ -20,23 +22,23 @@ from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.producers import ProducerTracker
 from kcli.log.disk.port import Disk
 
-# A larger file is refused: it would name 700,000 producers.
+# A larger file is not read: it would have 700,000 producers.
 MOST_SNAPSHOT_BYTES = 32 * 1024 * 1024
 
 
 class Snapshot(NamedTuple):
-    """A producer snapshot that was checked; its entries, of which there may be many, come one by one."""
+    """A producer snapshot that was checked; its entries are decoded one by one, because there may be many."""
 
     data: bytes
     end: int
 
     def entries(self) -> Iterator[ProducerEntry]:
-        """The entries in the order of the file."""
+        """Yield the entries in the order of the file."""
         return iter_producer_entries(self.data, self.end)
 
 
 def read_snapshot(disk: Disk, path: str, findings: FindingList) -> Snapshot | None:
-    """Read a producer snapshot -> it, or None where it cannot be read (a finding)."""
+    """Read a producer snapshot, None if it cannot be read (a finding)."""
     try:
         data = disk.read_file(path, MOST_SNAPSHOT_BYTES)
         return Snapshot(data, check_producer_snapshot(data))
@@ -48,14 +50,14 @@ def read_snapshot(disk: Disk, path: str, findings: FindingList) -> Snapshot | No
 
 
 class SnapshotCheck:
-    """Compares the snapshots of a partition with a tracker that stands at their offsets."""
+    """Compares the snapshots of a partition with the state of its producers at their offsets."""
 
     def __init__(self, tracker: ProducerTracker, findings: FindingList) -> None:
         self.tracker = tracker
         self.findings = findings
 
     def compare(self, path: str, offset: int, snapshot: Snapshot) -> None:
-        """Hold the snapshot of `offset` against the tracker, which has seen every batch below it."""
+        """Compare the snapshot of `offset` with the tracker, to which all steps below that offset were applied."""
         open_transactions = self.tracker.open_transactions()
         unnamed = {txn.producer_id for txn in open_transactions}
         for slot, entry in enumerate(snapshot.entries()):
@@ -71,7 +73,7 @@ class SnapshotCheck:
                     offset=offset,
                 )
         for txn in open_transactions:
-            # Its end may have been among offsets that are missing.
+            # Its marker may be one of the missing batches.
             may_have_ended = txn.first_offset < self.tracker.gap_offset
             if txn.producer_id in unnamed and txn.records and txn.first_offset < offset and not may_have_ended:
                 self.findings.add(
@@ -83,7 +85,7 @@ class SnapshotCheck:
                 )
 
     def _difference(self, entry: ProducerEntry, offset: int) -> str | None:
-        """What an entry tells otherwise than the batches, as the end of a sentence; None where nothing."""
+        """Return in what an entry differs from the batches, as the end of a sentence; None if in nothing."""
         known = self.tracker.producers.get(entry.producer_id)
         is_exact = self.tracker.gap_offset < 0
         if max(entry.last_offset, entry.current_txn_first_offset) >= offset:
@@ -109,13 +111,13 @@ class SnapshotCheck:
         return self._transaction_difference(entry, known, is_exact)
 
     def _transaction_difference(self, entry: ProducerEntry, known: ProducerEntry, is_exact: bool) -> str | None:
-        told, first = entry.open_txn_first_offset, known.open_txn_first_offset
-        if told == first:
+        stored, first = entry.open_txn_first_offset, known.open_txn_first_offset
+        if stored == first:
             return None
         is_empty = not self.tracker.records_of_open_transaction(entry.producer_id)
-        if not is_exact and (first is None or is_empty or (told is not None and told < first)):
+        if not is_exact and (first is None or is_empty or (stored is not None and stored < first)):
             return None
         if first is not None and first < self.tracker.gap_offset:
-            return None  # its end may have been among offsets that are missing
-        begins = "no open transaction" if told is None else f"a transaction open from offset {told} on"
+            return None  # its marker may be one of the missing batches
+        begins = "no open transaction" if stored is None else f"a transaction open from offset {stored} on"
         return f"{begins}; the batches have " + ("none" if first is None else f"one from offset {first} on")

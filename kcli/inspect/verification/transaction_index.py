@@ -1,15 +1,15 @@
-"""Holds a segment's `.txnindex` against the transactions that were aborted in the segment.
+"""Compares a segment's `.txnindex` with the transactions that were aborted in the segment.
 
     entry                   must be
     ----------------------  --------------------------------------------------------------------------------------------
     version                 0
-    last offset             that of an abort marker in the segment, of the entry's producer; entries go up in it
-    first offset            where the transaction begins; at or before what is left of it where offsets are missing
-    last stable offset      where the next open transaction began when the marker was written, else behind the marker;
-                              not behind that where offsets are missing
+    last offset             that of an abort marker in the segment, of the entry's producer; it ascends
+    first offset            where the transaction begins; if offsets are missing, at or before what is left of it
+    last stable offset      the start of the first transaction that was open when the marker was written, else the offset
+                              after the marker; if offsets are missing, at most that
 
-An aborted transaction of which a record is left must have its entry: without it consumers see the records. The cleaner drops
-the entry with the last of the records and keeps the marker for a while.
+An aborted transaction with a remaining record must have an entry: without it consumers read the records. The cleaner removes
+the entry with the last of the records, and the marker later.
 """
 
 from __future__ import annotations
@@ -20,31 +20,34 @@ from kcli.format.index_entries import AbortedTxn
 from kcli.format.structs import ABORTED_TXN
 from kcli.inspect.verification.findings import MOST_OF_A_KIND, FindingList
 from kcli.log.disk.port import Disk
+from kcli.log.files.log_directory import Segment
 
-# A larger file is refused: it would tell of a million transactions that one segment aborted.
+# A larger file is not read: it would have a million transactions that were aborted in one segment.
 MOST_BYTES = 32 * 1024 * 1024
 
 
 class TransactionIndexCheck:
-    """The `.txnindex` of one segment; `path` is None where the segment has none, `log_path` is its log.
+    """The `.txnindex` of one segment.
 
-    Told of each abort marker in the order of the log, then `finish` is called. Entries are decoded one by one, as markers
-    reach them.
+    `expect` or `allow` is called for each abort marker in the order of the log, then `finish`. Entries are decoded one by one.
+    `tail_may_be_missing`: a running broker writes to the segment.
     """
 
-    def __init__(self, disk: Disk, path: str | None, log_path: str, base_offset: int, findings: FindingList) -> None:
-        self.path = path
-        self.log_path = log_path
-        self.base_offset = base_offset
+    def __init__(
+        self, disk: Disk, segment: Segment, findings: FindingList, *, log_start_offset: int, tail_may_be_missing: bool
+    ) -> None:
+        self.path = segment.transaction_index
+        self.log_path = segment.log
+        self.base_offset = segment.base_offset
         self.findings = findings
-        self.tail_may_be_missing = False  # of a segment that a running broker writes to
-        self.log_start_offset = 0
+        self.log_start_offset = log_start_offset
+        self.tail_may_be_missing = tail_may_be_missing
         self._entries: Iterator[tuple[int, AbortedTxn]] = iter(())  # slot, entry
         self._next: tuple[int, AbortedTxn] | None = None
-        self._passed: list[tuple[int, AbortedTxn]] = []  # entries that no marker belongs to
+        self._passed: list[tuple[int, AbortedTxn]] = []  # entries without a marker
         self._is_readable = True
-        if path is not None:
-            self._read(disk, path)
+        if self.path is not None:
+            self._read(disk, self.path)
 
     def _add(self, code: str, message: str, slot: int | None = None, offset: int | None = None) -> None:
         position = None if slot is None else slot * ABORTED_TXN.size
@@ -64,7 +67,7 @@ class TransactionIndexCheck:
         self._next = next(self._entries, None)
 
     def _sound_entries(self, data: memoryview) -> Iterator[tuple[int, AbortedTxn]]:
-        """The entries of version 0 whose last offsets go up; the others are findings."""
+        """Yield the entries of version 0 whose last offsets ascend; the others are findings."""
         last = self.base_offset - 1
         for slot, raw in enumerate(ABORTED_TXN.iter_unpack(data)):
             txn = AbortedTxn(*raw)
@@ -82,7 +85,7 @@ class TransactionIndexCheck:
                 yield slot, txn
 
     def _take(self, last_offset: int) -> tuple[int, AbortedTxn] | None:
-        """The entry that ends at an offset, None where there is none; those before it have no marker."""
+        """Return the entry that ends at an offset, None if there is none; those before it have no marker."""
         while self._next is not None and self._next[1].last_offset < last_offset:
             if len(self._passed) <= MOST_OF_A_KIND:
                 self._passed.append(self._next)
@@ -93,10 +96,10 @@ class TransactionIndexCheck:
         return found
 
     def expect(self, txn: AbortedTxn, position: int, records: int, *, is_exact: bool, is_damaged: bool) -> None:
-        """Hold the entry of an aborted transaction, of which `records` are left, against what the batches have.
+        """Compare the entry of an aborted transaction, of which `records` are left, with `txn`, which follows from the batches.
 
-        `position` is the marker's byte in the log; `is_exact` says that nothing of the partition is missing, `is_damaged`
-        that markers may be.
+        `position` is the marker's byte in the log. `is_exact`: nothing is missing in the partition; `is_damaged`: markers may
+        be missing.
         """
         found = self._take(txn.last_offset)
         if found is None:
@@ -112,7 +115,7 @@ class TransactionIndexCheck:
             return
         slot, entry = found
         if txn.first_offset < self.log_start_offset and txn.first_offset < entry.first_offset <= txn.last_offset:
-            # A recovery reads the batches from the log start on: the entry begins with the first that it has read.
+            # A recovery reads the batches from the log start on: the entry begins with the first one that it read.
             entry = entry._replace(first_offset=txn.first_offset)
         if is_exact:
             fits = entry == txn
@@ -126,13 +129,13 @@ class TransactionIndexCheck:
             self._add_mismatch(slot, entry, f"the batches have {txn}")
 
     def allow(self, last_offset: int, producer_id: int, *, is_known: bool) -> None:
-        """An abort marker of a transaction without a record: it may have an entry, unless that `is_known` to be wrong."""
+        """Allow an entry for an abort marker without records, unless `is_known` shows that there was no transaction."""
         found = self._take(last_offset)
         if found is not None and (is_known or found[1].producer_id != producer_id):
             self._add_mismatch(*found, f"the marker at offset {last_offset}, of producer {producer_id}, ends no transaction")
 
     def finish(self, damaged: list[tuple[int, int]]) -> None:
-        """Say which entries no marker belongs to; not those whose last offset lies in a `damaged` range [from, to)."""
+        """Report the entries without a marker, unless their last offset is in a `damaged` range [first, end)."""
         self._take(2**63)
         for slot, entry in self._passed:
             if not any(start <= entry.last_offset < end for start, end in damaged):

@@ -1,14 +1,12 @@
-"""Verifies what is given: log directories, partitions and single files, by everything that a broker relies on.
+"""Verifies log directories, partitions and single files: everything that a broker relies on. Nothing is written.
 
-    given                     what is verified
-    ------------------------  ------------------------------------------------------------------------------------------
-    a log directory           its own files, all of its partitions; several of them against each other as well
-    a partition's directory   the partition, with the checkpoints of the log directory that it lies in
-    a segment's .log, .index  the segment: its batches, its indexes, the producers and transactions as far as it tells
-      .timeindex, .txnindex
-    any other file of Kafka   that it can be read
-
-The findings and their codes stand in finding_kinds, the checks in the modules beside this one. Nothing is written.
+target                    what is verified
+------------------------  ------------------------------------------------------------------------------------------
+log directories           their own files, all of their partitions, and the directories against each other
+a partition's directory   the partition, with the checkpoints of its log directory
+a segment's .log, .index  the segment: its batches, its indexes, its producers and transactions
+  .timeindex, .txnindex
+any other file of Kafka   that it can be read
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from kcli.inspect.verification.directories import (
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
 from kcli.inspect.verification.findings import Finding, FindingList
+from kcli.inspect.verification.names import SEGMENT_KINDS
 from kcli.inspect.verification.small_files import can_check, check_metadata_snapshot, check_small_file
 from kcli.inspect.verification.snapshots import read_snapshot
 from kcli.inspect.verification.workers import Job, verify_all
@@ -46,47 +45,34 @@ from kcli.log.files.log_directory import (
 )
 from kcli.log.files.quarantine import default_folder
 
-_SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
-
-
 _MOST_NAMES = 3
 
 
-class DirectoryResult(NamedTuple):
-    """A log directory that was verified: is a broker running on it, was it stopped cleanly, whose is it."""
-
-    path: str
-    is_live: bool
-    is_clean: bool
-    cluster_id: str | None
-    node_id: int | None
-
-
 class VerifyReport(NamedTuple):
-    """All that was found, in the order of the input; `findings` by file, byte and offset within each."""
+    """The result, in the order of the input; `findings` by file, byte and offset."""
 
-    directories: list[DirectoryResult]
+    directories: list[Root]
     partitions: list[PartitionResult]
     files: list[str]
     findings: list[Finding]
 
     def count_of(self, severity: str) -> int:
-        """How many findings have that severity."""
+        """Return the number of findings of a severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     @property
     def is_sound(self) -> bool:
-        """True where nothing was found but what a sound directory may have."""
+        """True if there are no errors and no warnings."""
         return not self.count_of(ERROR) and not self.count_of(WARNING)
 
     @property
     def is_undamaged(self) -> bool:
-        """True where it is sound, or would be if no offsets were missing: all that a repair leaves."""
+        """True if there are no errors and warnings other than missing offsets, which a repair cannot restore."""
         return all(finding.severity == INFO or finding.code in HOLES for finding in self.findings)
 
 
 class Verifier:
-    """One verification of the given targets; `quarantine_of` says where repairs of a log directory keep what they remove."""
+    """One verification of the given targets; `quarantine_of` returns the folder of the quarantine of a log directory."""
 
     def __init__(self, disk: Disk, targets: Iterable[Target], quarantine_of: Callable[[str], str] = default_folder) -> None:
         self._disk = disk
@@ -110,35 +96,28 @@ class Verifier:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all logs that are to be read."""
+        """The size of all logs that are to be read."""
         return sum(job.size_bytes for job in self._jobs)
 
     def run(self, processes: int = 1, on_bytes: Callable[[int], None] | None = None) -> VerifyReport:
-        """Verify everything on up to `processes` cores, telling `on_bytes` of the progress -> VerifyReport.
+        """Verify everything on up to `processes` cores; `on_bytes` is called with the bytes read. Raises WorkerLostError.
 
-        Raises WorkerLostError; what is wrong with the input is a finding.
+        What is wrong with the input is a finding.
         """
         self._check_directories()
         results = list(verify_all(self._disk, self._jobs, processes, on_bytes))
         for result in results:
             self._findings.extend(result.findings)
-        directories = []
         for directory in self._directories:
-            root = self._roots[directory.path]
-            self._check_mark(root, directory, results)
-            meta = root.meta
-            directories.append(
-                DirectoryResult(
-                    root.path, root.is_live, root.is_clean, meta and meta.cluster_id, None if meta is None else meta.node_id
-                )
-            )
+            self._check_clean_shutdown(self._roots[directory.path], directory, results)
+        directories = [self._roots[directory.path] for directory in self._directories]
         return VerifyReport(directories, results, self._files, self._findings.finish())
 
-    def _check_mark(self, root: Root, directory: LogDirectory, results: list[PartitionResult]) -> None:
-        """Hold the mark of a clean stop against what is missing.
+    def _check_clean_shutdown(self, root: Root, directory: LogDirectory, results: list[PartitionResult]) -> None:
+        """Compare .kafka_cleanshutdown with the missing records.
 
-        A broker checkpoints the ends of its logs when it stops: a log that ends below them lost records afterwards. A hole may
-        be older than the stop: a broker starts and stops on a log with a hole, and does not notice it.
+        A broker checkpoints the ends of its logs when it stops, so a log that ends before them lost records afterwards. A hole
+        may be older than the stop: a broker starts and stops on a log with a hole, and does not notice it.
         """
         if not root.is_clean or root.is_live:
             return
@@ -150,7 +129,7 @@ class Verifier:
         cut += [f"{topic}-{number}" for topic, number in missing]
         if cut:
             names = ", ".join(cut[:_MOST_NAMES]) + (f" and {len(cut) - _MOST_NAMES} more" if len(cut) > _MOST_NAMES else "")
-            message = f"the file vouches that no record is missing; records are missing in {names}"
+            message = f"with this file a broker reports that no record is missing; records are missing in {names}"
             self._findings.add("clean-shutdown-untrue", path, message)
         elif incomplete:
             message = f"offsets are missing inside of {format_count(len(incomplete), 'log')}, lost before the stop or after it"
@@ -164,7 +143,7 @@ class Verifier:
             self._add_partition(partition, self._roots[directory.path])
 
     def _root_of(self, partition: PartitionDirectory) -> Root:
-        """What the log directory that a partition lies in says; it is no target itself, so its own faults are not told."""
+        """Return the log directory of a partition; it is not a target, so its own faults are not reported."""
         path = parent_path(partition.path)
         if path not in self._roots:
             self._roots[path] = self._read_root(path, FindingList())
@@ -176,7 +155,7 @@ class Verifier:
     def _add_partition(self, partition: PartitionDirectory, root: Root) -> None:
         options = root.options(partition)
         if root.path not in {directory.path for directory in self._directories}:
-            # The mark of a clean stop says nothing of a directory that was copied without it.
+            # The directory may have been copied without .kafka_cleanshutdown.
             options = options._replace(is_clean=False if root.is_live else options.is_clean or None)
             check_topic_id(self._disk, partition, root, None, self._findings)
         self._jobs.append(Job(partition, options, log_bytes(self._disk, partition)))
@@ -184,7 +163,7 @@ class Verifier:
     def _add_file(self, file: FoundFile) -> None:
         self._files.append(file.path)
         kind = file.kind
-        if kind in _SEGMENT_KINDS and file.base_offset >= 0:
+        if kind in SEGMENT_KINDS and file.base_offset >= 0:
             self._add_segment(file)
         elif kind in (FileKind.METADATA_SNAPSHOT, FileKind.BOOTSTRAP_CHECKPOINT):
             check_metadata_snapshot(self._disk, file.path, self._findings)
@@ -192,19 +171,19 @@ class Verifier:
             read_snapshot(self._disk, file.path, self._findings)
         elif can_check(kind):
             check_small_file(self._disk, file.path, kind, self._findings)
-        elif kind in _SEGMENT_KINDS:
-            self._findings.add("name-irregular", file.path, "no offset stands in front of the name's first dot")
+        elif kind in SEGMENT_KINDS:
+            self._findings.add("name-irregular", file.path, "there is no offset before the first dot of the name")
         else:
             self._findings.add("file-unknown", file.path, file.parsed.sentence())
 
     def _add_segment(self, file: FoundFile) -> None:
-        """A single segment: a partition with nothing else in it, but for the snapshots from its start to the next one's."""
+        """Add a segment as a partition that has only it, and the snapshots up to the start of the next segment."""
         partition = read_partition(self._disk, parent_path(file.path))
         found = [segment for segment in partition.segments if segment.base_offset == file.base_offset]
         if file.kind is FileKind.LOG and not file.is_current:
             found = [Segment(file.base_offset, file.path)]
         if not found:
-            self._findings.add("index-orphan", file.path, "there is no .log beside it", offset=file.base_offset)
+            self._findings.add("index-orphan", file.path, "the segment has no .log", offset=file.base_offset)
             return
         later = [segment.base_offset for segment in partition.segments if segment.base_offset > file.base_offset]
         snapshots = [one for one in partition.snapshots if file.base_offset <= one.base_offset]
@@ -216,7 +195,7 @@ class Verifier:
             self._jobs.append(job)
 
     def _elsewhere(self, directory: LogDirectory, root: Root) -> set[tuple[str, int]]:
-        """The partitions that the other log directories of the same node have."""
+        """Return the partitions in the other log directories of the same node."""
         return {
             (partition.topic, partition.partition)
             for other in self._directories
@@ -231,12 +210,9 @@ class Verifier:
         for directory, root in zip(self._directories, roots, strict=True):
             elsewhere = self._elsewhere(directory, root)
             check_log_directory(self._disk, directory, root, self._findings, elsewhere=elsewhere)
-            # Each node has a copy of the metadata log of its own, and another cluster has other topics of the same names.
+            # Each node has its own copy of the metadata log, and another cluster may have other topics of the same names.
             serving = metadata_owners(root.owner, with_metadata_log)
             topics = self._roots[serving[0].directory].topics if serving else None
             for partition in directory.partitions:
                 check_topic_id(self._disk, partition, root, topics, self._findings)
         check_across(self._directories, roots, self._findings)
-
-
-__all__ = ["ERROR", "INFO", "WARNING", "DirectoryResult", "Verifier", "VerifyReport"]

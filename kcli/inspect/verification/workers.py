@@ -1,23 +1,24 @@
-"""Verifies partitions on all cores: each in a worker process, the segments of a very large one in several.
+"""Verifies partitions on several cores.
 
     input                                          how it is verified
     ---------------------------------------------  -----------------------------------------------------------------
     less than SMALL_BYTES, or one core             in this process, one partition after the other
-    a partition of less than a core's share        whole, in a worker
-    a larger one with several segments             its segments in workers, put together in this process (partitions)
+    a partition of less than a core's share        whole, in a worker process
+    a larger one with several segments             each segment in a worker process, the partition in this process
 
-Largest first, so that no core idles at the end; the results come in the order of the input whatever was done when.
+The largest partitions are first, so that no core idles at the end. The results are in the order of the input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
-from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
+from kcli.inspect.verification.facts import PartitionOptions, PartitionResult, segment_options
 from kcli.inspect.verification.partitions import verify_partition
-from kcli.inspect.verification.readings import ReadAhead, SegmentReading, read_segment, segment_options
+from kcli.inspect.verification.segments import SegmentReading, read_segment
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import PartitionDirectory, Segment
 
@@ -38,25 +39,17 @@ def verify_all(
 ) -> Iterator[PartitionResult]:
     """Verify partitions on up to `processes` cores -> their results in the order of `jobs`. Raises WorkerLostError.
 
-    `on_bytes`, if any, is told of the progress from this process.
+    `on_bytes` is called in this process with the bytes read.
     """
     total = sum(job.size_bytes for job in jobs)
     parts = sum(max(1, len(job.partition.segments)) for job in jobs)
     if processes < 2 or total < SMALL_BYTES or parts < 2:
-        tell = on_bytes or _nothing
         for job in jobs:
-            yield verify_partition(disk, job.partition, job.options, tell)
+            yield verify_partition(disk, job.partition, job.options, on_bytes or (lambda count: None))
         return
     processes = min(processes, parts)
     with ProcessPool(processes, on_bytes) as pool:
-        yield from _Shared(disk, jobs, processes, pool).results()
-
-
-def _nothing(count: int) -> None:
-    """What is told of the progress where nobody asks."""
-
-
-# ----------------------------------------------------------------------------------------------------- in the workers
+        yield from _verify_in_workers(disk, jobs, processes, pool)
 
 
 def _partition_task(disk: Disk, job: Job) -> PartitionResult:
@@ -67,40 +60,29 @@ def _segment_task(disk: Disk, job: Job, segment: Segment) -> SegmentReading | No
     try:
         return read_segment(disk, segment, segment_options(job.partition, segment, job.options), count_bytes)
     except OSError:
-        return None  # read again in its turn, where the fault is told
+        return None  # verify_partition reads it again and reports the error
 
 
-# ------------------------------------------------------------------------------------------------------ in the parent
+def _verify_in_workers(disk: Disk, jobs: list[Job], processes: int, pool: ProcessPool) -> Iterator[PartitionResult]:
+    """Submit all jobs, then yield the results in the order of the jobs."""
+    whole: dict[int, Future[PartitionResult]] = {}
+    segments: dict[int, dict[str, Future[SegmentReading | None]]] = {}
+    share = sum(job.size_bytes for job in jobs) / processes
+    for number in sorted(range(len(jobs)), key=lambda number: -jobs[number].size_bytes):
+        job = jobs[number]
+        if job.size_bytes >= share and len(job.partition.segments) > 1:
+            segments[number] = {one.log: pool.submit(_segment_task, disk, job, one) for one in job.partition.segments}
+        else:
+            whole[number] = pool.submit(_partition_task, disk, job)
+    for number, job in enumerate(jobs):
+        if number in whole:
+            yield pool.result(whole.pop(number))
+        else:
+            read_ahead = partial(_result_of_segment, pool, segments.pop(number))
+            yield verify_partition(disk, job.partition, job.options, read_ahead=read_ahead)
 
 
-class _Shared:
-    """What the workers have been given to do."""
-
-    def __init__(self, disk: Disk, jobs: list[Job], processes: int, pool: ProcessPool) -> None:
-        self.disk = disk
-        self.jobs = jobs
-        self.pool = pool
-        self._whole: dict[int, Future[PartitionResult]] = {}
-        self._segments: dict[int, dict[str, Future[SegmentReading | None]]] = {}
-        share = sum(job.size_bytes for job in jobs) / processes
-        for number in sorted(range(len(jobs)), key=lambda number: -jobs[number].size_bytes):
-            job = jobs[number]
-            if job.size_bytes >= share and len(job.partition.segments) > 1:
-                self._segments[number] = {
-                    segment.log: pool.submit(_segment_task, disk, job, segment) for segment in job.partition.segments
-                }
-            else:
-                self._whole[number] = pool.submit(_partition_task, disk, job)
-
-    def results(self) -> Iterator[PartitionResult]:
-        """The results as they come into their order."""
-        for number, job in enumerate(self.jobs):
-            if number in self._whole:
-                yield self.pool.result(self._whole.pop(number))
-            else:
-                yield verify_partition(self.disk, job.partition, job.options, read_ahead=self._ahead(number))
-
-    def _ahead(self, number: int) -> ReadAhead:
-        """What gives the readings of a partition's segments, each once."""
-        futures = self._segments.pop(number)
-        return lambda segment: self.pool.result(futures.pop(segment.log))
+def _result_of_segment(
+    pool: ProcessPool, futures: dict[str, Future[SegmentReading | None]], segment: Segment
+) -> SegmentReading | None:
+    return pool.result(futures.pop(segment.log))

@@ -1,8 +1,8 @@
-"""Where a repair puts what it removes: whole files are moved, byte ranges copied, and a manifest says what came from where.
+"""The quarantine: what a repair removes is kept there, whole files and byte ranges, with a manifest.
 
-    FOLDER/                         the quarantine; a repair's is by default <log directory>.quarantine beside the log directory
+    FOLDER/                         a repair's default is <log directory>.quarantine, next to the log directory
       <n>/                          one repair; numbers count up from 1
-        manifest.json               see below; written before anything is touched, completed at the end
+        manifest.json               see below; written before the first change, completed at the end
         <partition>/<file>          a file that was removed or replaced
         <partition>/<file>.bytes-<start>-<end>    bytes [start, end) of a file that stays
 
@@ -12,8 +12,8 @@
     LOST           {"partition": directory's name, "topic_id": ..., "offsets": [[first, end), ...]}; topic_id "": not known
     STOP           {name of an offset checkpoint: [digest, ...], ...}, empty where the directory was not stopped cleanly
 
-It is for people: kcli reads nothing of it again but STOP (clean_stops) and LOST, which `kcli verify` names. It must
-not lie inside a log directory: a broker does not start with a directory there whose name is not that of a partition.
+kcli reads only STOP (clean_stops) and LOST again; `kcli verify` reports LOST. The folder must not be inside a log
+directory: a broker does not start with a directory there that is not a partition.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1
 DEFAULT_SUFFIX = ".quarantine"
 
-# Of offset checkpoints by name the digests that each may have, in hexadecimal; "" for a file that is missing.
+# Names of offset checkpoints, and the digests that each may have, in hexadecimal; "" for a missing file.
 CheckpointDigests = dict[str, list[str]]
 
 
 def default_folder(log_directory: str) -> str:
-    """Where the quarantine of a log directory, named by its absolute path, lies unless another place is named."""
+    """Return the default folder of the quarantine of a log directory, given by its absolute path."""
     return (log_directory.rstrip("/") or "/") + DEFAULT_SUFFIX
 
 
 class LostOffsets(NamedTuple):
-    """The offsets [first, end) of a partition that a repair has named as lost; `partition` is its directory's name."""
+    """The offsets [first, end) of a partition that a repair has lost; `partition` is the name of its directory."""
 
     partition: str
     topic_id: str
@@ -51,7 +51,7 @@ class LostOffsets(NamedTuple):
 
 
 def _manifests(disk: Disk, folder: str, log_directory: str) -> Iterator[dict[str, object]]:
-    """Yield the manifests of the repairs of a log directory; what cannot be read is passed over."""
+    """Yield the manifests of the repairs of a log directory; what cannot be read is skipped."""
     if not disk.is_directory(folder):
         return
     with suppress(OSError):
@@ -64,7 +64,7 @@ def _manifests(disk: Disk, folder: str, log_directory: str) -> Iterator[dict[str
 
 
 def read_clean_stops(disk: Disk, folder: str, log_directory: str) -> list[CheckpointDigests]:
-    """Return what the repairs in a quarantine say of clean stops of a log directory; what cannot be read says nothing."""
+    """Return the clean stops of a log directory in the manifests of a quarantine; what cannot be read is skipped."""
     stops = (manifest.get("clean_stop") for manifest in _manifests(disk, folder, log_directory))
     return [
         {str(name): list(map(str, digests)) for name, digests in stop.items()}
@@ -74,7 +74,7 @@ def read_clean_stops(disk: Disk, folder: str, log_directory: str) -> list[Checkp
 
 
 def read_lost(disk: Disk, folder: str, log_directory: str) -> list[LostOffsets]:
-    """Return what the repairs in a quarantine have named as lost of a log directory; what cannot be read says nothing."""
+    """Return the lost offsets of a log directory in the manifests of a quarantine; what cannot be read is skipped."""
     found: list[LostOffsets] = []
     for manifest in _manifests(disk, folder, log_directory):
         lost = manifest.get("lost")
@@ -86,7 +86,7 @@ def read_lost(disk: Disk, folder: str, log_directory: str) -> list[LostOffsets]:
 
 
 class Quarantine:
-    """The quarantine of one repair; a kcli.log.disk.file_changes.Keeper. Its folder is made when the first thing is kept."""
+    """The quarantine of one repair, a kcli.log.disk.file_changes.Keeper. The first thing that is kept creates its folder."""
 
     def __init__(self, disk: Disk, folder: str, log_directory: str) -> None:
         self.folder = folder
@@ -99,26 +99,26 @@ class Quarantine:
 
     @property
     def path(self) -> str:
-        """The folder of this repair, "" before anything was kept."""
+        """The folder of this repair, "" until something is kept."""
         return self._numbered
 
     def note_clean_stop(self, digests: CheckpointDigests) -> None:
-        """Have the next manifest say that the directory was stopped cleanly and is as it was; with {} it does not."""
+        """Set the clean stop of the next manifest: the directory was stopped cleanly and is unchanged; {} for no clean stop."""
         self._clean_stop = digests
 
     def note_lost(self, lost: LostOffsets) -> None:
-        """Have the next manifest name offsets of a partition as lost."""
+        """Add lost offsets of a partition to the next manifest."""
         self._lost.append(lost)
 
-    def free_bytes(self, beside: str) -> int | None:
-        """Return how many bytes may be written here, None where that is the file system of `beside`. Raises OSError."""
+    def free_bytes(self, other: str) -> int | None:
+        """Return the free bytes of the quarantine's file system, None if it is that of `other`. Raises OSError."""
         path = self.folder
         while not self._disk.is_directory(path):
             path = parent_path(path)
-        return None if self._disk.device(path) == self._disk.device(beside) else self._disk.free_bytes(path)
+        return None if self._disk.device(path) == self._disk.device(other) else self._disk.free_bytes(path)
 
     def announce(self, changes: Iterable[Change]) -> None:
-        """Write down what a plan is about to have kept. Raises OSError."""
+        """Write to the manifest what a plan is about to remove. Raises OSError."""
         changes = list(changes)
         renamed = {change.target: change.path for change in changes if change.kind == RENAME}
         before = len(self._entries)
@@ -173,7 +173,7 @@ class Quarantine:
         self._disk.write_file(join_path(self._make_folder(), MANIFEST), text.encode("utf-8", "surrogateescape") + b"\n")
 
     def finish(self) -> None:
-        """Say in the manifest that all was kept. Raises OSError."""
+        """Write to the manifest that the repair is complete. Raises OSError."""
         if self._entries:
             self._write_manifest(complete=True)
 
@@ -191,7 +191,7 @@ class Quarantine:
             self._copy(path, start, end, self._target(path, f".bytes-{start}-{end}"))
 
     def copy_in_slices(self, source: Disk, path: str, part: tuple[int, int] | None = None) -> Slices[str]:
-        """Copy a byte range here, or a whole file, as `source` shows it, and flush it -> its name here; in slices."""
+        """Copy a byte range or a whole file of `source` here, in slices, and flush it -> its path here."""
         start, end = part or (0, source.size(path))
         target = self._target(path, "" if part is None else f".bytes-{start}-{end}")
         yield from self._copy_in_slices(source, path, start, end, target)
@@ -199,7 +199,7 @@ class Quarantine:
         return target
 
     def move_in_slices(self, path: str) -> Slices[str]:
-        """Move a whole file here -> its name here; in slices where it has to be copied, to another file system."""
+        """Move a whole file here -> its path here; it is copied in slices if the file system is another one."""
         target = self._target(path)
         try:
             self._disk.rename(path, target)
@@ -221,7 +221,7 @@ class Quarantine:
             first = start
             while start < end:
                 data = min(file.next_data(start), end)
-                if data > start:  # a hole stays one: a sparse file may claim more than there is room for
+                if data > start:  # keep the file sparse: its size may exceed the free space
                     self._disk.truncate(target, data - first)
                     start = data
                     continue

@@ -1,11 +1,11 @@
-"""Putting right what of a batch's header follows from the rest of the batch and from its neighbours.
+"""Corrects header fields of batches whose values follow from the rest of the batch and from its neighbours.
 
-Four fields lie outside of the CRC, and the CRC does not cover itself, so a batch with a bit flipped in one of them is whole:
+The CRC does not cover four fields, nor itself, so the records of a batch with a flipped bit in one of them are intact:
 
-    field         it is put right where                                            with
+    field         is corrected if                                                  to
     ------------  ---------------------------------------------------------------  --------------------------------------
     batchLength   the CRC is right over all bytes up to the next sound batch       that length
-    magic         likewise                                                         2
+    magic         the same                                                         2
     crc           one bit differs from the one computed; one or two wrong bits     the one computed
                   elsewhere cannot cause that
     baseOffset    one byte of it is wrong and the batch fills the gap that it      the first offset of the gap
@@ -13,7 +13,7 @@ Four fields lie outside of the CRC, and the CRC does not cover itself, so a batc
     leaderEpoch   epochs never go back, and most of the segment's batches have     that of the batch before it
                     epochs that rise together without it                             that is right, or of the next
 
-What is put right must open as well: its records are read.
+The records of a corrected batch must be readable too.
 """
 
 from __future__ import annotations
@@ -43,36 +43,18 @@ from kcli.log.reading.log_reader import LogBatch
 CRC_POSITION = CRC_START - 4
 
 
-class Mend(NamedTuple):
-    """Bytes of a header that are put right: `data` from byte `position` of the segment on."""
+class HeaderFix(NamedTuple):
+    """The right bytes of a header field: `data` from byte `position` of the segment on."""
 
     position: int
     data: bytes
     why: str
 
 
-def mend_headers(
-    file: DiskFile,
-    kept: Batches,
-    offsets: tuple[int, int],
-    size_bytes: int,
-    content_fault: Callable[[LogBatch], str | None],
-    edges: Sequence[int] = (),
-) -> list[Mend]:
-    """Try each range of bytes between the batches `kept` of a segment, whose offsets are in [first, end) -> what is fixed.
+def fix_last_offset(kept: Batches, first_offset: int, known_ends: Sequence[int]) -> list[HeaderFix]:
+    """Correct the base offset of the last batch if one bit of it is wrong and it is after all known ends of the log.
 
-    A range that holds several of the bytes `edges`, at which unsound entries begin, is tried in the parts between them too.
-    Batches that are whole again join `kept`. `content_fault` returns what is wrong with a batch's records. Raises OSError.
-    """
-    mender = _Mender(file, kept, offsets, size_bytes, content_fault, edges)
-    mender.mend()
-    return mender.mends
-
-
-def mend_last_offset(kept: Batches, first_offset: int, known_ends: Sequence[int]) -> list[Mend]:
-    """Fix the base offset of the last batch where one bit of it is wrong, and it is beyond all known ends of the log.
-
-    Nothing may be missing before it, and with the other bit it must end within the largest known end.
+    Nothing may be missing before the batch, and with the other bit it must end at or before the largest known end.
     """
     last = len(kept) - 1
     known_end = max(known_ends, default=0)
@@ -87,17 +69,21 @@ def mend_last_offset(kept: Batches, first_offset: int, known_ends: Sequence[int]
     kept.base_offset[last], kept.last_offset[last] = expected, expected + delta
     position = kept.position[last]
     why = f"the log is known to end at offset {known_end}: the base offset of the batch at byte {position} is {expected}"
-    return [Mend(position, expected.to_bytes(8, "big"), why)]
+    return [HeaderFix(position, expected.to_bytes(8, "big"), why)]
 
 
-def leader_epoch_mend(position: int, epoch: int) -> Mend:
-    """Give the batch at byte `position` the leader epoch of those beside it."""
+def leader_epoch_fix(position: int, epoch: int) -> HeaderFix:
+    """Return the fix that gives the batch at byte `position` the leader epoch of its neighbours."""
     why = f"the batches next to the one at byte {position} have leader epoch {epoch}"
-    return Mend(position + BATCH_PARTITION_LEADER_EPOCH_AT, epoch.to_bytes(4, "big"), why)
+    return HeaderFix(position + BATCH_PARTITION_LEADER_EPOCH_AT, epoch.to_bytes(4, "big"), why)
 
 
-class _Mender:
-    """Puts headers of one segment right; what it mends joins the batches that stay."""
+class HeaderFixer:
+    """Corrects headers in the byte ranges between the batches `kept` of a segment, and adds these batches to `kept`.
+
+    The segment has the offsets [first, end) of `offsets`. `edges` are the bytes at which unsound entries begin: a range that
+    contains several is also tried in the parts between them. `content_fault` returns what is wrong with a batch's records.
+    """
 
     def __init__(
         self,
@@ -106,7 +92,7 @@ class _Mender:
         offsets: tuple[int, int],
         size_bytes: int,
         content_fault: Callable[[LogBatch], str | None],
-        edges: Sequence[int],
+        edges: Sequence[int] = (),
     ) -> None:
         self.file = file
         self.edges = sorted(edges)
@@ -114,37 +100,38 @@ class _Mender:
         self.first_offset, self.end_offset = offsets
         self.size_bytes = size_bytes
         self.content_fault = content_fault
-        self.mends: list[Mend] = []
-        # In a log without gaps the batch behind the last sound one begins at the next offset.
+        self.fixes: list[HeaderFix] = []
+        # In a log without gaps the batch after the last sound one begins at the next offset.
         self.has_gaps = any(
             self.kept.base_offset[index] != self.kept.last_offset[index - 1] + 1 for index in range(1, len(self.kept))
         )
 
-    def mend(self) -> None:
-        """Try each range between the batches, whole and in its parts."""
+    def fix(self) -> list[HeaderFix]:
+        """Try each range between the batches, whole and in its parts -> what was fixed. Raises OSError."""
         index = 0
         while index <= len(self.kept):
             start = self.kept.end[index - 1] if index else 0
             end = self.kept.position[index] if index < len(self.kept) else self.size_bytes
             before = len(self.kept)
-            self._mend_stretch(index, start, end)
+            self._fix_range(index, start, end)
             if len(self.kept) == before:
-                self._mend_parts(index, start, end)
+                self._fix_parts(index, start, end)
             index += 1 + len(self.kept) - before
-        self._mend_leader_epochs()
+        self._fix_leader_epochs()
+        return self.fixes
 
-    def _mend_parts(self, index: int, start: int, end: int) -> None:
+    def _fix_parts(self, index: int, start: int, end: int) -> None:
         """Try the parts of a range between the unsound entries that begin in it."""
         inside = self.edges[bisect_right(self.edges, start) : bisect_left(self.edges, end)]
         if not inside:
             return
         for part_start, part_end in pairwise([start, *inside, end]):
             before = len(self.kept)
-            self._mend_stretch(index, part_start, part_end)
+            self._fix_range(index, part_start, part_end)
             index += len(self.kept) - before
 
-    def _mend_stretch(self, index: int, start: int, end: int) -> None:
-        """Where bytes [start, end) are one whole batch but for its first 17 bytes, put those right."""
+    def _fix_range(self, index: int, start: int, end: int) -> None:
+        """Correct the first 21 bytes of bytes [start, end), if these are one batch otherwise."""
         if not HEADER_BYTES <= end - start <= INT32_MAX + LOG_OVERHEAD_BYTES:
             return
         head = self.file.read_at(start, HEADER_BYTES)
@@ -158,14 +145,14 @@ class _Mender:
         offset = None if self._is_copy(header) else self._offset_that_fits(index, header)
         if offset is None:
             return
-        mended = header._replace(base_offset=offset, crc=crc)
-        # Where its header was right its records are not, or it would have stayed.
-        if mended != stated and self.content_fault(LogBatch(mended, None, mended.crc, self.file)) is None:
-            self._note(stated, mended)
-            self.kept.insert(index, Batch(start, end, offset, mended.last_offset, mended.partition_leader_epoch))
+        fixed = header._replace(base_offset=offset, crc=crc)
+        # If the header was right, the records are wrong, or the batch would have stayed.
+        if fixed != stated and self.content_fault(LogBatch(fixed, None, fixed.crc, self.file)) is None:
+            self._note(stated, fixed)
+            self.kept.insert(index, Batch(start, end, offset, fixed.last_offset, fixed.partition_leader_epoch))
 
     def _is_copy(self, header: RecordBatch) -> bool:
-        """True where a batch that stays has the same offset, size and CRC: the bytes are there twice."""
+        """Return True if a batch that stays has the same offset, size and CRC: the bytes are in the file twice."""
         index = bisect_left(self.kept.base_offset, header.base_offset)
         if index == len(self.kept) or self.kept.base_offset[index] != header.base_offset:
             return False
@@ -174,39 +161,38 @@ class _Mender:
         return self.kept.end[index] - position == header.size_bytes and crc == header.crc.to_bytes(4, "big")
 
     def _offset_that_fits(self, index: int, header: RecordBatch) -> int | None:
-        """The stated base offset where it lies between the neighbours', else that of a gap which the batch fills."""
+        """Return the stated base offset if it is between the neighbours', else that of a gap that the batch fills exactly."""
         before = self.kept.last_offset[index - 1] if index else self.first_offset - 1
         behind = self.kept.base_offset[index] if index < len(self.kept) else None
         if before < header.base_offset and header.last_offset < (self.end_offset if behind is None else behind):
             return header.base_offset
         last = before + 1 + header.last_offset_delta
         if behind is None:
-            # Behind the last batch nothing else shows the offset: one wrong bit is believed to be one.
+            # After the last batch nothing else shows the offset, so only one wrong bit is corrected.
             is_flip = (header.base_offset ^ (before + 1)).bit_count() == 1
             return before + 1 if index and is_flip and not self.has_gaps and last < self.end_offset else None
-        # A batch of another partition may fill a gap by chance: one byte of the offset is believed to be wrong, not more.
+        # A batch of another partition may fill a gap by chance, so no more than one wrong byte is corrected.
         differing = (header.base_offset ^ (before + 1)).to_bytes(8, "big", signed=False) if header.base_offset >= 0 else b""
         is_one_byte = header.base_offset < 0 or sum(byte != 0 for byte in differing) == 1
         return before + 1 if last + 1 == behind and is_one_byte else None
 
-    def _note(self, stated: RecordBatch, mended: RecordBatch) -> None:
+    def _note(self, stated: RecordBatch, fixed: RecordBatch) -> None:
         start = stated.position
-        if stated.base_offset != mended.base_offset:
-            why = f"the batch at byte {start} fills the gap before the next: its base offset is {mended.base_offset}"
-            self.mends.append(Mend(start, mended.base_offset.to_bytes(8, "big"), why))
-        if stated.batch_length != mended.batch_length:
-            why = f"the CRC of the batch at byte {start} is right with a length of {mended.batch_length} bytes"
-            self.mends.append(Mend(start + BATCH_LENGTH_AT, mended.batch_length.to_bytes(4, "big"), why))
-        if stated.crc != mended.crc:
+        if stated.base_offset != fixed.base_offset:
+            why = f"the batch at byte {start} fills the gap before the next: its base offset is {fixed.base_offset}"
+            self.fixes.append(HeaderFix(start, fixed.base_offset.to_bytes(8, "big"), why))
+        if stated.batch_length != fixed.batch_length:
+            why = f"the CRC of the batch at byte {start} is right with a length of {fixed.batch_length} bytes"
+            self.fixes.append(HeaderFix(start + BATCH_LENGTH_AT, fixed.batch_length.to_bytes(4, "big"), why))
+        if stated.crc != fixed.crc:
             why = f"the CRC of the batch at byte {start} has one wrong bit"
-            self.mends.append(Mend(start + CRC_POSITION, mended.crc.to_bytes(4, "big"), why))
-        if stated.magic != mended.magic:
+            self.fixes.append(HeaderFix(start + CRC_POSITION, fixed.crc.to_bytes(4, "big"), why))
+        if stated.magic != fixed.magic:
             why = f"the CRC of the batch at byte {start} is right with magic {MAGIC}"
-            self.mends.append(Mend(start + MAGIC_POSITION, bytes([MAGIC]), why))
+            self.fixes.append(HeaderFix(start + MAGIC_POSITION, bytes([MAGIC]), why))
 
-    def _mend_leader_epochs(self) -> None:
-        """Leader epochs never go back: one between two equal others is wrong, and those that are not among the largest number
-        that rise together."""
+    def _fix_leader_epochs(self) -> None:
+        """Correct leader epochs that go back: one between two equal others, and those outside the longest ascending choice."""
         epochs = self.kept.leader_epoch
         for index in range(1, len(epochs) - 1):
             if epochs[index] != epochs[index - 1] == epochs[index + 1]:
@@ -215,7 +201,7 @@ class _Mender:
             return
         right = rising(epochs)
         if 2 * len(right) <= len(epochs):
-            return  # the other segments show which of them are right, see salvage.mend_epochs_across
+            return  # the other segments show which of them are right: salvage.fix_epochs_across
         is_right = set(right)
         for index in range(len(epochs)):
             if index not in is_right:
@@ -225,15 +211,15 @@ class _Mender:
     def _set_leader_epoch(self, index: int, epoch: int) -> None:
         if epoch >= 0 and self.kept.magic[index] == MAGIC:
             self.kept.leader_epoch[index] = epoch
-            self.mends.append(leader_epoch_mend(self.kept.position[index], epoch))
+            self.fixes.append(leader_epoch_fix(self.kept.position[index], epoch))
 
 
 def rising(epochs: Sequence[int], weights: Sequence[int] | None = None) -> list[int]:
-    """Return the indexes of the epochs that never go back and weigh most together; of equal choices one with low epochs.
+    """Return the indexes of the epochs that ascend and have the largest total weight; of equal choices one with low epochs.
 
-    Each epoch weighs 1 if no `weights` are given. Epochs below NO_LEADER_EPOCH are never among them.
+    Each epoch weighs 1 if no `weights` are given. Epochs below NO_LEADER_EPOCH are never chosen.
     """
-    # The choices that no other one beats, by the epoch at which they end: of the next one both epoch and weight are higher.
+    # The best choices by the epoch with which they end. Of each next one both the epoch and the weight are higher.
     lasts: list[int] = []
     totals: list[int] = []
     ends: list[int] = []  # the index of the epoch at which the choice ends
