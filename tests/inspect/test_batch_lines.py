@@ -12,7 +12,7 @@ from kcli.format import limits
 from kcli.format.compression import deflate
 from kcli.format.record_batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Header, Record, encode_records
-from kcli.inspect.dumping import batch_lines, kafka_text
+from kcli.inspect.dumping import batch_lines, kafka_dump, kafka_text, record_lines, text_buffer
 from kcli.inspect.dumping.kafka_dump import dump_as_kafka
 from kcli.inspect.dumping.kafka_text import DumpOptions
 from kcli.log.disk import OsDisk
@@ -32,7 +32,9 @@ LOGS = [path for logs in every_log_set() for path in sorted(logs.data.rglob("*.l
 WAYS = ("python", "interpreted", "compiled")
 
 
-INTERPRETED = interpreted(batch_lines)
+PLAIN_LINES = interpreted(record_lines)
+INTERPRETED = interpreted(batch_lines, record_lines=PLAIN_LINES)
+PLAIN_BUFFER = interpreted(text_buffer)
 
 
 def dumped(way: str, path: str, options: DumpOptions) -> tuple[bytes, list[str], bool]:
@@ -42,6 +44,8 @@ def dumped(way: str, path: str, options: DumpOptions) -> tuple[bytes, list[str],
         patch.setattr(kafka_text, "is_compiled", lambda: way != "python")
         if way == "interpreted":
             patch.setattr(kafka_text, "batch_lines", INTERPRETED)
+            patch.setattr(kafka_text, "record_lines", PLAIN_LINES)
+            patch.setattr(kafka_dump, "TextBuffer", PLAIN_BUFFER.TextBuffer)
         sound = dump_as_kafka(OsDisk(), [path], options, out.extend, told.append, lambda path: path)
     return bytes(out), told, sound
 
@@ -134,7 +138,8 @@ def test_small_output_buffers_and_few_columns(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / f"{0:020}.log"
     path.write_bytes(b"".join(encoded(12 * n, ("large" if n == 3 else "plain", n % 5, 12, -1, 1)) for n in range(12)))
     expected = dumped("python", str(path), DumpOptions(print_data_log=True))
-    monkeypatch.setattr(kafka_text.TextBuffer.__init__, "__defaults__", (4000,))
+    for module in (text_buffer, PLAIN_BUFFER):
+        monkeypatch.setattr(module, "OUTPUT_BUFFER_BYTES", 4000)
     for capacity in (5, 4096):
         monkeypatch.setattr(kafka_text, "RecordScanner", lambda capacity=capacity: RecordScanner(capacity))
         for way in WAYS:

@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kcli.format.record_scan import RecordColumns
 from kcli.format.records import Header
-from kcli.inspect.dumping import record_rows
 from kcli.inspect.dumping.dump import DumpOptions, dump
+from kcli.inspect.dumping.record_rows import RecordRows, RowForm
 from kcli.inspect.dumping.selection import Selection
+from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.inspect.json_text import bytes_member, quote
 from kcli.inspect.json_text import dump as dump_json
 from kcli.inspect.renderers.json_lines import JsonLines
@@ -73,16 +76,25 @@ def test_bytes_round_trip(data: bytes | None) -> None:
     assert restored(json.loads("{" + bytes_member("key", data) + "}"), "key") == data
 
 
-@given(st.binary(max_size=80), st.integers(0, 5))
-def test_the_compiled_string_is_the_plain_one(data: bytes, start: int) -> None:
-    """put_json_string writes what `quote` writes, or says that it cannot: only for bytes that are not plain ASCII."""
-    out = memoryview(bytearray(600))
-    start = min(start, len(data))
-    end = record_rows.put_json_string(out, 3, data, start, len(data))
-    if all(byte < 0x7F for byte in data[start:]):
-        assert bytes(out[3:end]).decode() == quote(data[start:].decode())
-    else:
-        assert end == -1
+def compiled_value(data: bytes, *, is_json: bool) -> str | None:
+    """The value of a record as record_rows writes it, or None if it leaves the record to Python."""
+    out = bytearray()
+    buffer = TextBuffer(out.extend, 2000)
+    columns = RecordColumns(1)
+    columns.key_size[0], columns.value_position[0], columns.value_size[0] = -1, 3, len(data)
+    form = RowForm(is_json, False, *[b""] * 9, b"|", *[b""] * 4)
+    rows = RecordRows(form, columns, array("q", (0,)), True)
+    if rows.put(buffer, b"..." + data, 0, 1) == 0:
+        return None
+    buffer.flush()
+    return out.decode().split("|", 1)[1]
+
+
+@given(st.binary(max_size=80))
+def test_the_compiled_string_is_the_plain_one(data: bytes) -> None:
+    """The compiled rows write what `quote` writes, or leave it: only bytes that are not plain ASCII."""
+    expected = quote(data.decode()) if all(byte < 0x7F for byte in data) else None
+    assert compiled_value(data, is_json=True) == expected
 
 
 RECORDS = st.lists(st.tuples(BYTES | st.none(), BYTES | st.none()), min_size=1, max_size=6)
@@ -215,12 +227,11 @@ def test_records_say_what_kafka_says() -> None:
 
 @given(st.binary(max_size=80) | st.text(st.sampled_from('ab,"\r\n\t~ '), max_size=80).map(str.encode))
 def test_the_compiled_field_is_csvs_own(data: bytes) -> None:
-    """put_csv_field writes what Python's csv writes, or says that it cannot: only for bytes that are no plain ASCII text."""
-    out = memoryview(bytearray(200))
-    end = record_rows.put_csv_field(out, 3, data, 0, len(data))
+    """The compiled rows write what Python's csv writes, or leave it: only bytes that are not plain ASCII text."""
+    found = compiled_value(data, is_json=False)
     if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in data):
         text = io.StringIO(newline="")
         csv.writer(text).writerow([data.decode(), "x"])
-        assert bytes(out[3:end]).decode() + ",x\r\n" == text.getvalue()
+        assert found is not None and found + ",x\r\n" == text.getvalue()
     else:
-        assert end == -1
+        assert found is None
