@@ -168,7 +168,7 @@ def test_times_within_a_batch(tmp_path: Path) -> None:
     buffer = TextBuffer(out.extend)
     form = csv_rows._row_form(("t", 1), ("CreateTime",), is_iso=True)
     chosen = array("q", range(len(steps)))
-    assert RecordRows(form, columns, chosen, True).put(buffer, b"", 0, len(steps)) == len(steps)
+    assert RecordRows(form, columns, chosen).put(buffer, b"", 0, len(steps)) == len(steps)
     buffer.flush()
     written = out.decode().split("\r\n")[:-1]
     assert [line.split(",")[3] for line in written] == [format_instant(step) for step in steps]

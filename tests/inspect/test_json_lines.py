@@ -27,7 +27,7 @@ from kcli.inspect.renderers.plain_rows import put_plain_rows
 from kcli.log.disk import OsDisk
 from tests.conftest import every_log_set
 from tests.inspect.kafka_records import records_of
-from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
+from tests.log_builder import PartitionBuilder
 
 TEXTS = st.text() | st.sampled_from(["\x7f", "\x9b31m", "\u2028", '"\\/', "\x00\x1f\n", "é🎁", "\u202e"])
 BYTES = st.binary(max_size=60) | TEXTS.map(lambda text: text.encode("utf-8", "ignore"))
@@ -38,10 +38,10 @@ VALUES = st.recursive(
 )
 
 
-def json_of(*paths: Path | str, contents: bool = True, options: DumpOptions | None = None) -> list[dict[str, Any]]:
+def json_of(*paths: Path | str, options: DumpOptions | None = None) -> list[dict[str, Any]]:
     """Dump paths as JSON -> the objects, after a look at the form of the lines."""
     out = bytearray()
-    renderer = JsonLines(out.extend, contents=contents)
+    renderer = JsonLines(out.extend)
     dump([str(path) for path in paths], Selection(), renderer, options or DumpOptions(), OsDisk(), tell=lambda line: None)
     text = out.decode("utf-8")
     assert text.endswith("}\n")
@@ -82,8 +82,8 @@ def compiled_value(data: bytes, *, is_json: bool) -> str | None:
     buffer = TextBuffer(out.extend, 2000)
     columns = RecordColumns(1)
     columns.key_size[0], columns.value_position[0], columns.value_size[0] = -1, 3, len(data)
-    form = RowForm(is_json, False, *[b""] * 9, b"|", *[b""] * 4)
-    rows = RecordRows(form, columns, array("q", (0,)), True)
+    form = RowForm(is_json, False, *[b""] * 9, b"|", *[b""] * 3)
+    rows = RecordRows(form, columns, array("q", (0,)))
     if rows.put(buffer, b"..." + data, 0, 1) == 0:
         return None
     buffer.flush()
@@ -139,25 +139,6 @@ def test_lines_larger_than_the_buffer(tmp_path: Path) -> None:
     log.flush()
     found = [row for row in json_of(log.path(".log")) if row["type"] == "record"]
     assert [restored(row, "value") for row in found] == values
-
-
-def test_without_contents(tmp_path: Path) -> None:
-    """Sizes stay where keys and values are not asked for."""
-    log = PartitionBuilder(tmp_path / "topic-0")
-    log.append([(b"k", b"value")], headers=(Header(b"h", b""),))
-    log.flush()
-    row = next(row for row in json_of(log.path(".log"), contents=False) if row["type"] == "record")
-    assert row == {
-        "type": "record",
-        "topic": "topic",
-        "partition": 0,
-        "offset": 0,
-        "timestamp": BASE_TIMESTAMP,
-        "timestampType": "CreateTime",
-        "leaderEpoch": 0,
-        "keySize": 1,
-        "valueSize": 5,
-    }
 
 
 @pytest.mark.parametrize("given_set", every_log_set(), ids=lambda given_set: given_set.data.parent.name)

@@ -65,14 +65,13 @@ _UNFINISHED_STATES = frozenset((FileState.CLEANED, FileState.TEMPORARY, FileStat
 
 
 class DumpOptions(NamedTuple):
-    """What is shown of logs: batches, records, or `statistics` instead; `max_bytes` bounds how much of each is read.
+    """What is shown of logs: `batches` and records, or `statistics` instead; `max_bytes` limits how much of each is read.
 
     Of a record above `max_record_bytes` only the sizes are shown, so that memory stays bounded. `parser` decodes keys and
     values; None leaves that to the topic's name.
     """
 
     batches: bool = True
-    records: bool = True
     statistics: bool = False
     max_bytes: int | None = None
     parser: ContentParser | None = None
@@ -163,8 +162,7 @@ class Dump:
 
     def _selects_records(self) -> bool:
         """Return True if records were asked for by what they are; a limit asks for any."""
-        shows_records = self.options.records or self.options.statistics
-        return shows_records and not self.selection._replace(limit=None).is_everything
+        return not self.selection._replace(limit=None).is_everything
 
     def _log_directory(self, directory: LogDirectory) -> None:
         for path, message in directory.unreadable:
@@ -272,14 +270,7 @@ class Dump:
         return selector, found.segment, found.position
 
     def _selector(self, record_filter: RecordFilter, budget: Budget) -> Selector:
-        records = self.options.records or self.options.statistics
-        return Selector(
-            record_filter,
-            budget,
-            records=records,
-            only_sound=not self._shows_damage,
-            large_bytes=self.options.max_record_bytes,
-        )
+        return Selector(record_filter, budget, only_sound=not self._shows_damage, large_bytes=self.options.max_record_bytes)
 
     def transactions(self, partition: PartitionDirectory) -> AbortedTransactions:
         """The transactions of a partition. Raises OSError as the disk does."""
@@ -341,7 +332,7 @@ class Dump:
             self.result = self.result._replace(records=self.result.records + len(event.indexes))
             if self.statistics is not None:
                 self.statistics.add_records(event)
-            elif self.options.records:
+            else:
                 self.renderer.records(event)
         else:
             self._batch(event)

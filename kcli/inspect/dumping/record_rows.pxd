@@ -26,9 +26,9 @@ cdef Py_ssize_t put_ms(unsigned char* out, Py_ssize_t position, int ms) noexcept
 
 @cython.final
 cdef class RecordRows:
-    cdef bint is_json, is_iso, with_contents, is_log_append_time
+    cdef bint is_json, is_iso, is_log_append_time
     cdef bytes before_offset, before_timestamp, before_key_size, before_value_size, before_sequence, no_sequence
-    cdef bytes key_open, key_close, key_null, value_open, value_close, value_null, end, end_without_contents, day_text
+    cdef bytes key_open, key_close, key_null, value_open, value_close, value_null, end, day_text
     cdef long long[::1] chosen, offset, timestamp, key_position, key_size, value_position, value_size, header_count
     cdef long long overhead, base_offset, base_sequence, max_timestamp, second, day
     cdef Py_ssize_t date_start

@@ -61,7 +61,6 @@ class RowForm(NamedTuple):
     value_close: bytes
     value_null: bytes
     end: bytes
-    end_without_contents: bytes
 
 
 def put_json_string(out: memoryview, position: int, data: Buffer, start: int, end: int) -> int:
@@ -194,12 +193,11 @@ class RecordRows:
     Neighbours often have the same second: its text is then copied from the row before, where it is at `date_start`.
     """
 
-    def __init__(self, form: RowForm, columns: RecordColumns, chosen: array, with_contents: bool) -> None:  # type: ignore[type-arg]
+    def __init__(self, form: RowForm, columns: RecordColumns, chosen: array) -> None:  # type: ignore[type-arg]
         (self.is_json, self.is_iso) = form[:2]
         (self.before_offset, self.before_timestamp, self.before_key_size, self.before_value_size) = form[2:6]
         (self.before_sequence, self.no_sequence, self.key_open, self.key_close, self.key_null) = form[6:11]
-        (self.value_open, self.value_close, self.value_null, self.end, self.end_without_contents) = form[11:]
-        self.with_contents = with_contents
+        (self.value_open, self.value_close, self.value_null, self.end) = form[11:]
         self.overhead = ROW_OVERHEAD_BYTES + sum(map(len, form[2:]))
         self.chosen = chosen
         self.offset = columns.offset
@@ -235,16 +233,16 @@ class RecordRows:
         number = first
         while number < count:
             index = self.chosen[number]
-            if self.with_contents and self.header_count[index] != 0:
+            if self.header_count[index] != 0:
                 break
             if self.row_bytes(index) > out.size - position:
                 break
             end = self.put_numbers(memory, position, index)
-            if end >= 0 and self.with_contents:
+            if end >= 0:
                 end = self.put_contents(memory, end, contents, index)
             if end < 0:
                 break
-            position = record_lines.put_text(memory, end, self.end if self.with_contents else self.end_without_contents)
+            position = record_lines.put_text(memory, end, self.end)
             number += 1
         out.position = position
         return number
@@ -252,11 +250,10 @@ class RecordRows:
     def row_bytes(self, index: int) -> int:
         """Return the most bytes that the row of a record may have."""
         size = self.overhead
-        if self.with_contents:
-            if self.key_size[index] > 0:
-                size += MOST_ESCAPED_BYTES * self.key_size[index]
-            if self.value_size[index] > 0:
-                size += MOST_ESCAPED_BYTES * self.value_size[index]
+        if self.key_size[index] > 0:
+            size += MOST_ESCAPED_BYTES * self.key_size[index]
+        if self.value_size[index] > 0:
+            size += MOST_ESCAPED_BYTES * self.value_size[index]
         return size
 
     def put_numbers(self, out: memoryview, position: int, index: int) -> int:

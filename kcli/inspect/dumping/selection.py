@@ -78,11 +78,6 @@ class Selection(NamedTuple):
         return self == Selection()
 
     @property
-    def looks_at_records(self) -> bool:
-        """True where a batch's header alone does not tell which of its records are selected."""
-        return bool(self.keys or self.headers or self.times != Range() or self.offsets != Range())
-
-    @property
     def needs_transactions(self) -> bool:
         """True where the fate of transactions decides."""
         return self.aborted or self.read_committed

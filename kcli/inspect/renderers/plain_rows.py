@@ -26,7 +26,6 @@ def put_plain_rows(
     out: TextBuffer,
     selected: SelectedRecords,
     form: RowForm,
-    contents: bool,
     row: Callable[[int], bytes],
     *,
     is_compiled: bool = COMPILED,
@@ -46,7 +45,7 @@ def put_plain_rows(
         chosen, number, count = array("q", indexes), 0, len(indexes)
     base_sequence, base_offset = sequences(selected.batch)
     fixed = fixed_timestamp(selected.batch)
-    rows = RecordRows(form, window.columns, chosen, contents)
+    rows = RecordRows(form, window.columns, chosen)
     rows.begin_batch(base_offset, base_sequence, fixed or 0, fixed is not None)
     while number < count:
         number = rows.put(out, window.buffer, number, count)
