@@ -38,7 +38,7 @@ def csv_of(path: Path, told: list[str] | None = None, *, iso: bool = True) -> li
     """Dump a path as CSV -> its rows, read by Python's csv; what is told besides goes into `told`."""
     out, sentences = bytearray(), [] if told is None else told
     renderer = CsvRows(out.extend, iso_timestamps=iso)
-    dump([str(path)], Selection(), renderer, DumpOptions(), OsDisk(), tell=sentences.append)
+    dump([str(path)], Selection(), renderer, DumpOptions(), OsDisk(), report=sentences.append)
     text = out.decode("utf-8")
     assert text.endswith("\r\n") and not set(text) & UNPRINTABLE
     rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
@@ -207,7 +207,7 @@ def test_statistics_of_keys_that_are_no_text(tmp_path: Path, capfd: pytest.Captu
 def test_the_form_of_timestamps_is_for_csv(output: str, capfd: pytest.CaptureFixture[str]) -> None:
     """The other outputs have one form: the option is refused, and not passed over."""
     assert main(["dump-log", "--output", output, "--timestamps", "ms", "x.log"]) == 2
-    assert "--timestamps is for --output csv" in capfd.readouterr().err
+    assert "--timestamps is only for --output csv" in capfd.readouterr().err
 
 
 def test_internal_topics_and_markers_are_json() -> None:

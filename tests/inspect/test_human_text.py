@@ -30,7 +30,7 @@ def text_of(*paths: Path, columns: int | None = None, colour: bool = False) -> s
     """Dump paths as text."""
     out = bytearray()
     renderer = HumanText(out.extend, columns=columns, colour=colour)
-    dump([str(path) for path in paths], Selection(), renderer, DumpOptions(), OsDisk(), tell=lambda line: None)
+    dump([str(path) for path in paths], Selection(), renderer, DumpOptions(), OsDisk(), report=lambda line: None)
     return out.decode("utf-8")
 
 

@@ -42,7 +42,7 @@ def json_of(*paths: Path | str, options: DumpOptions | None = None) -> list[dict
     """Dump paths as JSON -> the objects, after a look at the form of the lines."""
     out = bytearray()
     renderer = JsonLines(out.extend)
-    dump([str(path) for path in paths], Selection(), renderer, options or DumpOptions(), OsDisk(), tell=lambda line: None)
+    dump([str(path) for path in paths], Selection(), renderer, options or DumpOptions(), OsDisk(), report=lambda line: None)
     text = out.decode("utf-8")
     assert text.endswith("}\n")
     assert not [char for char in text if char != "\n" and (char < " " or "\x7f" <= char <= "\x9f")]

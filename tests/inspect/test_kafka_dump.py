@@ -106,7 +106,7 @@ def test_damage_goes_on_with_the_next_batch_and_file(tmp_path: Path) -> None:
     assert "baseOffset: 1 " in dumped.out and "isvalid: false" in dumped.out
     assert re.findall(r"^baseOffset: (\d+)", dumped.out, re.M) == ["0", "1", "3", "0"]
     garbage_at = len(batch(0).encode()) + len(flipped)
-    assert any(f"{first}: byte {garbage_at}: " in line and "going on at byte" in line for line in dumped.told)
+    assert any(f"{first}: byte {garbage_at}: " in line and "continuing at byte" in line for line in dumped.told)
     assert not dumped.is_sound
 
 

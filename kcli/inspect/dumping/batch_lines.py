@@ -4,13 +4,13 @@
 
 A batch that a producer wrote takes no Python object but the slice that its CRC is computed from and, if it is compressed, its
 inflated bytes. The call stops at any other batch before it has printed anything of it; the caller prints that batch in Python
-(kcli.inspect.dumping.kafka_text) and calls again behind it. Printed here are batches that
+(kcli.inspect.dumping.kafka_text) and calls again for the batches after it. Batches are printed here if they
 
     - are in format 2, whole in the buffer, with the right CRC
     - have no negative offset, delta or count, no delete horizon, no unknown attribute, a codec that Kafka knows
     - are not control batches
-    - if records are printed, have as many as they state and no byte more, at most as many as the columns have room for, each
-      without headers and in ASCII, and are inflated at once
+    - if records are printed, have exactly the records that they state, at most as many as the columns have, each without
+      headers and in ASCII, and are inflated at once
 
 This one source runs two ways, as kcli.format.record_scan does; its C types are in batch_lines.pxd. Interpreted it is slower
 than printing in Python; only tests run it so. They compare both ways.

@@ -6,10 +6,10 @@
     batch, format 0, 1  offset: L position: P CreateTime: T size: S magic: 1 compresscodec: gzip crc: U isvalid: true
     record              | offset: O CreateTime: T keySize: k valueSize: v sequence: q headerKeys: [a,b] key: K payload: V
 
-Kafka's tool dies at the first damage, with a stack trace, and leaves out the files behind it. This one prints what Kafka's
-prints up to there, says on stderr what is wrong and where, and goes on. Its summary on stderr is Kafka's without three false
-alarms of 4.3.1: the pair "-1 is followed by N" of every segment that does not begin at 0; a timestamp of -1 for a batch that
-the cleaner emptied; an index entry that points at the start of a message set of format 0 or 1.
+Kafka's tool stops at the first damage with a stack trace, and does not print the files after it. This one prints the same up to
+there, says on stderr what is wrong and where, and continues. Its summary on stderr is Kafka's without three false alarms of
+4.3.1: the pair "-1 is followed by N" of every segment that does not begin at 0; a timestamp of -1 for a batch that the cleaner
+emptied; an index entry that points at the start of a message set of format 0 or 1.
 
 Index files and producer snapshots: kcli.inspect.dumping.kafka_text_indexes.
 """
@@ -43,14 +43,14 @@ KAFKA_END_BYTES = 17  # to Kafka, this many bytes or fewer are the end of the lo
 
 
 class ContentParser(Protocol):
-    """Turns a record into the texts behind `key:` and `payload:`."""
+    """Turns a record into the texts after `key:` and `payload:`."""
 
     def describe(self, offset: int, key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-        """Key and value as text, None for what is not printed. Raises FormatError where Kafka's decoder throws."""
+        """Return key and value as text, None if one is not printed. Raises FormatError if Kafka's decoder throws."""
         ...
 
     def describe_unreadable(self, offset: int, key: bytes | None, java_message: str) -> tuple[str | None, str | None]:
-        """The same of a record whose value cannot be had, for the reason that Java's exception gives."""
+        """Return the same of a record whose value cannot be had, for the reason that Java's exception gives."""
         ...
 
 
@@ -68,7 +68,7 @@ class DumpOptions(NamedTuple):
 
 
 class Summary:
-    """What stands on stderr at the very end; keys are absolute paths, as Kafka prints them."""
+    """The summary that is printed on stderr at the end; keys are absolute paths, as Kafka prints them."""
 
     def __init__(self) -> None:
         self.index_mismatches: dict[str, dict[int, int]] = {}
@@ -78,7 +78,7 @@ class Summary:
         self.non_consecutive: dict[str, dict[int, int]] = {}
 
     def lines(self) -> Iterable[str]:
-        """The summary's lines, in Kafka's order of the kinds."""
+        """Yield the lines of the summary in Kafka's order."""
         for path, offsets in self.index_mismatches.items():
             yield f"Mismatches in :{path}"
             for index_offset, log_offset in sorted(offsets.items(), reverse=True):
@@ -99,24 +99,24 @@ class Summary:
 
 
 class Report:
-    """Where damage is told, one sentence each, and remembered for the exit code."""
+    """Writes lines on damage to stderr; `damaged` is True after the first one."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, write_line: Callable[[str], None]) -> None:
+        self._write_line = write_line
         self.damaged = False
 
     def damage(self, path: str, position: int | None, message: str) -> None:
-        """Tell of damage in file `path` at byte `position` (None: of the file as a whole)."""
+        """Report damage in file `path` at byte `position` (None: of the whole file)."""
         self.damaged = True
         self.note(path, position, message)
 
     def note(self, path: str, position: int | None, message: str) -> None:
-        """Tell of something that is no damage."""
-        self._tell(f"kcli: {path}: {message}" if position is None else f"kcli: {path}: byte {position}: {message}")
+        """Report something that is not damage."""
+        self._write_line(f"kcli: {path}: {message}" if position is None else f"kcli: {path}: byte {position}: {message}")
 
     def ignored(self, path: str) -> None:
-        """Tell, in Kafka's words, of a file that kafka-dump-log does not know."""
-        self._tell(f"Ignoring unknown file {path}")
+        """Report a file that kafka-dump-log does not know, in Kafka's words."""
+        self._write_line(f"Ignoring unknown file {path}")
 
 
 class LogDumper:
@@ -222,7 +222,7 @@ class LogDumper:
             self._report.note(self._path, damage.position, f"{damage.message}: preallocated, or never written before a crash")
             return
         found = damage.end_position < reader.end_position()
-        where = f"; going on at byte {damage.end_position}" if found else "; no sound batch follows"
+        where = f"; continuing at byte {damage.end_position}" if found else "; no sound batch follows"
         self._report.damage(self._path, damage.position, damage.message + where)
 
     def _batch_line(self, batch: LogBatch) -> bool:
@@ -323,7 +323,7 @@ class LogDumper:
         return None
 
     def _record(self, batch: LogBatch, window: RecordWindow, index: int, label: bytes, fixed: int | None) -> str | None:
-        """Print one record without its line's end, in Python -> what stopped it, or None."""
+        """Print one record without its line end; return the sentence on the fault that stopped it, or None."""
         is_control = isinstance(batch.header, RecordBatch) and batch.header.is_control
         prefix, fault = b"| ", None
         if not self._options.skip_record_metadata:
@@ -364,7 +364,7 @@ class LogDumper:
         self.summary.non_consecutive.setdefault(self._absolute(self._path), {})[previous] = offset
 
     def _control(self, window: RecordWindow, index: int) -> str | None:
-        """Print what a control record says -> what stopped it, or None."""
+        """Print the contents of a control record; return the sentence on the fault that stopped it, or None."""
         from kcli.protocol.control_records import control_suffix
 
         try:
@@ -374,7 +374,7 @@ class LogDumper:
         return None
 
     def _contents(self, window: RecordWindow, index: int) -> tuple[str | None, str | None]:
-        """The texts of key and value. Raises FormatError where Kafka's tool dies of them."""
+        """Return the texts of key and value. Raises FormatError if Kafka's tool stops at them."""
         parser, offset, key = self._options.parser, window.columns.offset[index], window.key(index)
         record = None if window.legacy is None else window.legacy[index]
         if record is not None and record.value_left is not None:
@@ -387,12 +387,12 @@ class LogDumper:
 
 
 def java_bytes(text: str) -> bytes:
-    """Text as Java prints it under C.UTF-8: a lone surrogate becomes a question mark."""
+    """Encode text as Java prints it under C.UTF-8: a lone surrogate becomes a question mark."""
     return text.encode("utf-8", "replace")
 
 
 def describe_plain(key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-    """Key and value by Kafka's StringDecoder."""
+    """Decode key and value as Kafka's StringDecoder does."""
     return (None if key is None else decode_utf8(key)), (None if value is None else decode_utf8(value))
 
 
@@ -403,7 +403,7 @@ def _time_name(header: RecordBatch | LegacyBatch) -> bytes:
 
 
 def _inflate_window(codec: int, data: Buffer) -> bytes | None:
-    """The inflated bytes of a batch, or None where they are damaged or more than are held at once."""
+    """Return the inflated bytes of a batch, or None if they are damaged or more than INFLATE_WINDOW_BYTES."""
     try:
         return inflate(codec, data, limit=limits.INFLATE_WINDOW_BYTES)
     except FormatError:

@@ -1,4 +1,4 @@
-"""The output buffer of dump-log, which compiled and plain code fill with lines and which is written in large pieces.
+"""The output buffer of dump-log: compiled and interpreted code fill it with lines, and it is written in large pieces.
 
 This one source runs two ways, as kcli.format.record_scan does; its C types are in text_buffer.pxd.
 """
@@ -33,7 +33,10 @@ class TextBuffer:
         self.position = end
 
     def flush_if_half_full(self) -> bool:
-        """Write out what was collected if that may make room for a line that did not fit; return whether it was written."""
+        """Write out what was collected if more than half of the buffer is full; return whether it was written.
+
+        Called for a line that did not fit: if the buffer is emptier, the line is too long for it.
+        """
         if self.position <= self.size // 2:
             return False
         self.flush()

@@ -3,10 +3,10 @@
 name                            value
 ------------------------------  ----------------------------------------------------------------------------
 records, keySize.p99            a number; the names are those of docs/json-output.md, with a dot before a member
-codecs.zstd.batches             of codecs and partitions the name stands in the middle
+codecs.zstd.batches             of codecs and partitions with their names
 partitions.orders-0.records
-topKeys.keys.1.count            of other lists the number, from 1
-firstTimestamp                  a time, as the renderer writes times; empty where there is none
+topKeys.keys.1.count            of other lists with the number, from 1
+firstTimestamp                  a time, as the renderer writes times; empty if there is none
 topKeys.keys.1.keyBase64        a key that is not text; keyBase64 instead of key
 """
 
@@ -31,7 +31,7 @@ def statistics_rows(report: dict[str, Any], format_time: Callable[[int], str]) -
 
 
 def _rows(path: str, name: str, value: Any, format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
-    """The rows of the member called `name`, which is found at `path`."""
+    """Yield the rows of the member called `name`, which is found at `path`."""
     if isinstance(value, dict):
         for inner, part in value.items():
             yield from _rows(f"{path}.{inner}", inner, part, format_time)

@@ -1,9 +1,9 @@
 """The report of kcli.inspect.description as tables for people.
 
-An overview has one row a topic, a group, a transactional id, and counts of what is set (configurations, ACLs ...); of each
-table at most OVERVIEW_ROWS rows. Asked for by --show, a section is told whole. What is not known has a dash; a column that no
-row fills is left out, as is the log directory where there is only one. On a terminal nothing is wider than it: tables are made
-narrower as kcli.inspect.renderers.text_table says, with a line on the columns that had no room, and sentences are wrapped.
+An overview has a row for each topic, group and transactional id, at most OVERVIEW_ROWS in a table, and the numbers of
+configurations, ACLs and so on. With --show all rows of a section are printed. An unknown value is a dash. A column without
+values is left out, and the log directory if there is only one. Nothing is wider than the terminal: tables are made narrower as
+kcli.inspect.renderers.text_table describes, with a line on the columns that do not fit, and sentences are wrapped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from kcli.inspect.renderers.terminal_text import escape
 from kcli.inspect.renderers.text_table import fit_table, wrapped
 
 OVERVIEW_ROWS = 50
-# A terminal that says it is narrower than this is taken to be so wide.
+# The least width: a narrower terminal wraps.
 LEAST_COLUMNS = 40
-# What an overview only counts: section, and what its rows are.
+# The sections that an overview only counts, and the word for a row.
 _COUNTED = (
     ("configs", "configuration"),
     ("acls", "ACL"),
@@ -42,9 +42,9 @@ _COUNTED = (
 def description_lines(
     report: dict[str, Any], *, overview: bool, colour: bool = False, columns: int | None = None
 ) -> Iterator[str]:
-    """The lines of the report, without line ends, harmless for any terminal; a blank one between two parts.
+    """Yield the lines of the report, without line ends and control characters, with a blank line between two parts.
 
-    `columns` is the width of the terminal, None where there is none.
+    `columns` is the width of the terminal, None if there is none.
     """
     text = _Text(Palette(colour), None if columns is None else max(columns, LEAST_COLUMNS))
     is_first = True
@@ -103,7 +103,7 @@ class _Text:
         metadata = cluster["metadata"]
         if metadata is not None and not metadata["isBootstrap"]:
             snapshot = metadata["snapshotEndOffset"]
-            source = "the log" if snapshot is None else f"snapshot {snapshot}-{metadata['snapshotEpoch']} and the log behind it"
+            source = "the log" if snapshot is None else f"snapshot {snapshot}-{metadata['snapshotEpoch']} and the log after it"
             yield from self._wrapped(
                 f"  metadata  up to offset {metadata['endOffset']}, from {source} in {escape(metadata['path'])}"
             )
@@ -125,7 +125,7 @@ class _Text:
 
     def _unknowns(self, report: dict[str, Any]) -> Iterator[str]:
         if report["unknowns"]:
-            yield self._title("not known, or not for sure")
+            yield self._title("unknown or uncertain")
             for sentence in report["unknowns"]:
                 yield from wrapped(f"  {escape(sentence)}", self.columns, "    ")
 

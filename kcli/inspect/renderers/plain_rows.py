@@ -1,4 +1,4 @@
-"""Plain records through the compiled rows of kcli.inspect.dumping.record_rows, the others one by one through Python."""
+"""Rows of records: by kcli.inspect.dumping.record_rows, and those that it leaves out one by one in Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVERY_INDEX = array("q", range(limits.SCAN_WINDOW_RECORDS))
 
 
 def sequences(batch: LogBatch) -> tuple[int, int]:
-    """The base sequence of a batch, -1 where its records have none, and the base offset that it belongs to."""
+    """Return the base sequence of a batch, -1 if its records have none, and its base offset."""
     header = batch.header
     return (header.base_sequence, header.base_offset) if isinstance(header, RecordBatch) else (-1, 0)
 

@@ -1,4 +1,4 @@
-"""The report of kcli.inspect.dumping.statistics as tables for people."""
+"""The report of kcli.inspect.dumping.statistics as text tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEY_COLUMNS = 40
 
 
 def statistics_lines(report: dict[str, Any]) -> Iterator[str]:
-    """The lines of the report, without colours, safe for any terminal."""
+    """Yield the lines of the report, without colours and control characters."""
     yield (
         f"{format_count(report['records'], 'record')} in {format_count(report['batches'], 'batch')} of "
         f"{format_count(report['files'], 'file')}, {format_bytes(report['sizeInBytes'])}; "
@@ -41,7 +41,7 @@ def statistics_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A title, the names of the columns, and the rows; the first column is to the left, the others to the right."""
+    """Yield a title, the column names, and the rows; the first column is left-aligned, the others right-aligned."""
     yield ""
     yield title
     yield from table_lines(columns, rows)
