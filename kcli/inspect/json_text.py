@@ -21,6 +21,9 @@ try:
 except ImportError:
     from json.encoder import encode_basestring
 
+# A value of a report: None, bool, int, float, str, or a list or object of these. mypy does not check the members of objects.
+JsonValue = Any
+JsonObject = dict[str, Any]
 _CONTROLS = re.compile("[\x7f-\x9f]")
 
 
@@ -36,7 +39,7 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 
-def dump(value: Any) -> str:
+def dump(value: JsonValue) -> str:
     """Return a dict, list, str, number, bool or None as JSON; floats that are not finite as the strings NaN and Infinity."""
     if isinstance(value, str):
         return quote(value)

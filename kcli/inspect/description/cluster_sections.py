@@ -10,7 +10,7 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.inspect.description.metadata_log import MetadataView
 from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.sources import SourceDirectory, Sources
-from kcli.inspect.description.topic_sections import Row
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import METADATA_VERSIONS, ConfigResource, Endpoint, VersionRange, Voter, is_sensitive_config
 

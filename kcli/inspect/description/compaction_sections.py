@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from kcli.format.file_names import METADATA_TOPIC, DirectoryState
 from kcli.format.primitives import FormatError
 from kcli.inspect.description.partition_log import PartitionLog
-from kcli.inspect.description.topic_sections import Row, Surveyed, place
+from kcli.inspect.description.topic_sections import Surveyed, place
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.log.cleaner.cleanable import LogToClean, dirty_from, measure, uncleanable_from
 from kcli.log.log_config import LogConfig
 from kcli.state.metadata_values import ConfigResource

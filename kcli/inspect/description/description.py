@@ -32,7 +32,6 @@ from kcli.inspect.description.remarks import Problem, Remarks, missing_name
 from kcli.inspect.description.sorting import NAME, sort_rows, sorted_sections
 from kcli.inspect.description.sources import SourceError, Sources, find_sources
 from kcli.inspect.description.topic_sections import (
-    Row,
     Surveyed,
     epoch_rows,
     partition_rows,
@@ -41,6 +40,7 @@ from kcli.inspect.description.topic_sections import (
     topic_rows,
 )
 from kcli.inspect.instants import format_instant
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.node_defaults import DefaultsOf, NodeLayers, kafkas_defaults
 from kcli.log.disk import Disk
 from kcli.log.log_directory import PartitionDirectory

@@ -12,14 +12,15 @@ log. It is None if the partition is not in the given directories.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
 from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.partition_log import Logs
-from kcli.inspect.description.topic_sections import Row, known_time
+from kcli.inspect.description.topic_sections import known_time
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.protocol.internal_records import CONSUMER_PROTOCOL_TYPE, decode_consumer_protocol
 from kcli.state.groups import (
     ClassicGroup,
@@ -212,7 +213,7 @@ class GroupSections:
             else self._by_topic(member.assigned_partitions),
         }
 
-    def _by_topic(self, partitions: dict[Uuid, Any]) -> list[Row]:
+    def _by_topic(self, partitions: Mapping[Uuid, Iterable[int]]) -> list[Row]:
         rows = [
             {"topic": self._names.get(topic_id, str(topic_id)), "partitions": sorted(numbers)}
             for topic_id, numbers in partitions.items()
@@ -243,7 +244,7 @@ def _subscribed(member: ClassicMember) -> list[str] | None:
 def _assigned(member: ClassicMember) -> list[Row] | None:
     """Return the partitions of a consumer's assignment, or None if it cannot be decoded."""
     try:
-        parts: Iterable[Any] = decode_consumer_protocol("ConsumerProtocolAssignment", member.assignment).assigned_partitions
+        parts = decode_consumer_protocol("ConsumerProtocolAssignment", member.assignment).assigned_partitions
     except FormatError:
         return None
     return [{"topic": part.topic, "partitions": sorted(part.partitions)} for part in parts]

@@ -17,9 +17,8 @@ Sections that have no such member keep their order.
 
 from __future__ import annotations
 
-from typing import Any
+from kcli.inspect.json_text import JsonObject as Row
 
-Row = dict[str, Any]
 NAME = "name"
 # By --sort and section of the report (kcli.inspect.renderers.description_json.ROW_TYPES): the member.
 _MEMBERS: dict[str, dict[str, str]] = {

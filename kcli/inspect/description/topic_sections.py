@@ -7,17 +7,16 @@ numbers are None, and so is a sum over several logs if one of its parts is.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from kcli.format.file_names import METADATA_TOPIC
 from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.partition_log import Logs, PartitionLog
 from kcli.inspect.description.segment_survey import COST_PER_RUN, CodecUse, HeaderBudget, SegmentSurvey
-from kcli.log.log_directory import base_name
+from kcli.inspect.json_text import JsonObject as Row
+from kcli.log.log_directory import Segment, base_name
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Partition, Topic
 
-Row = dict[str, Any]
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", METADATA_TOPIC))
 _NEEDS_HEADERS = frozenset(("topics", "partitions", "segments"))
 
@@ -170,7 +169,7 @@ def segment_rows(surveyed: Surveyed) -> list[Row]:
     ]
 
 
-def _matched(log: PartitionLog, surveys: list[SegmentSurvey]) -> Iterable[tuple[Any, SegmentSurvey]]:
+def _matched(log: PartitionLog, surveys: list[SegmentSurvey]) -> Iterable[tuple[Segment, SegmentSurvey]]:
     by_base = {survey.base_offset: survey for survey in surveys}
     for segment in log.segments:
         if segment.base_offset in by_base:

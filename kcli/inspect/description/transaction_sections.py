@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from kcli.inspect.description.options import DescribeOptions
 from kcli.inspect.description.partition_log import OpenTransaction, PartitionLog
-from kcli.inspect.description.topic_sections import Row, Surveyed, known_time
+from kcli.inspect.description.topic_sections import Surveyed, known_time
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.state.transaction_state import Transaction, TransactionState
 
 

@@ -11,16 +11,15 @@ If bytes cannot be decoded, they are shown as they are, with a sentence that say
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kcli.format.primitives import FormatError
+from kcli.inspect.json_text import JsonValue
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.kafka_text import ContentParser
     from kcli.protocol.internal_records import Decoder
     from kcli.protocol.message import Message
-
-JsonValue = Any  # dict, list, str, int, float, bool or None
 
 
 class Contents(NamedTuple):
@@ -91,7 +90,9 @@ def decode_control(key: bytes | None, value: bytes | None) -> Contents:
 def decoder_for(topic: str | None, parser: ContentParser | None) -> ContentDecoder | None:
     """Return the decoder for the records of a file: `parser` if there is one, else that of the topic, None for other topics."""
     if parser is not None:
-        return TopicDecoder(parser) if hasattr(parser, "decode") else TextDecoder(parser)  # type: ignore[arg-type]
+        from kcli.protocol.internal_records import Decoder
+
+        return TopicDecoder(parser) if isinstance(parser, Decoder) else TextDecoder(parser)
     if topic is None or not topic.startswith("__"):
         return None
     from kcli.protocol.internal_records import decoder_for_topic

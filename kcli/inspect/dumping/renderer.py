@@ -14,9 +14,10 @@ Renderers escape the control characters of payloads, because a terminal would ac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.dumping.text_buffer import TextBuffer
+from kcli.inspect.json_text import JsonObject
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.record_contents import ContentDecoder
@@ -51,7 +52,7 @@ class Entry(NamedTuple):
     """An entry of a file that is not a log: its type and its fields, as values for JSON."""
 
     type: str
-    fields: dict[str, Any]
+    fields: JsonObject
 
 
 class DumpResult(NamedTuple):
@@ -109,7 +110,7 @@ class Renderer:
     def problem(self, path: str, message: str) -> None:
         """Show a path that could not be read; the sentence does not name it."""
 
-    def statistics(self, report: dict[str, Any]) -> None:
+    def statistics(self, report: JsonObject) -> None:
         """Show the report of kcli.inspect.dumping.statistics."""
 
     def end(self, result: DumpResult) -> None:

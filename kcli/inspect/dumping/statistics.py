@@ -19,12 +19,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kcli.format.compression import CODECS
 from kcli.format.record_batch import HEADER_BYTES, NO_TIMESTAMP, RecordBatch
 from kcli.inspect.dumping.renderer import DumpedFile, fixed_timestamp
 from kcli.inspect.dumping.sketches import HeavyHitters, SizeHistogram, TimeBuckets
+from kcli.inspect.json_text import JsonObject
 from kcli.log.log_reader import LogBatch
 from kcli.log.record_windows import RecordWindow
 
@@ -233,7 +234,7 @@ class Statistics:
             )
         )
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """Return the statistics for JSON; sizes are in bytes, times in ms."""
         transactions = sorted(self.open_transactions.items(), key=lambda item: item[1])
         return {
@@ -294,7 +295,7 @@ def _long_key(buffer: bytes, at: int, size: int) -> CountedKey:
     return buffer[at : at + MAX_KEY_BYTES // 2], size, digest
 
 
-def _sizes(histogram: SizeHistogram) -> dict[str, Any]:
+def _sizes(histogram: SizeHistogram) -> JsonObject:
     """Return a histogram as JSON."""
     count = histogram.count
     return {
@@ -308,7 +309,7 @@ def _sizes(histogram: SizeHistogram) -> dict[str, Any]:
     }
 
 
-def _codec_row(codec: int, sums: _Codec) -> dict[str, Any]:
+def _codec_row(codec: int, sums: _Codec) -> JsonObject:
     ratio = round(sums.inflated_bytes / sums.compressed_bytes, 2) if sums.compressed_bytes else None
     return {
         "name": CODECS.get(codec, str(codec)),
@@ -321,9 +322,9 @@ def _codec_row(codec: int, sums: _Codec) -> dict[str, Any]:
     }
 
 
-def _key_row(key: CountedKey, count: int) -> dict[str, Any]:
+def _key_row(key: CountedKey, count: int) -> JsonObject:
     data, size = (key, len(key)) if isinstance(key, bytes) else key[:2]
-    row: dict[str, Any] = {"count": count, "keySize": size}
+    row: JsonObject = {"count": count, "keySize": size}
     try:
         return row | {"key": str(data, "utf-8")} | ({"isCut": True} if size > len(data) else {})
     except UnicodeDecodeError:
@@ -336,7 +337,7 @@ def _largest(producers: dict[int, _Producer]) -> list[tuple[int, _Producer]]:
     return sorted(producers.items(), key=lambda item: -item[1].records)[:TOP_ROWS]
 
 
-def _producer_row(producer_id: int, sums: _Producer) -> dict[str, Any]:
+def _producer_row(producer_id: int, sums: _Producer) -> JsonObject:
     return {
         "producerId": producer_id,
         "producerEpoch": sums.epoch,
@@ -348,7 +349,7 @@ def _producer_row(producer_id: int, sums: _Producer) -> dict[str, Any]:
     }
 
 
-def _partition_row(name: str, sums: _Partition) -> dict[str, Any]:
+def _partition_row(name: str, sums: _Partition) -> JsonObject:
     return {
         "partition": name,
         "batches": sums.batches,

@@ -29,7 +29,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kcli.format.record_batch import NO_TIMESTAMP, RecordBatch, increment_sequence
 from kcli.inspect.dumping.record_contents import Contents, decode_control
@@ -37,7 +37,7 @@ from kcli.inspect.dumping.record_rows import RowForm
 from kcli.inspect.dumping.renderer import DumpedFile, Renderer, fixed_timestamp, timestamp_type
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.instants import InstantFormatter
-from kcli.inspect.json_text import base64_text, dump, quote
+from kcli.inspect.json_text import JsonObject, JsonValue, base64_text, dump, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.log.log_reader import LogBatch
 
@@ -151,7 +151,7 @@ class CsvRows(Renderer):
             decoded = decoder.decode(window.columns.offset[index], key, value)
         return *_cell(key, decoded.key), *_cell(value, decoded.value), *_headers_cell(window.headers(index))
 
-    def statistics(self, report: dict[str, Any]) -> None:
+    def statistics(self, report: JsonObject) -> None:
         """Write a row for each number."""
         from kcli.inspect.renderers.csv_statistics import statistics_rows
 
@@ -187,7 +187,7 @@ def _row_form(before: Iterable[object], middle: Iterable[object], *, is_iso: boo
     )
 
 
-def _cell(data: bytes | None, decoded: Any) -> tuple[str, str]:
+def _cell(data: bytes | None, decoded: JsonValue) -> tuple[str, str]:
     """Return the text of a key or value, and its encoding."""
     if isinstance(decoded, str):
         data = decoded.encode("utf-8", "replace")

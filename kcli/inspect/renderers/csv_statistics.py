@@ -13,9 +13,8 @@ topKeys.keys.1.keyBase64        a key that is not text; keyBase64 instead of key
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from kcli.inspect.json_text import base64_text, dump
+from kcli.inspect.json_text import JsonObject, JsonValue, base64_text, dump
 from kcli.inspect.renderers.csv_rows import text_of
 from kcli.inspect.renderers.terminal_text import escape
 
@@ -24,13 +23,13 @@ _NAMED = {"codecs": "name", "partitions": "partition"}
 _TIMES = frozenset(("firstTimestamp", "lastTimestamp", "start"))
 
 
-def statistics_rows(report: dict[str, Any], format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
+def statistics_rows(report: JsonObject, format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
     """Yield the name and the value of each number of the report; `format_time` takes ms since 1970."""
     for name, value in report.items():
         yield from _rows(name, name, value, format_time)
 
 
-def _rows(path: str, name: str, value: Any, format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
+def _rows(path: str, name: str, value: JsonValue, format_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
     """Yield the rows of the member called `name`, which is found at `path`."""
     if isinstance(value, dict):
         for inner, part in value.items():

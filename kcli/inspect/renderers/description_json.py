@@ -9,9 +9,8 @@ removed, not when one is added. A path that is not UTF-8 is in pathBase64, in ba
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from kcli.inspect.json_text import dump, path_member, quote
+from kcli.inspect.json_text import JsonObject, JsonValue, dump, path_member, quote
 
 SCHEMA_NAME = "kcli.describe"
 SCHEMA_VERSION = 1
@@ -38,7 +37,7 @@ ROW_TYPES = {
 }
 
 
-def json_lines(report: dict[str, Any]) -> Iterator[str]:
+def json_lines(report: JsonObject) -> Iterator[str]:
     """Yield the lines of the report, without line ends."""
     yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
     for section, row_type in ROW_TYPES.items():
@@ -52,15 +51,15 @@ def json_lines(report: dict[str, Any]) -> Iterator[str]:
     yield dump({"type": "summary", "rows": counts, "problems": len(report["problems"])})
 
 
-def _members(row: dict[str, Any]) -> str:
+def _members(row: JsonObject) -> str:
     return ",".join([_member(name, value) for name, value in row.items()])
 
 
-def _member(name: str, value: Any) -> str:
+def _member(name: str, value: JsonValue) -> str:
     return path_member(value) if name == "path" and isinstance(value, str) else f"{quote(name)}:{_value(value)}"
 
 
-def _value(value: Any) -> str:
+def _value(value: JsonValue) -> str:
     """Return a value as json_text.dump does, except for paths in inner objects."""
     if isinstance(value, dict):
         return f"{{{_members(value)}}}"

@@ -6,16 +6,16 @@ A cell is made from a row of the report: text without control characters, empty 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kcli.inspect.instants import format_instant
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.quantities import format_bytes
 from kcli.inspect.renderers.terminal_text import escape
 from kcli.log.log_directory import parent_path
 
 # A column that is left out if all rows have the same value.
 LOG_DIRECTORY = "log directory"
-Row = dict[str, Any]
 Cell = Callable[[Row], str]
 Column = tuple[str, Cell]
 
@@ -28,7 +28,7 @@ class Table(NamedTuple):
 
     title: str
     option: str
-    rows: Callable[[dict[str, Any]], list[Row] | None]
+    rows: Callable[[Row], list[Row] | None]
     columns: tuple[Column, ...]
     is_in_overview: bool = True
 
@@ -173,19 +173,19 @@ def _offset_count(row: Row) -> str:
 # ------------------------------------------------------------------------------------------------------------------- rows
 
 
-def _section(name: str) -> Callable[[dict[str, Any]], list[Row] | None]:
+def _section(name: str) -> Callable[[Row], list[Row] | None]:
     return lambda report: report.get(name)
 
 
-def _uncleanable_rows(report: dict[str, Any]) -> list[Row] | None:
+def _uncleanable_rows(report: Row) -> list[Row] | None:
     """Return the rows of partitions that are no longer cleaned, None without any."""
     return [row for row in report.get("compaction") or () if row["isUncleanable"]] or None
 
 
-def _offsets_of(*, share: bool) -> Callable[[dict[str, Any]], list[Row] | None]:
+def _offsets_of(*, share: bool) -> Callable[[Row], list[Row] | None]:
     """Return a row for each offset of a group, with the group's id; None without groups of that kind."""
 
-    def rows(report: dict[str, Any]) -> list[Row] | None:
+    def rows(report: Row) -> list[Row] | None:
         groups = [group for group in report.get("groups") or () if (group["kind"] == "share") is share]
         return [{"groupId": group["groupId"], **offset} for group in groups for offset in group["offsets"]] or None
 
@@ -469,7 +469,7 @@ LEFT_COLUMNS = frozenset(
     )
 )
 # The columns that are left out first on a narrow terminal: long ones that are less important than sizes and offsets.
-FIRST_TO_GO = (
+DROPPED_FIRST = (
     *("id", "directory id", "directory ids", "first record", "other files", "coordinator epoch", "on nodes", "cleaned to"),
     *("largest time", "codecs", "epoch", "in sync", "high watermark", "last stable", "replicas", "segments", "records"),
 )

@@ -9,17 +9,16 @@ kcli.inspect.renderers.text_table describes, with a line on the columns that do 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.quantities import format_count
 from kcli.inspect.renderers.description_tables import (
     DIRECTORIES,
-    FIRST_TO_GO,
+    DROPPED_FIRST,
     LEFT_COLUMNS,
     LOG_DIRECTORY,
     TABLES,
     Column,
-    Row,
     Table,
 )
 from kcli.inspect.renderers.human_text import Palette
@@ -39,9 +38,7 @@ _COUNTED = (
 )
 
 
-def description_lines(
-    report: dict[str, Any], *, overview: bool, colour: bool = False, columns: int | None = None
-) -> Iterator[str]:
+def description_lines(report: Row, *, overview: bool, colour: bool = False, columns: int | None = None) -> Iterator[str]:
     """Yield the lines of the report, without line ends and control characters, with a blank line between two parts.
 
     `columns` is the width of the terminal, None if there is none.
@@ -63,7 +60,7 @@ class _Text:
         self.palette = palette
         self.columns = columns
 
-    def parts(self, report: dict[str, Any], overview: bool) -> Iterator[Iterator[str]]:
+    def parts(self, report: Row, overview: bool) -> Iterator[Iterator[str]]:
         for cluster in report.get("cluster") or ():
             yield self._cluster(cluster)
         for table in TABLES:
@@ -88,7 +85,7 @@ class _Text:
     def _lines(self, columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
         cells = [[cell(row) for _, cell in columns] for row in rows]
         names = [name for name, _ in columns]
-        table = fit_table(names, cells, left=LEFT_COLUMNS, drop_empty=True, fit=self.columns, first_to_go=FIRST_TO_GO)
+        table = fit_table(names, cells, left=LEFT_COLUMNS, drop_empty=True, fit=self.columns, dropped_first=DROPPED_FIRST)
         for line in table.head:
             yield f"{self.palette.dim}{line}{self.palette.plain}"
         yield from table.rows
@@ -116,14 +113,14 @@ class _Text:
         """One of the lines on the cluster."""
         return wrapped(text, self.columns, " " * 12)
 
-    def _counts(self, report: dict[str, Any]) -> Iterator[str]:
+    def _counts(self, report: Row) -> Iterator[str]:
         counts = [(section, len(report[section]), what) for section, what in _COUNTED if report.get(section)]
         if counts:
             sections = ",".join(section for section, _, _ in counts)
             text = f"{', '.join(format_count(count, what) for _, count, what in counts)}: --show {sections}"
             yield from wrapped(text, self.columns, "  ")
 
-    def _unknowns(self, report: dict[str, Any]) -> Iterator[str]:
+    def _unknowns(self, report: Row) -> Iterator[str]:
         if report["unknowns"]:
             yield self._title("unknown or uncertain")
             for sentence in report["unknowns"]:

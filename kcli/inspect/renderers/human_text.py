@@ -12,7 +12,6 @@ terminal_text escapes the control characters of payloads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from kcli.format.compression import CODECS
 from kcli.format.record_batch import RecordBatch
@@ -20,6 +19,7 @@ from kcli.inspect.dumping.record_contents import ContentDecoder, Contents, decod
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer, fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.instants import InstantFormatter, format_instant
+from kcli.inspect.json_text import JsonObject, JsonValue
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
 from kcli.log.log_reader import Damage, LogBatch
@@ -170,7 +170,7 @@ class HumanText(Renderer):
     def _coloured(self, colour: str, message: str) -> None:
         self._put(f"  {colour}{escape(message)}{self._palette.plain}\n")
 
-    def statistics(self, report: dict[str, Any]) -> None:
+    def statistics(self, report: JsonObject) -> None:
         """Write the tables of kcli.inspect.renderers.statistics_text."""
         from kcli.inspect.renderers.statistics_text import statistics_lines
 
@@ -210,20 +210,20 @@ def _from_to(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
 
 
-def _decoded_text(decoded: Any) -> str:
+def _decoded_text(decoded: JsonValue) -> str:
     """Return a decoded key or value in one line: the text of a decoder, or the name of a message and its data as JSON."""
     if isinstance(decoded, str):
         return escape(decoded)
     return f"{decoded['name']} {_json(decoded['data'])}"
 
 
-def _json(value: Any) -> str:
+def _json(value: JsonValue) -> str:
     from kcli.inspect.json_text import dump
 
     return escape(dump(value))
 
 
-def _entry_value(name: str, value: Any) -> str:
+def _entry_value(name: str, value: JsonValue) -> str:
     if name in _TIMESTAMP_FIELDS and isinstance(value, int):
         return format_instant(value) if value >= 0 else "-"
     if isinstance(value, str):

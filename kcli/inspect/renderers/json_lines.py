@@ -21,7 +21,6 @@ written by compiled code (kcli.inspect.renderers.plain_rows).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from kcli.format.compression import CODECS
 from kcli.format.primitives import INT32_MAX
@@ -30,7 +29,7 @@ from kcli.inspect.dumping.record_contents import Contents, decode_control
 from kcli.inspect.dumping.record_rows import RowForm
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer, fixed_timestamp, timestamp_type
 from kcli.inspect.dumping.selected_log import SelectedRecords
-from kcli.inspect.json_text import base64_text, bytes_member, dump, headers_array, path_member, quote
+from kcli.inspect.json_text import JsonObject, base64_text, bytes_member, dump, headers_array, path_member, quote
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.log.log_reader import Damage, LogBatch
 
@@ -182,7 +181,7 @@ class JsonLines(Renderer):
         """Write a line of type problem."""
         self._put(f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}\n')
 
-    def statistics(self, report: dict[str, Any]) -> None:
+    def statistics(self, report: JsonObject) -> None:
         """Write a line of type statistics."""
         self._put(f'{{"type":"statistics",{dump(report)[1:]}\n')
 

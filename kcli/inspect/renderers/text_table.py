@@ -10,8 +10,8 @@ A table that is wider than the terminal is made narrower by the first of these s
 
     1  the names of columns are broken at their blanks into several lines
     2  cells of text, the widest first, are cut to LEAST_TEXT_COLUMNS, those of the first column to LEAST_NAME_COLUMNS;
-       but none in `first_to_go`
-    3  columns are left out until the others fit: those of `first_to_go` in that order, then from the right; never the first
+       but none in `dropped_first`
+    3  columns are left out until the others fit: those of `dropped_first` in that order, then from the right; never the first
        column of a table
 """
 
@@ -55,7 +55,7 @@ def fit_table(
     left: frozenset[str] | None = None,
     drop_empty: bool = False,
     fit: int | None = None,
-    first_to_go: Sequence[str] = (),
+    dropped_first: Sequence[str] = (),
 ) -> FittedTable:
     """Make a table as table_lines does, at most `fit` columns wide; None for any width."""
     left = frozenset(columns[:1]) if left is None else left
@@ -65,7 +65,7 @@ def fit_table(
     names = {slot: [columns[slot]] for slot in slots}
     left_out: list[str] = []
     if fit is not None and _total(widths) > fit:
-        names, widths, gone = _narrowed(columns, cells, slots, left, fit, first_to_go)
+        names, widths, gone = _narrowed(columns, cells, slots, left, fit, dropped_first)
         left_out = [columns[slot] for slot in gone]
     head = [
         _line([(lines[depth] if depth < len(lines) else "", slot) for slot, lines in names.items()], widths, columns, left)
@@ -93,7 +93,7 @@ def _narrowed(
     slots: list[int],
     left: frozenset[str],
     fit: int,
-    first_to_go: Sequence[str],
+    dropped_first: Sequence[str],
 ) -> tuple[dict[int, list[str]], dict[int, int], list[int]]:
     """Return the names of the columns in lines, the widths of the columns that stay, and the columns that are left out."""
     filled = {slot: max((width(row[slot]) for row in cells), default=0) for slot in slots}
@@ -102,9 +102,9 @@ def _narrowed(
     least = {
         slot: max(LEAST_NAME_COLUMNS if slot == slots[0] else LEAST_TEXT_COLUMNS, *map(width, names[slot]))
         for slot in slots
-        if columns[slot] in left and columns[slot] not in first_to_go  # a cut id is useless
+        if columns[slot] in left and columns[slot] not in dropped_first  # a cut id is useless
     }
-    by_name = [slot for name in first_to_go for slot in slots[1:] if columns[slot] == name]
+    by_name = [slot for name in dropped_first for slot in slots[1:] if columns[slot] == name]
     gone = by_name + [slot for slot in reversed(slots[1:]) if slot not in by_name]
     widths = _cut({slots[0]: wanted[slots[0]]}, least, fit)
     for slot in reversed(gone.copy()):  # the column to leave out last is tried first
