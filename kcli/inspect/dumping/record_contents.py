@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kcli.format.primitives import FormatError
-from kcli.inspect.json_text import JsonValue
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.kafka_text import ContentParser
+    from kcli.inspect.json_text import JsonValue
     from kcli.protocol.internal_records import Decoder
     from kcli.protocol.message import Message
 

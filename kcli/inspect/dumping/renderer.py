@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.inspect.dumping.text_buffer import TextBuffer
-from kcli.inspect.json_text import JsonObject
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.record_contents import ContentDecoder
     from kcli.inspect.dumping.selected_log import SelectedRecords
+    from kcli.inspect.json_text import JsonObject
     from kcli.log.log_reader import Damage, LogBatch
 
 # The names of the timestamps of a batch, as Kafka prints them.

@@ -25,12 +25,12 @@ from kcli.format.compression import CODECS
 from kcli.format.record_batch import HEADER_BYTES, NO_TIMESTAMP, RecordBatch
 from kcli.inspect.dumping.renderer import DumpedFile, fixed_timestamp
 from kcli.inspect.dumping.sketches import HeavyHitters, SizeHistogram, TimeBuckets
-from kcli.inspect.json_text import JsonObject
 from kcli.log.log_reader import LogBatch
 from kcli.log.record_windows import RecordWindow
 
 if TYPE_CHECKING:
     from kcli.inspect.dumping.selected_log import SelectedRecords
+    from kcli.inspect.json_text import JsonObject
 
 KEY_CAPACITY = 4096
 MAX_KEY_BYTES = 256

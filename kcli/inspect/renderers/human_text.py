@@ -12,6 +12,7 @@ terminal_text escapes the control characters of payloads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from kcli.format.compression import CODECS
 from kcli.format.record_batch import RecordBatch
@@ -19,11 +20,13 @@ from kcli.inspect.dumping.record_contents import ContentDecoder, Contents, decod
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer, fixed_timestamp
 from kcli.inspect.dumping.selected_log import SelectedRecords
 from kcli.inspect.instants import InstantFormatter, format_instant
-from kcli.inspect.json_text import JsonObject, JsonValue
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import escape, fitted, show, width
 from kcli.log.log_reader import Damage, LogBatch
 from kcli.log.record_windows import RecordWindow
+
+if TYPE_CHECKING:
+    from kcli.inspect.json_text import JsonObject, JsonValue
 
 # On a terminal with fewer columns lines are cut to this many, and wrap.
 MIN_TERMINAL_COLUMNS = 60
