@@ -12,7 +12,7 @@ from kcli.commands.output import tell as tell_problem
 from kcli.log.disk import OsDisk
 
 if TYPE_CHECKING:
-    from kcli.inspect.dumping.kafka_text import ContentParser, DumpOptions
+    from kcli.inspect.dumping.kafka_text import ContentParser, KafkaDumpOptions
 
 ARGUMENTS = "PATH..."
 DESCRIPTION = """\
@@ -155,15 +155,15 @@ def _chosen_output(args: argparse.Namespace) -> str:
     return str(args.output)
 
 
-def kafka_options(args: argparse.Namespace) -> DumpOptions:
+def kafka_options(args: argparse.Namespace) -> KafkaDumpOptions:
     """Return the options of kafka-dump-log. Raises CannotRun for an invalid value."""
-    from kcli.inspect.dumping.kafka_text import DumpOptions
+    from kcli.inspect.dumping.kafka_text import KafkaDumpOptions
 
     if args.max_bytes < 0:
         raise CannotRun("--max-bytes takes a number of bytes, 0 or more")
     parser = content_parser(args)
     decoded = parser is not None or args.key_decoder_class or args.value_decoder_class
-    return DumpOptions(
+    return KafkaDumpOptions(
         print_data_log=bool(args.print_data_log or decoded),
         deep_iteration=args.deep_iteration,
         skip_record_metadata=args.skip_record_metadata,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from kcli.format.primitives import INT64_MAX
-from kcli.inspect.dumping.kafka_text import DumpOptions, LogDumper, Report
+from kcli.inspect.dumping.kafka_text import DamageReport, KafkaDumpOptions, LogDumper
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk import Disk
 
@@ -24,7 +24,7 @@ _CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})((?:-.*)?\.checkpoint(?:\.part|
 def dump_as_kafka(
     disk: Disk,
     paths: Iterable[str],
-    options: DumpOptions,
+    options: KafkaDumpOptions,
     write: Callable[[memoryview], object],
     report_line: Callable[[str], None],
     absolute: Callable[[str], str],
@@ -37,7 +37,7 @@ def dump_as_kafka(
     Raises what `write` raises.
     """
     out = TextBuffer(write)
-    report = Report(report_line)
+    report = DamageReport(report_line)
     logs = LogDumper(disk, out, options, report, absolute)
     for path in paths:
         out.put(b"Dumping %s\n" % path.encode(errors="surrogateescape"))
@@ -62,8 +62,8 @@ def _dump_file(
     disk: Disk,
     path: str,
     out: TextBuffer,
-    options: DumpOptions,
-    report: Report,
+    options: KafkaDumpOptions,
+    report: DamageReport,
     absolute: Callable[[str], str],
     logs: LogDumper,
 ) -> None:
@@ -94,11 +94,11 @@ def _dump_file(
 def _put_first_line(path: str, out: TextBuffer) -> None:
     """Print the line that Kafka's tool prints before it opens a log, also for a log that is missing."""
     name = path.rsplit("/", 1)[-1]
-    if name.endswith(".log") and (base_offset := _base_offset(path, name, Report(lambda sentence: None))) is not None:
+    if name.endswith(".log") and (base_offset := _base_offset(path, name, DamageReport(lambda sentence: None))) is not None:
         out.put(b"Log starting offset: %d\n" % base_offset)
 
 
-def _base_offset(path: str, name: str, report: Report) -> int | None:
+def _base_offset(path: str, name: str, report: DamageReport) -> int | None:
     """Return the number before the first dot, parsed as by Java's Long.parseLong; None, and damage, if it is not one."""
     digits = name.split(".")[0]
     if re.fullmatch(r"[+-]?[0-9]+", digits) and -INT64_MAX - 1 <= int(digits) <= INT64_MAX:
@@ -107,7 +107,7 @@ def _base_offset(path: str, name: str, report: Report) -> int | None:
     return None
 
 
-def _put_checkpoint_name(path: str, name: str, out: TextBuffer, report: Report) -> None:
+def _put_checkpoint_name(path: str, name: str, out: TextBuffer, report: DamageReport) -> None:
     found = _CHECKPOINT_NAME.fullmatch(name)
     if name == BOOTSTRAP_CHECKPOINT:
         out.put(b"KRaft bootstrap snapshot\n")

@@ -54,7 +54,7 @@ class ContentParser(Protocol):
         ...
 
 
-class DumpOptions(NamedTuple):
+class KafkaDumpOptions(NamedTuple):
     """kafka-dump-log's own options; see docs/dump-log.md. `parser` None: both texts by the StringDecoder."""
 
     print_data_log: bool = False
@@ -98,7 +98,7 @@ class Summary:
             yield from (f"  {previous} is followed by {offset}" for previous, offset in sorted(offsets.items()))
 
 
-class Report:
+class DamageReport:
     """Writes lines on damage to stderr; `damaged` is True after the first one."""
 
     def __init__(self, write_line: Callable[[str], None]) -> None:
@@ -106,16 +106,16 @@ class Report:
         self.damaged = False
 
     def damage(self, path: str, position: int | None, message: str) -> None:
-        """Report damage in file `path` at byte `position` (None: of the whole file)."""
+        """DamageReport damage in file `path` at byte `position` (None: of the whole file)."""
         self.damaged = True
         self.note(path, position, message)
 
     def note(self, path: str, position: int | None, message: str) -> None:
-        """Report something that is not damage."""
+        """DamageReport something that is not damage."""
         self._write_line(f"kcli: {path}: {message}" if position is None else f"kcli: {path}: byte {position}: {message}")
 
     def ignored(self, path: str) -> None:
-        """Report a file that kafka-dump-log does not know, in Kafka's words."""
+        """DamageReport a file that kafka-dump-log does not know, in Kafka's words."""
         self._write_line(f"Ignoring unknown file {path}")
 
 
@@ -127,7 +127,7 @@ class LogDumper:
     """
 
     def __init__(
-        self, disk: Disk, out: TextBuffer, options: DumpOptions, report: Report, absolute: Callable[[str], str]
+        self, disk: Disk, out: TextBuffer, options: KafkaDumpOptions, report: DamageReport, absolute: Callable[[str], str]
     ) -> None:
         self._disk = disk
         self._out = out

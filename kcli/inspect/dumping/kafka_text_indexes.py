@@ -19,7 +19,7 @@ from kcli.format.limits import MAX_INDEX_FILE_BYTES
 from kcli.format.primitives import INT32_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.dumping.kafka_text import DumpOptions, Report, Summary
+from kcli.inspect.dumping.kafka_text import DamageReport, KafkaDumpOptions, Summary
 from kcli.inspect.dumping.text_buffer import TextBuffer
 from kcli.log.disk import Disk
 from kcli.log.log_reader import Damage, LogBatch, SegmentReader
@@ -33,8 +33,8 @@ class IndexDumper:
         self,
         disk: Disk,
         out: TextBuffer,
-        options: DumpOptions,
-        report: Report,
+        options: KafkaDumpOptions,
+        report: DamageReport,
         absolute: Callable[[str], str],
         summary: Summary,
     ) -> None:
@@ -160,7 +160,7 @@ class IndexDumper:
 class _Log:
     """The log of an index, for single batches. If it is missing or damaged, methods return None."""
 
-    def __init__(self, disk: Disk, index_path: str, report: Report) -> None:
+    def __init__(self, disk: Disk, index_path: str, report: DamageReport) -> None:
         directory, _, name = index_path.rpartition("/")
         name = name.split(".")[0] + ".log"
         self._path = f"{directory}/{name}" if directory or index_path.startswith("/") else name
